@@ -107,11 +107,11 @@ def test_any_text_in_our_annotations_is_answered(annotations: dict[str, str]) ->
 
 @hypothesis.given(strategies.pods())
 @hypothesis.settings(max_examples=20)
-def test_what_a_user_may_send_is_a_pod(pod: dict[str, Any]) -> None:
+def test_made_up_pods_are_valid(pod: dict[str, Any]) -> None:
     assert pod_structure.wrong(pod) is None
 
 
-def test_what_is_no_pod_is_denied() -> None:
+def test_object_that_is_no_pod_is_denied() -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
     assert pod_structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
@@ -120,7 +120,7 @@ def test_what_is_no_pod_is_denied() -> None:
 
 
 @pytest.mark.parametrize("names", [["main", "main"], ["main", ""], [None]])
-def test_containers_without_a_name_of_their_own_are_denied(names: list[str | None]) -> None:
+def test_containers_without_unique_names_are_denied(names: list[str | None]) -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["containers"] = [{"name": name} for name in names]
     response = judged(pod)

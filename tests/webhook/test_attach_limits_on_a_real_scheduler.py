@@ -104,9 +104,7 @@ def place(made: dict[str, Any]) -> str:
     return str(made["metadata"]["annotations"].get(contract.NODE, ""))
 
 
-def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none(
-    scheduled: Cluster, storage: Storage
-) -> None:
+def test_pod_whose_volume_cannot_be_attached_goes_elsewhere_or_waits(scheduled: Cluster, storage: Storage) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     add_node(scheduled, "node-b")
     storage.limit("node-a", 1)
@@ -147,9 +145,7 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
     assert not reason(scheduled, "third")
 
 
-def test_a_claim_that_is_made_for_the_pod_or_not_bound_yet_counts_and_one_that_is_missing_is_waited_for(
-    scheduled: Cluster, storage: Storage
-) -> None:
+def test_unbound_claims_count_and_missing_claims_are_waited_for(scheduled: Cluster, storage: Storage) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     storage.limit("node-a", 1)
     name = f"wait-{scheduled.namespace}"

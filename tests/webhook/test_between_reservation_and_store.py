@@ -80,7 +80,7 @@ async def between(cluster: Cluster, directory: Path) -> AsyncIterator[Between]:
             yield made
 
 
-async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: Cluster, tmp_path: Path) -> None:
+async def test_recreated_gpunode_includes_the_share_of_a_pod_in_flight(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start()
     async with between(cluster, tmp_path / "other") as on_its_way:
         storing = await on_its_way.begin(builders.pod("trainer", request="0.5", uuid="GPU-node-a-0"))
@@ -99,7 +99,7 @@ async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: 
         assert (held.id, held.pod.uid) == (reserved.id, stored["metadata"]["uid"])
 
 
-async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_path: Path) -> None:
+async def test_reservation_of_a_pod_that_never_appears_expires(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("--reservation-seconds=15")
     async with between(cluster, tmp_path / "other") as on_its_way:
         storing = await on_its_way.begin(builders.pod("trainer", request="0.5"))
@@ -115,7 +115,7 @@ async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path, comes_back: bool) -> None:
+async def test_pod_with_a_missing_gpu_gets_an_event(cluster: Cluster, tmp_path: Path, comes_back: bool) -> None:
     cluster.start()
     other = dataclasses.replace(builders.node(), gpus=(dataclasses.replace(builders.gpu(), uuid="GPU-other"),))
     async with between(cluster, tmp_path / "other") as on_its_way:
@@ -141,9 +141,7 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
     assert ledger.violations(cluster.node()) == []
 
 
-async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_are_told(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_one_of_several_claimants_gets_the_reservation(cluster: Cluster, tmp_path: Path) -> None:
     started = cluster.start()
     unnamed = builders.pod(request="0.5")
     del unnamed["metadata"]["name"]

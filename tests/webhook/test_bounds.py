@@ -147,7 +147,7 @@ async def test_json_that_would_take_a_hundred_times_its_size_is_not_read(tmp_pat
 
 
 @pytest.mark.slow
-async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
+async def test_stalled_client_is_dropped_and_others_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "BODY_SECONDS", 0.5)
@@ -220,9 +220,7 @@ async def test_silent_connections_give_their_places_to_reviews(tmp_path: Path, m
             await client.close()
 
 
-async def test_an_address_that_holds_all_that_it_may_keeps_no_other_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_address_at_its_limit_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even by requests that are never whole, whose connections are not idle."""
     monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 4)
     monkeypatch.setattr(bounds, "MAX_WAITING", 8)
@@ -268,7 +266,7 @@ async def test_while_connections_wait_an_answer_ends_its_own(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-async def test_a_replica_is_small_whatever_connections_there_are(tmp_path: Path) -> None:
+async def test_replica_stays_small_with_many_connections(tmp_path: Path) -> None:
     """As many connections as a replica serves of one address, each with most of a body."""
     async with other_process(tmp_path) as (port, resident_bytes):
         at_rest = resident_bytes()
@@ -294,7 +292,7 @@ class Body:
         return self.chunks.pop(0)
 
 
-async def test_bodies_wait_for_each_other_and_what_was_answered_counts_no_more() -> None:
+async def test_bodies_wait_until_others_are_answered() -> None:
     in_hand, order = bounds.InFlightLimiter(10), []
 
     async def work(name: str, size: int, goes: asyncio.Event) -> None:
@@ -352,7 +350,7 @@ async def answered(port: int, context: ssl.SSLContext | None) -> bool:
     return b"200" in line
 
 
-async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_path: Path) -> None:
+async def test_client_ca_admits_only_clients_with_its_certificate(tmp_path: Path) -> None:
     trusted, of_api_server = authority(tmp_path, "trusted")
     _, of_another = authority(tmp_path, "another")
     async with serving(tmp_path / "tls", trusted) as port:

@@ -16,7 +16,7 @@ from tests.webhook.replica import until
 pytestmark = pytest.mark.apiserver
 
 
-def test_the_api_server_is_answered_and_nobody_else(cluster: Cluster) -> None:
+def test_only_the_api_server_is_answered(cluster: Cluster) -> None:
     lab = cluster.administrator.lab
     if lab is None:
         pytest.skip("whether this cluster's API server shows a certificate, nobody has said")

@@ -42,9 +42,7 @@ def held(cluster: Cluster) -> set[str]:
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
-    cluster: Cluster, clock: clocks.Clock, hours: int
-) -> None:
+def test_reservation_lasts_its_lifetime_despite_wrong_clocks(cluster: Cluster, clock: clocks.Clock, hours: int) -> None:
     placer = cluster.start(f"--reservation-seconds={LIFETIME_SECONDS}", environment={**os.environ, **clock.environment})
     other = cluster.start("--no-placer", f"--reservation-seconds={LIFETIME_SECONDS}")
     until(lambda: placer.metric("gpushare_placer_leads") == 1, placer.explain)
@@ -76,9 +74,7 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
     assert other.process.poll() is None
 
 
-def test_what_certifies_it_is_not_made_anew_for_a_clock_that_was_put_back(
-    cluster: Cluster, clock: clocks.Clock
-) -> None:
+def test_clock_that_was_set_back_causes_no_reissue(cluster: Cluster, clock: clocks.Clock) -> None:
     looking_often = "--rotation-seconds=6"
     set_wrong = cluster.start(looking_often, environment={**os.environ, **clock.environment})
     right = cluster.start(looking_often)

@@ -74,7 +74,7 @@ def defrag(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_a_pod_without_a_gpu_leaves_for_one_that_lacks_its_cpu(scheduled: Cluster) -> None:
+def test_pod_without_a_gpu_is_evicted_for_one_that_lacks_cpu(scheduled: Cluster) -> None:
     scheduled.describe("node-a", {"cpu": "2", **HOST, **GPUS})
     scheduled.add_plain_node("plain")
     scheduled.describe("plain", {"cpu": "64", **HOST})

@@ -239,7 +239,7 @@ def counted(verdicts: collections.Counter[str], ours: str | None) -> None:
     verdicts["fits" if ours is None else " ".join(ours.split()[:3])] += 1
 
 
-async def test_a_pod_that_we_pin_is_bound_there_and_one_that_we_refuse_is_not(trial: Trial) -> None:
+async def test_scheduler_binds_pinned_pods_and_not_refused_ones(trial: Trial) -> None:
     pods = [await trial.scheduler.valid(functools.partial(trial.made.pod, "try"), dry_run=True) for _ in range(PODS)]
     hostnames = [node["metadata"]["labels"][contract.HOSTNAME_LABEL] for node in trial.nodes]
     verdicts: collections.Counter[str] = collections.Counter()

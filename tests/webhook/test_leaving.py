@@ -142,7 +142,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_pooled_connection_is_answered_once_more_and_told_to_end(tmp_path: Path) -> None:
+async def test_pooled_connection_gets_a_last_answer_that_closes_it(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         pooled = [await replica.connect() for _ in range(2)]
         for connection in pooled:
@@ -156,7 +156,7 @@ async def test_a_pooled_connection_is_answered_once_more_and_told_to_end(tmp_pat
 
 
 @pytest.mark.usefixtures("patient")
-async def test_who_has_not_heard_yet_that_it_goes_can_still_come(tmp_path: Path) -> None:
+async def test_new_connections_are_accepted_while_draining(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, _):
         pooled = await replica.connect()
         replica.stop.set()
@@ -167,7 +167,7 @@ async def test_who_has_not_heard_yet_that_it_goes_can_still_come(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("patient")
-async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None:
+async def test_in_flight_reviews_are_answered_at_shutdown(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, _):
         connection = await replica.connect()
         replica.slow.clear()
@@ -179,7 +179,7 @@ async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None
         assert "200 ok" in await asked
 
 
-async def test_a_review_that_crosses_the_end_of_its_connection_is_to_be_sent_again(tmp_path: Path) -> None:
+async def test_review_on_a_closing_connection_is_retried(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         used, unused = [await replica.connect() for _ in range(2)]
         assert "200 ok" in await used.review()
@@ -194,7 +194,7 @@ async def test_a_review_that_crosses_the_end_of_its_connection_is_to_be_sent_aga
 
 
 @pytest.mark.usefixtures("lenient")
-async def test_who_has_only_just_connected_when_it_ends_is_answered(tmp_path: Path) -> None:
+async def test_connection_just_before_the_end_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         reader, writer = await asyncio.open_connection("127.0.0.1", replica.port)  # the handshake is to come
         other = await replica.connect()
@@ -211,7 +211,7 @@ async def test_who_has_only_just_connected_when_it_ends_is_answered(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("lenient")
-async def test_who_has_sent_half_a_review_when_it_ends_is_answered(tmp_path: Path) -> None:
+async def test_half_sent_review_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         in_body, in_head = [await replica.connect() for _ in range(2)]
         in_body.send(Connection.REQUEST[:-5])
@@ -226,7 +226,7 @@ async def test_who_has_sent_half_a_review_when_it_ends_is_answered(tmp_path: Pat
         await asyncio.wait_for(task, 20)
 
 
-async def test_the_rest_of_a_review_that_crosses_is_not_answered_by_a_reset(tmp_path: Path) -> None:
+async def test_review_in_flight_is_not_answered_by_a_reset(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, _):
         crossing = await replica.connect()
         await crossing.review()
@@ -237,7 +237,7 @@ async def test_the_rest_of_a_review_that_crosses_is_not_answered_by_a_reset(tmp_
 
 
 @pytest.mark.usefixtures("lenient")
-async def test_a_handshake_that_failed_holds_nobody_up(tmp_path: Path) -> None:
+async def test_failed_handshake_does_not_delay_the_shutdown(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         writers = [(await asyncio.open_connection("127.0.0.1", replica.port))[1] for _ in range(5)]
         (await replica.connect()).close()
@@ -248,7 +248,7 @@ async def test_a_handshake_that_failed_holds_nobody_up(tmp_path: Path) -> None:
         await asyncio.wait_for(task, connections.DISMISS_SECONDS / 2)
 
 
-async def test_somebody_who_never_stops_to_send_is_left_in_bounded_time() -> None:
+async def test_endless_sender_delays_the_shutdown_for_a_bounded_time() -> None:
     now = 0.0
     leaving = server.GracefulShutdown(clock=lambda: now)
 

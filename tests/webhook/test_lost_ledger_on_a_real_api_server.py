@@ -16,7 +16,7 @@ from tests.webhook.replica import until
 pytestmark = pytest.mark.apiserver
 
 
-def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(cluster: Cluster) -> None:
+def test_shares_of_living_pods_are_restored_before_new_placements(cluster: Cluster) -> None:
     cluster.start()
     cluster.start()
     for number in range(4):
@@ -46,7 +46,7 @@ def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
     until(cluster.is_settled, cluster.explain)
 
 
-def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster) -> None:
+def test_manually_emptied_allocations_are_restored(cluster: Cluster) -> None:
     replica = cluster.start()
     cluster.create_placed(builders.pod("holder", request="0.7"))
     until(cluster.is_settled, cluster.explain)
@@ -59,7 +59,7 @@ def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster)
     assert ("pods", "get") in used
 
 
-def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) -> None:
+def test_share_that_no_longer_fits_is_reported_and_not_restored(cluster: Cluster) -> None:
     cluster.start()
     cluster.create_placed(builders.pod("holder", request="0.7", uuid="GPU-node-a-0"))
     until(cluster.is_settled, cluster.explain)
@@ -127,7 +127,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
     assert started.process.poll() is None
 
 
-def test_what_the_schema_refuses_never_comes_so_far(cluster: Cluster) -> None:
+def test_entries_rejected_by_the_schema_cannot_be_written(cluster: Cluster) -> None:
     for patch in ({"allocations": "all of it"}, {"allocations": [{"id": ""}]}, {"cordoned": [1]}):
         body = json.dumps({"spec": patch})
         with pytest.raises(lab_errors.LabError, match="is invalid"):

@@ -60,7 +60,7 @@ def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
     assert sum(started.reviews().values()) == 1
 
 
-def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster) -> None:
+def test_viewer_of_gpunodes_reads_the_placement_profile(cluster: Cluster) -> None:
     manifest = BASE / "webhook" / "placement.yaml"
     cluster.kubectl("apply", "-f", str(manifest))
     cluster.start("--policy=pack")
@@ -90,9 +90,7 @@ def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster
         cluster.kubectl("delete", "-f", str(manifest))
 
 
-async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edited(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_profile_is_rewritten_after_failures_and_edits(cluster: Cluster, tmp_path: Path) -> None:
     now = [0.0]
     account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
     credentials = cluster.administrator.service_account_kubeconfig(*account, tmp_path / "webhook.kubeconfig")
@@ -130,7 +128,7 @@ def test_a_webhook_watches_all_pods_once(cluster: Cluster) -> None:
     assert len(watches_of_all_pods(cluster.administrator) - before) == 1
 
 
-def test_a_pod_that_has_ended_holds_nothing(cluster: Cluster) -> None:
+def test_ended_pod_has_no_share(cluster: Cluster) -> None:
     cluster.start()
     cluster.create_placed(builders.pod(request="1"))
     ended = json.dumps({"status": {"phase": "Succeeded"}})
@@ -171,7 +169,7 @@ def test_forged_results_are_stripped(cluster: Cluster) -> None:
     assert annotations(stored)[contract.GPU_UUIDS].startswith("GPU-node-a-")
 
 
-def test_a_copied_pod_gets_a_share_of_its_own(cluster: Cluster) -> None:
+def test_copied_pod_gets_its_own_share(cluster: Cluster) -> None:
     cluster.start()
     first = cluster.create_placed(builders.pod("first", request="0.5"))
     copy = {
@@ -285,7 +283,7 @@ async def test_a_replica_killed_in_a_burst_leaves_nothing_for_long(cluster: Clus
     until(lambda: survivor.metric("gpushare_placer_leads") == 1, survivor.explain)
 
 
-def test_what_was_promised_before_a_restart_is_found_again(cluster: Cluster) -> None:
+def test_reservations_survive_a_restart(cluster: Cluster) -> None:
     first = cluster.start()
     cluster.create_placed(builders.pod("holder", request="1", gpus="4"))
     cluster.create(builders.pod("waiting", request="0.5"))

@@ -28,7 +28,7 @@ def used(cluster: Cluster) -> dict[str, str]:
     return counted
 
 
-def test_a_quota_of_memory_cannot_be_passed_by_percent(cluster: Cluster) -> None:
+def test_memory_quota_cannot_be_bypassed_by_percentages(cluster: Cluster) -> None:
     started = cluster.start()
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))

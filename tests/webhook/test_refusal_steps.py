@@ -121,6 +121,6 @@ async def steps(nodes: int, spec: Json) -> int:
 
 
 @pytest.mark.parametrize("name", SPECS)
-async def test_law_one_more_node_costs_few_steps_whatever_the_pod_has(name: str) -> None:
+async def test_law_each_node_costs_few_steps_for_any_pod(name: str) -> None:
     more = await steps(MANY, SPECS[name]) - await steps(FEW, SPECS[name])
     assert more <= PER_NODE * (MANY - FEW)

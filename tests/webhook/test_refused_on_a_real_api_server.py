@@ -52,7 +52,7 @@ def is_placed(cluster: Cluster) -> bool:
     return contract.ALLOCATION in made["metadata"]["annotations"]
 
 
-def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cluster: Cluster) -> None:
+def test_rejected_pods_reserve_little_and_then_nothing(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=1")
     cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
     until(lambda: not is_placed(cluster), started.explain)
@@ -80,7 +80,7 @@ def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cl
     until(cluster.is_settled, cluster.explain)
 
 
-def test_a_share_that_a_policy_does_not_store_keeps_nobody_else_out(cluster: Cluster) -> None:
+def test_share_rejected_by_a_policy_does_not_block_other_pods(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=1")
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",

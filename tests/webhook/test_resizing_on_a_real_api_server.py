@@ -81,7 +81,7 @@ def test_a_share_grows_at_once_where_there_is_room_and_nothing_else_is_written(c
     )
 
 
-def test_one_that_does_not_fit_says_so_and_grows_when_another_leaves(cluster: Cluster) -> None:
+def test_resize_waits_and_grows_when_another_pod_leaves(cluster: Cluster) -> None:
     started = cluster.start()
     for name in ("one", "two"):
         create(cluster, name, request="0.4", memory="40Gi", uuid="GPU-node-a-0")
@@ -99,7 +99,7 @@ def test_one_that_does_not_fit_says_so_and_grows_when_another_leaves(cluster: Cl
     assert started.metric("gpushare_placer_resized_total") == 1
 
 
-def test_one_that_waits_to_grow_is_before_the_gated_ones_when_room_comes(cluster: Cluster) -> None:
+def test_growing_share_comes_before_gated_pods(cluster: Cluster) -> None:
     cluster.start()
     for name in ("one", "two"):
         create(cluster, name, request="0.5", memory="40Gi", uuid="GPU-node-a-0")
@@ -159,7 +159,7 @@ def test_a_wish_that_is_taken_back_leaves_no_trace(cluster: Cluster) -> None:
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
 
 
-def test_what_makes_no_sense_is_told_and_leaves_the_ledger_as_it_is(cluster: Cluster) -> None:
+def test_invalid_annotation_is_reported_and_changes_nothing(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5")
     ask(cluster, "one", limit="0.4")
@@ -172,7 +172,7 @@ def test_what_makes_no_sense_is_told_and_leaves_the_ledger_as_it_is(cluster: Clu
     assert cluster.notes(contract.EVENT_RESIZED) == []
 
 
-def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cluster: Cluster) -> None:
+def test_lost_ledger_is_restored_with_held_and_not_requested_amounts(cluster: Cluster) -> None:
     first = cluster.start("--reservation-seconds=3")
     for name in ("one", "two"):
         create(cluster, name, request="0.4", memory="40Gi", uuid="GPU-node-a-0")
@@ -192,7 +192,7 @@ def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cl
     until(lambda: held(cluster, "two") == (40, 40, 10), cluster.explain)
 
 
-def test_a_share_does_not_grow_beyond_the_quota_of_its_namespace(cluster: Cluster) -> None:
+def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5", memory="40Gi")
     quota = {
@@ -224,7 +224,7 @@ def resize(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_plugin_asks_for_it_and_tells_what_became_of_it(cluster: Cluster) -> None:
+def test_plugin_requests_a_rotation_and_reports_the_result(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5", memory="40Gi")
     more = resize(cluster, "one", "--request", "0.75", "--memory", "60Gi")

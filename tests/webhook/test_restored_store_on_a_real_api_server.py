@@ -78,7 +78,7 @@ def placed(cluster: Cluster) -> set[str]:
     return {pod["name"] for pod in pods if contract.ALLOCATION in pod.get("annotations", {})}
 
 
-def test_the_ledger_is_that_of_the_pods_after_a_restore(cluster: Cluster, directory: Path, tmp_path: Path) -> None:
+def test_ledger_matches_the_pods_after_an_etcd_restore(cluster: Cluster, directory: Path, tmp_path: Path) -> None:
     store = Store(directory, tmp_path / "backup")
     cluster.start()
     for name in ("kept", "deleted-later"):

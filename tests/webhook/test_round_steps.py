@@ -173,12 +173,12 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
 
 
 @pytest.mark.parametrize("what", ["", "waits"])
-async def test_law_a_round_in_which_nothing_has_changed_costs_the_same_however_many_pods_there_are(what: str) -> None:
+async def test_law_idle_round_costs_the_same_for_any_number_of_pods(what: str) -> None:
     assert await steps(8, MANY, what=what) == await steps(8, FEW, what=what)
 
 
 @pytest.mark.parametrize("what", ["", "has changed", "asks for more than there is"])
-async def test_law_one_more_node_costs_few_steps_whatever_one_pod_does(what: str) -> None:
+async def test_law_each_node_costs_few_steps_whatever_one_pod_does(what: str) -> None:
     assert await steps(48, FEW, what=what) - await steps(8, FEW, what=what) <= PER_NODE * 40
 
 

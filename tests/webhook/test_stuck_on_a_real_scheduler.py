@@ -70,7 +70,7 @@ def start_scheduler(cluster: Cluster) -> None:
     lab_cluster.up(lab.directory, node_count=0, scheduler=True)
 
 
-def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(scheduled: Cluster) -> None:
+def test_scheduler_message_is_reported_and_owned_pod_moves(scheduled: Cluster) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     for name in ("node-b", "node-c"):
         add_node(scheduled, name)
@@ -122,7 +122,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)
 
 
-def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Cluster) -> None:
+def test_nominated_pod_is_not_evicted(scheduled: Cluster) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     started = scheduled.start("--stuck-seconds=1")
     important = {

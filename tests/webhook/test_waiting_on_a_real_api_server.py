@@ -72,7 +72,7 @@ def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 1, started.explain)
 
 
-def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
+def test_evictions_of_one_owner_are_spread(cluster: Cluster) -> None:
     started = cluster.start("--stuck-seconds=1")
     for number in range(3):
         cluster.create_placed(owned(f"trainer-{number}"))
@@ -83,7 +83,7 @@ def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
     assert len(names(cluster)) == 2
 
 
-def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(cluster: Cluster) -> None:
+def test_recreated_pod_goes_to_another_node_on_any_replica(cluster: Cluster) -> None:
     cluster.add_node(builders.node("node-b"))
     placing, other = cluster.start("--stuck-seconds=2"), cluster.start("--no-placer")
     made = {**owned("trainer"), "metadata": {**owned("trainer")["metadata"], "finalizers": ["tenant.example/stay"]}}
@@ -138,7 +138,7 @@ def shut_gates(cluster: Cluster) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(cluster: Cluster) -> None:
+def test_pod_whose_ungating_a_policy_rejects_keeps_no_gpu(cluster: Cluster) -> None:
     started = cluster.start()
     cluster.create_placed(builders.pod("first", request="1", gpus="4"))
     first_by_placer = started.reviews().get("gated", 0)  # on a slow disk
@@ -176,7 +176,7 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
 # --- backfill ---------------------------------------------------------------------------------------------------------
 
 
-def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
+def test_small_pods_overtake_a_large_one_for_a_limited_time(cluster: Cluster) -> None:
     cluster.start("--patience-seconds=3")
     newcomers = cluster.start("--no-placer")  # a new pod may reach a replica that does not place
     for number in range(4):
@@ -204,7 +204,7 @@ def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
 # --- gates of other controllers ---------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_somebody_else_holds_back_holds_no_share(cluster: Cluster) -> None:
+def test_pod_with_a_foreign_gate_has_no_share(cluster: Cluster) -> None:
     cluster.start()
     queued = builders.pod("queued", request="1", gpus="4")
     queued["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
@@ -265,7 +265,7 @@ def test_as_many_annotations_as_fit_are_no_trouble(cluster: Cluster) -> None:
     until(lambda: len(cluster.node().allocations) <= 2, cluster.explain)
 
 
-def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster) -> None:
+def test_concurrent_writers_do_not_keep_a_pod_gated(cluster: Cluster) -> None:
     """Another client writes to the gated pod as fast as it can, both fields that matter to us and others."""
     cluster.start()
     for number in range(4):

@@ -59,7 +59,7 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
         (["--nonsense"], "--nonsense is unknown: see --help for the flags"),
     ],
 )
-def test_what_makes_no_sense_is_named(arguments: list[str], says: str) -> None:
+def test_unreadable_file_is_named(arguments: list[str], says: str) -> None:
     with pytest.raises(webhook_settings.UsageError) as raised:
         webhook_settings.parse(arguments, {})
     assert says in str(raised.value)

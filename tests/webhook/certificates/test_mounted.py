@@ -72,7 +72,7 @@ async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
     return review.allow("ignored")
 
 
-def test_it_serves_what_is_mounted_and_says_when_it_ends(webhook: Served) -> None:
+def test_mounted_certificate_is_served_with_its_expiry_metric(webhook: Served) -> None:
     assert "has not been read yet" in str(webhook.mounted.missing())
     held = issued()
     webhook.secret.put_certificates(held)
@@ -102,16 +102,19 @@ def der(held: Certificates) -> bytes:
 OTHER = issued()
 BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
     "no-files": (dict, "tls.crt is missing: mount a Secret of type kubernetes.io/tls"),
-    "no-key": (lambda: {"tls_crt": OTHER.serving}, "tls.key is not there"),
-    "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is not a certificate in PEM"),
-    "no-key-in-it": (lambda: {"tls_crt": OTHER.serving, "tls_key": "x"}, "tls.key is not a private key in PEM"),
+    "no-key": (lambda: {"tls_crt": OTHER.serving}, "tls.key is missing"),
+    "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is not a PEM certificate"),
+    "no-key-in-it": (
+        lambda: {"tls_crt": OTHER.serving, "tls_key": "x"},
+        "tls.key is not an unencrypted PEM private key",
+    ),
     "another-key": (
         lambda: {"tls_crt": OTHER.serving, "tls_key": issued().serving_key},
         "tls.key does not belong to tls.crt",
     ),
     "another-name": (
         lambda: {"tls_crt": (other := issued("example.org")).serving, "tls_key": other.serving_key},
-        f"tls.crt is for example.org, and the API server calls {NAMES[0]}: add that to its dnsNames",
+        f"tls.crt is for example.org, but the API server calls {NAMES[0]}",
     ),
     "ended": (
         lambda: {
@@ -131,7 +134,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
 
 
 @pytest.mark.parametrize(("files", "says"), BAD.values(), ids=BAD)
-async def test_what_cannot_be_served_is_told_and_what_was_served_goes_on(
+async def test_unusable_certificate_is_reported_and_the_old_one_served(
     webhook: Served, files: Callable[[], dict[str, str]], says: str
 ) -> None:
     webhook.secret.put(**files())
@@ -152,13 +155,13 @@ async def test_what_cannot_be_served_is_told_and_what_was_served_goes_on(
         assert await served(port) == der(good)
 
 
-def test_a_directory_that_is_gone_is_told(webhook: Served) -> None:
+def test_missing_directory_is_reported(webhook: Served) -> None:
     shutil.rmtree(webhook.secret.directory)
     webhook.mounted.step()
-    assert "tls.crt is not there" in str(webhook.mounted.missing())
+    assert "tls.crt is missing" in str(webhook.mounted.missing())
 
 
-def test_a_certificate_that_nobody_renewed_makes_it_unready(webhook: Served) -> None:
+def test_expired_certificate_makes_the_replica_unready(webhook: Served) -> None:
     webhook.secret.put_certificates(issued())
     webhook.mounted.step()
     webhook.now += datetime.timedelta(days=91)
@@ -174,7 +177,7 @@ def test_the_name_within_the_cluster_alone_will_do(webhook: Served) -> None:
     assert webhook.mounted.missing() is None
 
 
-def test_a_chain_is_served_whole(webhook: Served) -> None:
+def test_certificate_chain_is_served(webhook: Served) -> None:
     held = issued()
     chain = dataclasses.replace(held, serving=held.serving + held.trusted[0])
     webhook.secret.put_certificates(chain)

@@ -28,7 +28,7 @@ def put(directory: Path, held: Certificates) -> None:
         (directory / name).write_text(text)
 
 
-def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(cluster: Cluster, tmp_path: Path) -> None:
+def test_api_server_trusts_the_issuer_after_a_renewal(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("delete", "-k", str(BASE / "certificates"))  # as config/components/cert-manager does
     now = datetime.datetime.now(datetime.UTC)
     held = issuing.apply_step(RotationStep.START, None, NAMES, now=now)

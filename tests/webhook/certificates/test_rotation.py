@@ -57,7 +57,7 @@ def test_at_first_everything_is_made() -> None:
         pytest.param(dataclasses.replace(made(), serving="nonsense"), id="nonsense"),
     ],
 )
-def test_what_does_not_belong_together_is_made_anew(spoiled: Certificates) -> None:
+def test_mismatched_certificates_are_reissued(spoiled: Certificates) -> None:
     assert rotation.next_step(spoiled, NAMES, now=START) is RotationStep.START
 
 
@@ -70,7 +70,7 @@ def test_what_does_not_belong_together_is_made_anew(spoiled: Certificates) -> No
         (244, RotationStep.TRUST_NEW_AUTHORITY),
     ],
 )
-def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: RotationStep) -> None:
+def test_certificates_are_renewed_with_a_third_of_their_life_left(days: int, step: RotationStep) -> None:
     now = START + days * DAY
     held = made()
     if step is RotationStep.TRUST_NEW_AUTHORITY:
@@ -79,7 +79,7 @@ def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: Rotat
 
 
 @pytest.mark.parametrize("hours", [-14, -1, 1, 14])
-def test_a_clock_that_is_wrong_by_hours_when_they_are_made_or_later_makes_nothing_anew(hours: int) -> None:
+def test_clock_that_is_hours_off_causes_no_reissue(hours: int) -> None:
     held = made(START + datetime.timedelta(hours=hours))
     assert rotation.next_step(held, NAMES, now=START) is RotationStep.KEEP
     assert is_trusted(held, held.serving, START)
@@ -94,7 +94,7 @@ def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
 
 
 @pytest.mark.slow
-def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
+def test_three_years_of_rotation_keep_trust() -> None:
     """Two replicas, one of which follows later, and an API server that trusts what it was last told."""
     held = made()
     replicas, published = [held.serving, held.serving], held
@@ -122,7 +122,7 @@ def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
     }
 
 
-def test_whoever_asks_gets_a_new_authority_by_the_same_three_steps() -> None:
+def test_requested_rotation_takes_the_same_three_steps() -> None:
     held = made()
     assert rotation.next_step(held, NAMES, now=START, asked=True) is RotationStep.TRUST_NEW_AUTHORITY
     now = START + DAY
@@ -131,7 +131,7 @@ def test_whoever_asks_gets_a_new_authority_by_the_same_three_steps() -> None:
     assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
 
 
-def test_whoever_asks_in_the_middle_of_a_rotation_waits_for_its_end() -> None:
+def test_rotation_request_waits_for_a_running_rotation() -> None:
     held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
     now = START
     for due in (RotationStep.ISSUE, RotationStep.FORGET_OLD_AUTHORITIES, RotationStep.TRUST_NEW_AUTHORITY):
@@ -141,7 +141,7 @@ def test_whoever_asks_in_the_middle_of_a_rotation_waits_for_its_end() -> None:
         held = issuing.apply_step(due, held, NAMES, now=now)
 
 
-def test_what_is_unusable_is_made_anew_whatever_was_asked() -> None:
+def test_unusable_certificates_are_reissued_despite_a_request() -> None:
     assert rotation.next_step(None, NAMES, now=START, asked=True) is RotationStep.START
 
 
@@ -155,7 +155,7 @@ def test_the_time_between_the_steps_can_be_shorter() -> None:
     assert rotation.next_step(held, NAMES, now=START + 2 * spread, spread=spread) is RotationStep.FORGET_OLD_AUTHORITIES
 
 
-def test_a_new_authority_issues_only_once_everybody_trusts_it() -> None:
+def test_new_authority_issues_only_once_it_is_trusted_everywhere() -> None:
     now = START + 244 * DAY
     held = issuing.apply_step(RotationStep.ISSUE, made(), NAMES, now=now)
     held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)

@@ -74,7 +74,7 @@ async def test_an_api_server_killed_in_a_burst_loses_nothing(two_nodes: Cluster)
     assert len(two_nodes.pods()) == 40
 
 
-async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> None:
+async def test_share_of_a_pod_rejected_by_a_quota_is_released(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=3")
     hard = {f"requests.{contract.RESOURCE_PERCENT}": "100"}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
@@ -111,7 +111,7 @@ async def test_dry_runs_in_a_burst_reserve_nothing(cluster: Cluster) -> None:
     assert sum(replica.reviews().get("planned", 0) for replica in (first, second)) == 20
 
 
-async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_each(cluster: Cluster) -> None:
+async def test_retrying_clients_make_one_pod_and_one_share_each(cluster: Cluster) -> None:
     cluster.start(QUICK)
     cluster.start(QUICK)
     async with witness.watching(cluster.administrator.kubeconfig):
@@ -120,7 +120,7 @@ async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_eac
     assert len(cluster.pods()) == 20
 
 
-async def test_pods_whose_names_the_api_server_makes_each_hold_their_own(cluster: Cluster) -> None:
+async def test_pods_with_generated_names_each_get_a_share(cluster: Cluster) -> None:
     cluster.start()
     cluster.start()
     manifests = crowd.pods(20, request="0.1")

@@ -31,7 +31,7 @@ def held_by(uid: str) -> GpuNode:
     return dataclasses.replace(builders.node(), allocations=(entry,))
 
 
-def test_the_second_one_is_told_who_has_it() -> None:
+def test_second_claimant_gets_an_event_with_the_holder() -> None:
     ((pod, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
     assert pod.ref.name == "second"
     assert evictor.explain_conflict(pod, holder).startswith(
@@ -47,9 +47,9 @@ def test_the_second_one_is_told_who_has_it() -> None:
         pytest.param(claiming("second", phase="Succeeded"), id="has ended"),
     ],
 )
-def test_nobody_else_is(one: Pod) -> None:
+def test_other_reservations_are_not_own(one: Pod) -> None:
     assert find(held_by("u-first"), claiming("first"), one) == []
 
 
-def test_nobody_has_lost_before_it_is_known_whose_it_is() -> None:
+def test_nothing_counts_as_lost_before_its_owner_is_known() -> None:
     assert find(held_by(""), claiming("first"), claiming("second")) == []

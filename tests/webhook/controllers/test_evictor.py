@@ -46,7 +46,7 @@ def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
 
 
 @pytest.mark.parametrize("kind", ["Job", "Workflow", "ConfigMap"])
-def test_a_pod_whose_owner_takes_harm_is_not_evicted(kind: str) -> None:
+def test_pod_is_not_evicted_if_that_harms_its_owner(kind: str) -> None:
     manifest = pinned()
     manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
     stays = Pod.of(manifest)
@@ -88,7 +88,7 @@ def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
     assert len(seen.overdue({"u-1": Pod.of(pinned())}, now=119.0)[0]) == 1
 
 
-def test_one_owner_waits_ever_longer() -> None:
+def test_pauses_between_evictions_of_one_owner_grow() -> None:
     pace, now, pauses = evictor.EvictionRate(), 0.0, []
     for _ in range(8):
         wait_seconds = pace.wait_seconds(OWNER, now=now)

@@ -49,7 +49,7 @@ def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:
     return pending_reasons.PendingReasonReporter(heard, heard, clock=lambda: now[0]), heard, now  # type: ignore[arg-type]
 
 
-async def test_what_the_webhook_wrote_is_not_written_again() -> None:
+async def test_reason_from_admission_is_not_written_again() -> None:
     teller, heard, _ = made()
     assert await teller.report([(waiting(0, "full"), "full")]) is None
     assert (heard.patches, heard.events) == ([], 1)
@@ -57,7 +57,7 @@ async def test_what_the_webhook_wrote_is_not_written_again() -> None:
     assert (heard.patches, heard.events) == ([], 1)
 
 
-async def test_changes_are_told_ever_less_often() -> None:
+async def test_changes_are_written_at_growing_intervals() -> None:
     teller, heard, now = made()
     started, seconds = now[0], []
     for second in range(4000):
@@ -68,7 +68,7 @@ async def test_changes_are_told_ever_less_often() -> None:
     assert seconds == [0, 3, 9, 21, 45, 93, 189, 381, 765, 1533, 2433, 3333]
 
 
-async def test_a_reason_that_stays_is_told_in_the_end() -> None:
+async def test_stable_reason_is_written_eventually() -> None:
     teller, heard, now = made()
     await teller.report([(waiting(0), "one")])
     now[0] += 1
@@ -78,7 +78,7 @@ async def test_a_reason_that_stays_is_told_in_the_end() -> None:
     assert heard.patches == ["one", "two"]
 
 
-async def test_of_many_only_so_many_are_told_a_second() -> None:
+async def test_reports_per_second_are_limited() -> None:
     teller, heard, now = made()
     started = now[0]
     sentences = [(waiting(number), "full") for number in range(200)]
@@ -92,7 +92,7 @@ async def test_of_many_only_so_many_are_told_a_second() -> None:
 
 
 @pytest.mark.parametrize("by_webhook", [True, False])
-async def test_an_event_that_the_api_server_did_not_take_is_told_again_ever_later(by_webhook: bool) -> None:
+async def test_rejected_event_is_retried_with_growing_pauses(by_webhook: bool) -> None:
     teller, heard, now = made()
     sentences = [(waiting(0, "full" if by_webhook else ""), "full")]
     await teller.report(sentences)
@@ -107,7 +107,7 @@ async def test_an_event_that_the_api_server_did_not_take_is_told_again_ever_late
     assert len(heard.patches) == (0 if by_webhook else 1)
 
 
-async def test_an_event_that_was_dropped_when_there_was_something_else_to_say_is_not_told_again() -> None:
+async def test_outdated_dropped_event_is_not_retried() -> None:
     teller, heard, now = made()
     await teller.report([(waiting(0), "one")])
     now[0] += 60
@@ -118,7 +118,7 @@ async def test_an_event_that_was_dropped_when_there_was_something_else_to_say_is
     assert heard.events == 2
 
 
-async def test_a_placer_that_takes_over_does_not_tell_of_all_at_once() -> None:
+async def test_new_placer_spreads_its_events() -> None:
     teller, heard, now = made()
     sentences = [(waiting(number, "full"), "full") for number in range(200)]
     again: float | None = 0.0
@@ -149,7 +149,7 @@ async def tell_until(
         now[0] += again
 
 
-async def test_what_could_not_be_written_is_written_later() -> None:
+async def test_failed_write_is_retried() -> None:
     """If the ledger is lost, a pod that waits to be resized gets the share that its annotation says."""
     teller, heard, now = made()
     heard.trouble[""] = AWAY
@@ -166,7 +166,7 @@ async def test_what_could_not_be_written_is_written_later() -> None:
     assert len(heard.tried) == tried
 
 
-async def test_what_may_have_been_written_although_no_answer_came_is_written_over() -> None:
+async def test_unanswered_write_is_repeated() -> None:
     teller, heard, now = made()
     await teller.report([(waiting(0), "one")])
     heard.trouble[""] = AWAY
@@ -178,7 +178,7 @@ async def test_what_may_have_been_written_although_no_answer_came_is_written_ove
     assert len(heard.patches) == 2
 
 
-async def test_an_api_server_that_does_not_answer_is_not_asked_for_each_of_many() -> None:
+async def test_unresponsive_api_server_gets_few_reads() -> None:
     teller, heard, now = made()
     heard.trouble[""] = AWAY
     sentences = [(waiting(number), "full") for number in range(500)]
@@ -189,7 +189,7 @@ async def test_an_api_server_that_does_not_answer_is_not_asked_for_each_of_many(
     assert len(heard.held) == 500
 
 
-async def test_one_that_nobody_lets_us_write_keeps_no_other_waiting() -> None:
+async def test_pod_that_rejects_writes_does_not_delay_others() -> None:
     teller, heard, now = made()
     heard.trouble["pod-0"] = DENIED
     sentences = [(waiting(number), "full") for number in range(3)]
@@ -199,7 +199,7 @@ async def test_one_that_nobody_lets_us_write_keeps_no_other_waiting() -> None:
     assert 5 <= heard.tried.count("pod-0") <= 15
 
 
-async def test_who_has_gone_is_told_nothing_more() -> None:
+async def test_deleted_pod_gets_no_more_reports() -> None:
     teller, heard, now = made()
     heard.trouble["pod-0"] = api_errors.NotFound("there is no such pod", status=404)
     await tell_until(teller, now, now[0] + 3600, [(waiting(0), "full")], "")

@@ -45,7 +45,7 @@ def test_only_those_that_wait_for_us() -> None:
     assert names([leaving, ended, others, waits("ours")]) == ["ours"]
 
 
-def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
+def test_pods_with_equal_needs_have_equal_kinds() -> None:
     pod = waits("one")
     same = waits("two", priority=7)
     same["metadata"]["annotations"][contract.REASON] = "full"
@@ -57,7 +57,7 @@ def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
         assert kind(pod) != kind(other)
 
 
-def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_does() -> None:
+def test_token_volumes_do_not_distinguish_pods_and_claims_do() -> None:
     def mounts(suffix: str, **source: Any) -> dict[str, Any]:
         made = waits(suffix)
         made["spec"]["volumes"] = [{"name": f"kube-api-access-{suffix}", "projected": {}}, {"name": "data", **source}]

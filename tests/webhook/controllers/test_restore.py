@@ -53,7 +53,7 @@ def leaving(**status: Any) -> dict[str, Any]:
     return {**made, "status": {"phase": "Pending", **status}}
 
 
-def test_one_that_leaves_and_was_started_still_holds_its_share() -> None:
+def test_terminating_pod_that_started_keeps_its_share() -> None:
     started = Pod.of(leaving(containerStatuses=[{"name": "main"}]))
     assert restore.lost([builders.node()], [started]) == {"node-a": [started]}
     assert restore.orphaned({"another"}, [started, Pod.of(leaving())]) == [started]
@@ -69,7 +69,7 @@ def test_a_node_that_was_never_written_is_closed() -> None:
     assert deleted_nodes.as_open(document, codec.read(document)) == builders.node()
 
 
-def test_a_living_pod_whose_share_is_missing_is_found() -> None:
+def test_living_pod_without_its_share_is_found() -> None:
     assert restore.lost([builders.node()], [Pod.of(holder())]) == {"node-a": [Pod.of(holder())]}
 
 
@@ -88,16 +88,16 @@ def test_a_living_pod_whose_share_is_missing_is_found() -> None:
         {**holder(), "spec": {**holder()["spec"], "schedulingGates": [{"name": contract.SCHEDULING_GATE}]}},
     ],
 )
-def test_who_is_not_there_has_lost_nothing(one: dict[str, Any]) -> None:
+def test_pod_that_does_not_exist_has_lost_nothing(one: dict[str, Any]) -> None:
     assert restore.lost([builders.node()], [Pod.of(one)]) == {}
 
 
-def test_who_has_a_share_has_lost_nothing() -> None:
+def test_pod_with_a_share_has_lost_nothing() -> None:
     for entry in (builders.allocation("a1"), builders.allocation("a2", uid="u-trainer")):
         assert restore.lost([ledger.reserve(builders.node(), entry)], [Pod.of(holder())]) == {}
 
 
-def test_what_there_is_no_room_for_is_said() -> None:
+def test_share_without_room_is_reported() -> None:
     pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
     node, failed = restore.restore(builders.node(), list(map(Pod.of, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
@@ -145,7 +145,7 @@ ASKED = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(ASKED)
-async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]) -> None:
+async def test_law_restored_entry_equals_the_lost_one(asked: dict[str, str]) -> None:
     """An entry is restored as it was, for every request, on a node with different GPUs."""
     node = builders.node()
     node = dataclasses.replace(node, gpus=(*node.gpus, builders.gpu(4, memory_gib=40), builders.gpu(5, memory_gib=24)))
@@ -171,7 +171,7 @@ SHARE = builders.allocation(request=20, limit=80, memory_gib=30).shares[0]
 
 
 @pytest.mark.parametrize("asked", [{"request": "0.9"}, {"request": "0.1", "limit": "0.05"}, {"memory": "1Gi"}])
-def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what_it_asks_for(
+def test_resizing_pod_is_restored_with_its_held_amounts(
     asked: dict[str, str],
 ) -> None:
     pod = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
@@ -180,14 +180,14 @@ def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what
     assert entry.labels.affinity == "red"
 
 
-def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
+def test_invalid_held_annotation_is_reported() -> None:
     for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
         node, failed = restore.restore(builders.node(), [Pod.of(holder(held=nonsense))])
         assert node.allocations == ()
         assert failed["u-trainer"].startswith("gpushare.io/held is invalid: ")
 
 
-def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:
+def test_remembered_entries_take_precedence_over_annotations() -> None:
     before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
     node, failed = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
     assert (node.allocations, failed) == ((before,), {})

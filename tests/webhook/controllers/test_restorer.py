@@ -72,5 +72,5 @@ async def test_nothing_is_on_its_way_where_no_gpunode_was_ever_open() -> None:
     assert await opened_now(gpunode("other", is_open=False)) == ({"new", "other"}, None)
 
 
-async def test_an_open_gpunode_shows_that_somebody_placed_before() -> None:
+async def test_open_gpunode_proves_an_earlier_placer() -> None:
     assert await opened_now(gpunode("other", is_open=True)) == (set(), LIFETIME_SECONDS)

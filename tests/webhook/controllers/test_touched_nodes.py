@@ -107,7 +107,7 @@ def shown(due: due_changes.DueChanges) -> Any:
 @pytest.mark.slow
 @given(STEPS, st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30), max_size=3), st.sampled_from((1, 2, 1000)))
 @settings(deadline=None)
-def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
+def test_law_incremental_results_equal_full_results(
     steps: list[Any], looks: set[int], failures: set[int], most_nodes: int
 ) -> None:
     seen = Seen(most_nodes)
@@ -149,7 +149,7 @@ def test_law_what_is_found_bit_by_bit_is_what_would_be_found_in_all(
         )
 
 
-def test_what_has_not_changed_is_not_looked_at() -> None:
+def test_unchanged_nodes_are_not_checked() -> None:
     seen = Seen()
     nodes, held = [], list[Allocation]()
     for number in range(20):
@@ -169,7 +169,7 @@ def test_what_has_not_changed_is_not_looked_at() -> None:
     assert seen.looked_at == 0
 
 
-def test_of_a_large_cluster_no_more_is_looked_at_together_than_the_event_loop_bears() -> None:
+def test_round_on_a_large_cluster_checks_a_bounded_number_of_nodes() -> None:
     seen = Seen(most_nodes=5)
     nodes = [builders.node(f"n{number:02}") for number in range(12)]
     looked_at: list[int] = []
@@ -181,7 +181,7 @@ def test_of_a_large_cluster_no_more_is_looked_at_together_than_the_event_loop_be
     assert seen.looked_at == 0
 
 
-def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
+def test_pod_related_to_two_nodes_ties_them_together() -> None:
     """The pod names one node and holds a share on another: only both together show that no share is lost."""
     seen = Seen()
     entry = dataclasses.replace(builders.allocation("a1"), pod=PodRef("default", "p", "u1"))
@@ -198,7 +198,7 @@ def test_who_has_to_do_with_two_nodes_ties_them_together() -> None:
     assert [entry.node for entry in seen.look(nodes, 0.0).gone] == ["n1"]
 
 
-def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_were_created_in_one_second() -> None:
+def test_first_pod_to_arrive_gets_the_allocation_it_names() -> None:
     for reverse in (False, True):
         seen = Seen()
         entry = dataclasses.replace(builders.allocation("a1", reserved_until=60.0), pod=PodRef("default", "", ""))
@@ -210,7 +210,7 @@ def test_of_two_that_name_an_allocation_the_first_to_come_has_it_though_both_wer
 
 
 @pytest.mark.slow
-def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
+def test_uncollected_changes_are_bounded() -> None:
     """As in a replica that does not lead; when it does, it looks at everything."""
     seen, nodes = Seen(), [builders.node("n0"), builders.node("n1")]
     seen.look(nodes, 0.0)
@@ -229,7 +229,7 @@ def test_where_nobody_asks_what_has_changed_it_is_not_kept_for_ever() -> None:
     assert seen.looked_at == 0
 
 
-def test_a_pod_that_went_is_told_with_the_node_of_what_it_named_until_that_is_released() -> None:
+def test_deleted_pod_is_reported_with_its_node_until_its_share_is_released() -> None:
     touched = TouchedNodes()
     reserved = dataclasses.replace(builders.node(), allocations=(builders.allocation("a1", reserved_until=2e9),))
     pod = placed("u-1", "a1", "node-a", "Pending", gated=False)

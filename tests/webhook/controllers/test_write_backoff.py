@@ -51,7 +51,7 @@ def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
     assert backoff.failed("u", now=now) == 2.0
 
 
-def test_who_is_not_tried_any_more_is_forgotten() -> None:
+def test_pods_without_attempts_are_forgotten() -> None:
     backoff = write_backoff.WriteBackoff(max_seconds=30.0)
     backoff.failed("gone", now=0.0)
     backoff.failed("u", now=100.0)
@@ -59,7 +59,7 @@ def test_who_is_not_tried_any_more_is_forgotten() -> None:
     assert "u" in backoff
 
 
-async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> None:
+async def test_refused_eviction_is_not_retried_in_each_round() -> None:
     api, now = Refusing(), [0.0]
     evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
     while now[0] < 660.0:
@@ -88,7 +88,7 @@ def stuck(uid: str) -> Pod:
     ],
     ids=["too late", "no answer", "a webhook is down", "a budget", "a policy"],
 )
-async def test_where_one_eviction_is_not_answered_no_other_is_tried_in_that_round(said: Exception, tried: int) -> None:
+async def test_unanswered_eviction_ends_the_round(said: Exception, tried: int) -> None:
     """Each would take as long, and all who wait for a GPU wait for the end of the round."""
     api, now = Refusing(said), [0.0]
     evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ async def test_where_one_eviction_is_not_answered_no_other_is_tried_in_that_roun
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> None:
+async def test_failed_removal_of_annotations_is_not_retried_each_round() -> None:
     api, now = Refusing(), [0.0]
     entry = builders.allocation("a1", "GPU-node-a-0", request=50, memory_gib=40, uid="u")
     node = dataclasses.replace(builders.node(), allocations=(entry,))

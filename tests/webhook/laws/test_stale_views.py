@@ -33,7 +33,7 @@ def taking(node: GpuNode) -> GpuNode:
 
 
 @hypothesis.given(st.lists(st.integers(1, 8), min_size=1, max_size=20))
-async def test_the_newest_state_counts_and_our_own_promise_stays(versions: list[int]) -> None:
+async def test_newest_state_is_used_and_pending_changes_stay(versions: list[int]) -> None:
     made = NodeLedger(document(0))
     made.add(taking)
     newest = 0

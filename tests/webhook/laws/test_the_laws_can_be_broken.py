@@ -170,7 +170,7 @@ def test_a_safeguard_taken_out_breaks_a_law(take_out: Break, first: int, monkeyp
     WITHOUT_GPUNODES.items(),
     ids=[without_gpunode.__name__ for without_gpunode in WITHOUT_GPUNODES],
 )
-def test_a_safeguard_of_gpunodes_that_go_is_needed(
+def test_safeguards_for_deleted_gpunodes_are_needed(
     take_out: Break, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_out(monkeypatch)

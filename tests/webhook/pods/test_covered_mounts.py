@@ -41,7 +41,7 @@ def mounting(path: str, where: str = "containers", listed: str = "volumeMounts",
         ("/", "/run/gpushare"),
     ],
 )
-def test_what_covers_ours_is_denied_by_name(path: str, ours: str) -> None:
+def test_mount_over_our_paths_is_denied_by_name(path: str, ours: str) -> None:
     assert validation.covered_path(path) == ours
     for where in ("containers", "initContainers", "ephemeralContainers"):
         denial = validation.read(PodSpecView.read(mounting(path, where)))

@@ -67,7 +67,7 @@ def test_law_null_is_as_good_as_absent(gated: bool, data: st.DataObject) -> None
     assert Pod.of(null) == Pod.of(absent)
 
 
-def test_what_is_written_on_a_pod_is_read_once() -> None:
+def test_annotations_on_a_pod_are_read_once() -> None:
     read = Pod.of(stored(allocation="a1", node="node-a"))
     assert (read.allocation_id, read.placed_on, read.group, read.group_size) == ("a1", "node-a", "ring", 2)
     assert (read.foreign_gates, read.priority, read.version) == (("example.com/quota",), 5, "7")
@@ -79,7 +79,7 @@ def test_what_is_written_on_a_pod_is_read_once() -> None:
     )
 
 
-def test_of_a_gated_pod_annotations_agree_with_its_resources_or_its_request_makes_no_sense() -> None:
+def test_gated_pod_with_mismatched_resources_has_an_invalid_request() -> None:
     assert str(Pod.of(stored(request="0.9")).request).startswith("its gpushare.io annotations no longer match")
     asks_for_more = stored(gated=False, request="0.9")
     assert Pod.of(asks_for_more).request == requests.parse(asks_for_more)
@@ -89,7 +89,7 @@ def test_a_pod_that_does_not_wait_is_kept_without_its_manifest() -> None:
     assert Pod.of(stored(gated=False)).manifest is NO_MANIFEST
 
 
-def test_of_annotations_of_others_little_is_kept() -> None:
+def test_foreign_annotations_are_not_kept() -> None:
     """A user can write 256 KiB of annotations on each pod: two thousand waiting pods once filled a replica's memory."""
     manifest = stored()
     ours = {key: text for key, text in manifest["metadata"]["annotations"].items() if key.startswith(contract.PREFIX)}
@@ -104,7 +104,7 @@ def test_of_annotations_of_others_little_is_kept() -> None:
 
 
 @pytest.mark.slow
-def test_a_pod_that_has_gone_leaves_nothing_large_behind() -> None:
+def test_deleted_pod_leaves_little_memory_in_use() -> None:
     """Equal parts of pods are one object, which is kept when the pods have gone: so it was with a megabyte of labels."""
     # The texts themselves are there from the start: Python's table of shared texts grows as it likes.
     texts = [(sys.intern(f"{place}-{'x' * 40}"), sys.intern("y" * 60)) for place in range(10_000)]

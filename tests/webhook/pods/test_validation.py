@@ -28,7 +28,7 @@ def denial(manifest: dict[str, Any]) -> validation.Denial:
         ({"request": "NaN"}, 'gpushare.io/request "NaN" is not a part of a GPU'),
         ({"request": "0.5", "requests": "1"}, 'gpushare.io/requests "1" is not a key of gpushare'),
         ({"request": "0.5", "isolation": "mps"}, 'gpushare.io/isolation "mps" is not supported yet'),
-        ({"memory": "5Ei", "gpus": "2"}, "on 2 GPUs is more bytes than there can be"),
+        ({"memory": "5Ei", "gpus": "2"}, "on 2 GPUs exceeds 2^63-1 bytes"),
     ],
 )
 def test_bad_requests_are_denied_by_name(asked: dict[str, str], says: str) -> None:
@@ -64,19 +64,19 @@ def test_pods_that_no_limit_could_hold_are_denied(spec: dict[str, Any], says: st
         ({"limits": {contract.RESOURCE_PERCENT: "70"}}, 'requests gpushare.io/gpu-percent "70"'),
     ],
 )
-def test_resources_beside_a_share_are_denied(resources: dict[str, Any], says: str) -> None:
+def test_other_gpu_resources_with_a_share_are_denied(resources: dict[str, Any], says: str) -> None:
     manifest = builders.pod(request="0.5")
     manifest["spec"]["containers"][0]["resources"] = resources
     assert says in denial(manifest).sentence
 
 
-def test_a_container_without_a_share_may_have_a_whole_gpu() -> None:
+def test_container_without_a_share_may_have_a_whole_gpu() -> None:
     manifest = builders.pod(containers=("main", "other"), request="0.5")
     manifest["spec"]["containers"][1]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     assert isinstance(validation.read(PodSpecView.read(manifest)), requests.Request)
 
 
-def test_what_a_pod_would_be_given_anyway_may_be_in_it() -> None:
+def test_matching_resources_in_the_pod_are_accepted() -> None:
     manifest = builders.pod(request="0.5", memory="1.5Gi")
     request = requests.parse(manifest)
     result = placement.place(builders.views(builders.node()), request)
@@ -89,7 +89,7 @@ def test_what_a_pod_would_be_given_anyway_may_be_in_it() -> None:
         assert isinstance(validation.read(PodSpecView.read(copied)), validation.Denial)
 
 
-def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() -> None:
+def test_container_name_too_long_for_its_annotation_is_denied() -> None:
     long = "c" * 55
     manifest = builders.pod(containers=("main", long), request="0.5")
     manifest["metadata"]["annotations"][f"gpushare.io/request.{long}"] = "0.5"
@@ -100,7 +100,7 @@ def test_a_name_too_long_for_an_annotation_is_denied_only_where_one_is_needed() 
     )
 
 
-def test_forged_results_are_told() -> None:
+def test_forged_results_cause_warnings() -> None:
     manifest = builders.pod(request="0.5", allocation="mine", reason="because")
     warnings = validation.warnings(PodSpecView.read(manifest), requests.parse(manifest))
     assert warnings == (
@@ -109,14 +109,14 @@ def test_forged_results_are_told() -> None:
     )
 
 
-def test_a_gated_pod_that_comes_again_is_told_nothing_of_its_own_reason() -> None:
+def test_reinvoked_gated_pod_gets_no_warning_about_its_reason() -> None:
     manifest = builders.pod(request="0.5")
     request = requests.parse(manifest)
     gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
     assert validation.warnings(PodSpecView.read(gated), request) == ()
 
 
-def test_devices_that_are_replaced_are_told() -> None:
+def test_replaced_devices_cause_a_warning() -> None:
     manifest = builders.pod(containers=("main", "other"), request="0.5")
     for container in manifest["spec"]["containers"]:
         container["env"] = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}]

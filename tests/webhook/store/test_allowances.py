@@ -41,7 +41,7 @@ def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
         ({f"requests.{PERCENT}": "0"}, {}, {MEMORY: 1}, None),
     ],
 )
-def test_what_a_quota_does_not_leave(
+def test_amounts_beyond_the_quota_are_lacking(
     hard: dict[str, str], used: dict[str, str], asked: dict[str, int], said: str | None
 ) -> None:
     sentence = lacks(quota(hard, used), asked)
@@ -83,7 +83,7 @@ def test_memory_by_percent_needs_a_quota_that_counts_it(
         (["cpu"], "warm,main", None),
     ],
 )
-def test_what_containers_have_in_turn_is_counted_beside_the_others(
+def test_steps_of_containers_are_counted_with_other_shares(
     resources: list[str], together: str, said: str | None
 ) -> None:
     allowance = resource_quota.read(quota({f"requests.{name}": "0" for name in resources}))
@@ -99,7 +99,7 @@ def test_what_containers_have_in_turn_is_counted_beside_the_others(
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {}])
-def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
+def test_scoped_quota_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
     document = quota({f"requests.{PERCENT}": "0"}, scopes=spec.get("scopes"), scopeSelector=spec.get("scopeSelector"))
     document["spec"]["scopeSelector"] = {"matchExpressions": [{}]} if "scopeSelector" in spec else None
     assert (lacks(document, {PERCENT: 1}) is None) == bool(spec)

@@ -36,7 +36,7 @@ async def reserve(on: memory_store.MemoryStore, manifest: dict[str, Any]) -> mut
     return await reserving.reserve(manifest, requests.parse(manifest), PodRef("default", manifest["metadata"]["name"]))
 
 
-async def test_a_place_is_taken_until_its_allocation_is_gone() -> None:
+async def test_assumed_pod_counts_until_its_allocation_is_gone() -> None:
     on = store()
     placed = await reserve(on, asking("first"))
     assert isinstance(placed, mutation.Placed)
@@ -47,7 +47,7 @@ async def test_a_place_is_taken_until_its_allocation_is_gone() -> None:
     assert isinstance(await reserve(on, asking("second")), mutation.Placed)
 
 
-def test_a_pod_is_not_in_its_own_way_and_is_expected_in_one_place_only() -> None:
+def test_assumed_pod_does_not_count_against_itself_or_twice() -> None:
     on = store()
     manifest = asking()
     on.assume(manifest, requests.parse(manifest), "node-a", "one")
@@ -57,7 +57,7 @@ def test_a_pod_is_not_in_its_own_way_and_is_expected_in_one_place_only() -> None
     assert on.chooser.node_filter(asking("other"))("node-a") is None
 
 
-def test_it_ends_when_told_so_and_only_once() -> None:
+def test_assumption_ends_on_request_and_only_once() -> None:
     on = store()
     manifest = asking()
     first = on.assume(manifest, requests.parse(manifest), "node-a", "one")
@@ -82,7 +82,7 @@ def test_our_own_resources_are_counted_before_they_are_in_the_pod() -> None:
     assert share_resources.equipped(share_resources.equipped(manifest)) == share_resources.equipped(manifest)
 
 
-async def test_of_gpus_that_are_full_the_refusal_is_theirs() -> None:
+async def test_refusal_names_full_gpus() -> None:
     on = store()
     assert isinstance(await reserve(on, asking("first", "0", request="0.8")), mutation.Placed)
     refused = await reserve(on, asking("second", "0", request="0.5"))

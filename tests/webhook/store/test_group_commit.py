@@ -71,7 +71,7 @@ async def reserve(store: ApiStore, number: int) -> None:
     await store.commit("node-a", lambda node: ledger.reserve(node, entry))
 
 
-async def test_who_comes_a_moment_later_shares_the_write() -> None:
+async def test_change_a_moment_later_shares_the_write() -> None:
     api = OneNode()
     async with running(api) as store:
         first = [asyncio.create_task(reserve(store, number)) for number in range(gpunode_writer.SIBLINGS + 1)]
@@ -82,7 +82,7 @@ async def test_who_comes_a_moment_later_shares_the_write() -> None:
     assert len(api.document["spec"]["allocations"]) == gpunode_writer.SIBLINGS + 6
 
 
-async def test_all_who_come_during_a_write_share_the_next() -> None:
+async def test_changes_during_a_write_share_the_next_one() -> None:
     api = OneNode()
     api.goes_on.clear()
     async with running(api) as store:
@@ -96,7 +96,7 @@ async def test_all_who_come_during_a_write_share_the_next() -> None:
     assert len(api.document["spec"]["allocations"]) == 30
 
 
-async def test_who_is_alone_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_single_change_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpunode_writer, "MIN_LINGER_SECONDS", 60.0)
     monkeypatch.setattr(gpunode_writer, "MAX_LINGER_SECONDS", 60.0)
     api = OneNode()

@@ -144,7 +144,7 @@ def is_node(name: str) -> Refuses:
 
 
 @pytest.mark.parametrize("status", [400, 403, 413, 422])
-async def test_a_pod_whose_share_is_not_stored_takes_nobody_with_it(status: int) -> None:
+async def test_rejected_share_does_not_fail_other_pods(status: int) -> None:
     api = Refusing(holds("odd"), "node-a")
     api.error = api_errors.from_answer(status, SAID, doing="PUT")
     async with asking(api) as pods:
@@ -176,7 +176,7 @@ async def test_a_pod_that_no_node_stores_is_not_tried_everywhere_nor_all_the_tim
         assert isinstance(await pods.reserve("odd"), Placed)
 
 
-async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of() -> None:
+async def test_unwritable_node_is_used_last_and_reported() -> None:
     api = Refusing(is_node("node-a"), "node-a", "node-b")
     async with asking(api) as pods:
         assert await pods.together("one", "two", "three") == {"one": True, "two": True, "three": True}
@@ -216,7 +216,7 @@ async def test_where_there_is_no_other_node_the_reason_is_the_api_servers() -> N
         assert isinstance(await pods.reserve("one"), Placed)
 
 
-async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tried_alone() -> None:
+async def test_few_of_many_changes_for_an_unwritable_node_are_tried_alone() -> None:
     api = Refusing(is_node("node-a"), "node-a")
     async with asking(api) as pods:
         names = [f"pod-{number}" for number in range(10)]
@@ -225,7 +225,7 @@ async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tri
 
 
 @pytest.mark.slow
-async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_pod_is_blamed() -> None:
+async def test_late_write_is_released_without_blame() -> None:
     api = Refusing(holds(), "node-a")
 
     def held() -> list[str]:
@@ -245,7 +245,7 @@ async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_po
 
 
 @pytest.mark.slow
-async def test_what_is_stored_late_for_a_pod_that_is_there_is_kept_for_it() -> None:
+async def test_late_write_for_a_stored_pod_is_kept() -> None:
     api = Refusing(holds(), "node-a")
     async with asking(api, deadline_seconds=IMPATIENT_SECONDS) as pods:
         api.may_answer.clear()

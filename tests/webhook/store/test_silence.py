@@ -23,7 +23,7 @@ PATHS = {
 }
 
 
-async def test_who_is_told_nothing_for_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stale_watch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "MAX_PAUSE_SECONDS", 0.01)
     now, api = [100.0], ScriptedApi(keeps_watches=True)
     store = api_store.ApiStore(api, metrics.Metrics(), clock=lambda: now[0])

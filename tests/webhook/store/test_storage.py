@@ -89,7 +89,7 @@ def verdict(cache: SchedulerCache, claim: str) -> str | None:
     return cache.judge(PodKey.of(mounting(claim)), PodAffinity.of(mounting(claim)))("node-a")
 
 
-async def test_what_is_read_is_what_is_judged_by() -> None:
+async def test_claims_are_read_as_the_filters_need_them() -> None:
     async with read(Api()) as (cache, _):
         assert verdict(cache, "two") == (
             f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
@@ -99,9 +99,7 @@ async def test_what_is_read_is_what_is_judged_by() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])
-async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_kinds_are_ignored_and_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with read(Api(forbids=volumes.PATHS[kind])) as (cache, _):
         expected = kind not in {volumes.LIMITS, volumes.CLAIM}
@@ -133,7 +131,7 @@ async def reading(api: Api) -> AsyncIterator[tuple[occupancy.Storage, set[str]]]
             await running
 
 
-async def test_without_volumes_nobody_is_judged() -> None:
+async def test_missing_volumes_make_the_replica_unready() -> None:
     async with reading(Api(forbids=volumes.PATHS[volumes.VOLUME])) as (kept, read_kinds):
         await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and bool(kept.volumes.problem))
         assert kept.missing() == "the PersistentVolumes have not been read yet"
@@ -159,7 +157,7 @@ class Starting(Api):
         return await super().list(path, keep=keep)
 
 
-async def test_while_everybody_is_refused_nobody_is_taken_to_have_no_right() -> None:
+async def test_refusals_of_a_starting_api_server_are_retried() -> None:
     api = Starting()
     async with reading(api) as (kept, read_kinds):
         waiting = asyncio.create_task(kept.synced())

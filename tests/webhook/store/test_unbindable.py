@@ -81,7 +81,7 @@ class Cluster:
     [[None], [leaving], [leaving, None], ["Failed"]],
     ids=["gone", "leaves", "leaves and is gone", "failed"],
 )
-async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]) -> None:
+async def test_recreated_pod_goes_to_another_node(owner: str, end: list[Any]) -> None:
     cluster = Cluster("node-a", "node-b")
     again = made(owner)
     assert cluster.node(again) == "node-a"
@@ -113,7 +113,7 @@ async def test_these_do_not_count(after: list[Any]) -> None:
     assert cluster.node(made("job-1")) == "node-a"
 
 
-async def test_a_node_where_one_could_be_bound_after_all_is_left_out_no_more() -> None:
+async def test_node_where_a_pod_was_bound_is_no_longer_excluded() -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), None)
     assert cluster.node(made("job-1")) == "node-b"
@@ -121,7 +121,7 @@ async def test_a_node_where_one_could_be_bound_after_all_is_left_out_no_more() -
     assert cluster.node(made("job-1")) == "node-a"
 
 
-async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_said() -> None:
+async def test_refusal_quotes_the_scheduler_without_another_node() -> None:
     cluster = Cluster("node-a")
     await cluster.show(unbound("job-1"), None)
     refusal = cluster.place(made("job-1"))
@@ -136,7 +136,7 @@ async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_s
     assert cluster.node(made("job-1")) == "node-a"
 
 
-def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is_forgotten() -> None:
+def test_failing_node_is_excluded_for_longer_each_time() -> None:
     now = [0.0]
     failures = unbindable.Unbindable(lambda: now[0])
     maker, pauses = ("default", "job-1"), []
@@ -155,7 +155,7 @@ def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is
     assert failures.avoided(made("job-1")) == unbindable.NO_AVOIDED
 
 
-async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
+async def test_repeatedly_evicted_pod_tries_all_nodes() -> None:
     """At the rate of evictions, whose pauses grow."""
     names = [f"node-{letter}" for letter in "abcde"]
     cluster, pace, owner, tried = (
@@ -172,7 +172,7 @@ async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> 
     assert sorted(tried) == names
 
 
-def test_of_very_many_makers_the_oldest_are_forgotten() -> None:
+def test_oldest_makers_are_forgotten_beyond_the_limit() -> None:
     failures = unbindable.Unbindable(lambda: 0.0)
     for number in range(unbindable.MAX_MAKERS + 1):
         failures.deleted(("default", f"job-{number}"), "node-a", "why")

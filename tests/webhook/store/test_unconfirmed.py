@@ -49,7 +49,7 @@ def confirmed(identity: str = "a") -> Allocation:
     return dataclasses.replace(reserved(identity), pod=PodRef("team", "x", "u"), reserved_until=None)
 
 
-def test_a_namespace_may_have_an_eighth_of_all_gpus_reserved_at_a_time() -> None:
+def test_namespace_may_reserve_an_eighth_of_all_gpus() -> None:
     story = Story()
     story.holds(reserved("a", gpus=3))
     assert story.known.why_not("team") is None
@@ -72,7 +72,7 @@ def test_all_namespaces_together_may_have_a_half() -> None:
     assert story.known.why_not("team") is None
 
 
-def test_after_very_many_lapses_of_any_namespaces_nothing_is_reserved_before_it_is_stored() -> None:
+def test_many_expired_reservations_stop_early_reservations_everywhere() -> None:
     story = Story()
     for number in range(reservation_limits.MAX_EXPIRED_TOGETHER):
         assert story.known.why_not("team") is None
@@ -88,7 +88,7 @@ def test_memory_counts_where_it_is_the_larger_part() -> None:
     assert story.known.why_not("team") is not None
 
 
-def test_a_small_cluster_lets_two_gpus_be_reserved() -> None:
+def test_small_cluster_allows_two_reserved_gpus() -> None:
     reservations = UnconfirmedReservations(lambda: 0.0)
     node = builders.node(gpus=2)
     reservations.update(dataclasses.replace(node, allocations=(reserved(),)), node)
@@ -108,7 +108,7 @@ def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:
     assert story.known.why_not("team") is None
 
 
-def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for_an_hour() -> None:
+def test_namespace_with_expired_reservations_gets_none_for_an_hour() -> None:
     story = Story()
     for number in range(reservation_limits.MAX_EXPIRED):
         assert story.known.why_not("team") is None
@@ -122,7 +122,7 @@ def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for
 @pytest.mark.parametrize(
     "how", ["confirmed", "seen", "seen before", "not written", "node gone", "came and went", "given back"]
 )
-def test_what_is_no_lapse(how: str) -> None:
+def test_early_end_is_no_expiry(how: str) -> None:
     story = Story()
     for number in range(reservation_limits.MAX_EXPIRED):
         identity = str(number)
@@ -143,7 +143,7 @@ def test_what_is_no_lapse(how: str) -> None:
     assert story.known.why_not("team") is None
 
 
-def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
+def test_backfill_and_confirmed_entries_are_not_unconfirmed() -> None:
     story = Story()
     hold = dataclasses.replace(reserved("hold-1", gpus=30), pod=PodRef("team", "x", "u"))
     story.holds(hold, confirmed())
@@ -151,7 +151,7 @@ def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_kept_of_what_is_over() -> None:
+def test_deleted_pods_leave_no_objects_in_memory() -> None:
     story = Story()
 
     def come_and_go() -> None:

@@ -135,7 +135,7 @@ async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
         ) == pytest.approx(2)
 
 
-async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(cluster: Cluster) -> None:
+async def test_late_pod_missing_from_the_cache_is_confirmed(cluster: Cluster) -> None:
     cluster.start("--no-placer")
     pod = create_reserved(cluster, builders.pod(request="0.5"))
     late = json.dumps([{"op": "replace", "path": "/spec/allocations/0/reservedUntil", "value": "1970-01-01T00:00:01Z"}])
@@ -146,7 +146,7 @@ async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(c
         assert list(made.held().values()) == [(pod["metadata"]["uid"], None)]
 
 
-async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(cluster: Cluster) -> None:
+async def test_confirmed_releases_do_not_wait_for_other_reads(cluster: Cluster) -> None:
     cluster.add_node(builders.node("node-b"))
     async with blind(cluster) as made:
         await made.hold("first", PodRef(cluster.namespace, "gone", "a-uid"), until=None)
@@ -162,7 +162,7 @@ async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(clu
         assert made.held("node-b") == {}
 
 
-async def test_an_api_server_with_too_much_to_do_is_asked_again_soon_and_not_about_all(
+async def test_overloaded_api_server_gets_few_reads_and_a_retry(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocation_controller, "QUESTIONS_AT_ONCE", 2)
@@ -180,7 +180,7 @@ async def test_an_api_server_with_too_much_to_do_is_asked_again_soon_and_not_abo
         assert made.held() == {}
 
 
-async def test_what_somebody_came_for_at_the_last_moment_is_not_told_as_expired(cluster: Cluster) -> None:
+async def test_late_claim_is_not_reported_as_expired(cluster: Cluster) -> None:
     async with blind(cluster) as made:
         await made.hold("lapsed", PodRef(cluster.namespace), until=999.0)
         await made.reconcile()

@@ -16,7 +16,7 @@ def test_a_single_confirmation_is_written_after_a_quiet_moment() -> None:
     assert batcher.due({"node-a": {"a1": POD}}, now=due) == ({"node-a": {"a1": POD}}, None)
 
 
-def test_another_one_for_the_same_node_prolongs_the_wait_of_both() -> None:
+def test_another_confirmation_for_the_node_delays_both() -> None:
     batcher = due_changes.ConfirmBatcher()
     batcher.due({"node-a": {"a1": POD}}, now=10.0)
     both = {"node-a": {"a1": POD, "a2": POD}}
@@ -43,7 +43,7 @@ def test_nodes_do_not_wait_for_each_other() -> None:
     assert again == due + due_changes.QUIET_SECONDS
 
 
-def test_a_pod_that_went_meanwhile_is_confirmed_at_once_so_that_its_share_is_released() -> None:
+def test_deleted_pod_is_confirmed_at_once() -> None:
     batcher = due_changes.ConfirmBatcher()
     batcher.due({"node-a": {"a1": POD}}, now=10.0)
     assert batcher.due({}, now=10.0 + LATER) == ({"node-a": {"a1": POD}}, None)

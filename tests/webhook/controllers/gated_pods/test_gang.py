@@ -51,7 +51,7 @@ def test_a_group_waits_until_it_is_complete() -> None:
     assert units(arrange([member(0), member(1), member(2)])) == [["worker-0", "worker-1", "worker-2"]]
 
 
-def test_groups_of_one_name_in_two_namespaces_are_two() -> None:
+def test_groups_are_per_namespace() -> None:
     other = member(2)
     other["metadata"]["namespace"] = "elsewhere"
     assert units(arrange([member(0), member(1), other])) == []
@@ -67,18 +67,18 @@ def test_those_beyond_the_size_come_after_the_others() -> None:
     assert units(arrange([*placed, member(3)])) == [["worker-3"]]
 
 
-def test_one_that_is_made_anew_joins_those_that_run() -> None:
+def test_recreated_member_joins_the_running_gang() -> None:
     running = [member(0, gated=False, phase="Running"), member(1, gated=False, phase="Running")]
     assert units(arrange([*running, member(2)])) == [["worker-2"]]
     assert units(arrange([running[0], member(2)])) == []
 
 
-def test_one_that_we_have_just_opened_counts_as_placed() -> None:
+def test_pod_that_was_just_ungated_counts_as_placed() -> None:
     pods = [member(0), member(1), member(2)]
     assert units(arrange(pods, ungated={"u-0"})) == [["worker-1", "worker-2"]]
 
 
-def test_of_those_that_succeeded_only_siblings_count() -> None:
+def test_only_siblings_count_among_succeeded_members() -> None:
     yesterday = [member(number, gated=False, phase="Succeeded", owner="old") for number in range(2)]
     assert units(arrange([*yesterday, member(2, owner="new")])) == []
     siblings = [member(number, gated=False, phase="Succeeded", owner="new") for number in range(2)]
@@ -87,7 +87,7 @@ def test_of_those_that_succeeded_only_siblings_count() -> None:
     assert units(arrange([*failed, member(2, owner="new")])) == []
 
 
-def test_one_that_leaves_does_not_count() -> None:
+def test_terminating_member_does_not_count() -> None:
     leaving = member(0, gated=False, phase="Running", deletionTimestamp="2026-01-01T01:00:00Z")
     assert units(arrange([leaving, member(1), member(2)])) == []
 
@@ -101,7 +101,7 @@ def test_different_sizes_are_said() -> None:
     }
 
 
-def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
+def test_pod_with_a_foreign_gate_has_no_turn() -> None:
     arranged = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
     assert units(arranged) == [["free"]]
     assert said(arranged)["queued"].endswith(
@@ -109,7 +109,7 @@ def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
     )
 
 
-def test_a_group_waits_for_somebody_elses_gate_too() -> None:
+def test_group_waits_for_gates_of_other_controllers() -> None:
     queued = member(2)
     queued["spec"]["schedulingGates"].append({"name": "example.com/quota"})
     arranged = arrange([member(0), member(1), queued])

@@ -76,12 +76,12 @@ def test_all_go_to_the_node_that_has_room_for_all() -> None:
     assert preferred(known, asks) == ["c", "c", "c"]
 
 
-def test_who_spreads_is_not_drawn_together() -> None:
+def test_spread_policy_has_no_preferred_nodes() -> None:
     assert preferred(store(*three(), a="r1", b="r1", c="r2"), members(3), policy="spread") == [""] * 3
     assert preferred(store(*three(), a="r1", b="r1", c="r2"), members(3, policy="spread")) == [""] * 3
 
 
-def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> None:
+def test_other_members_go_to_used_nodes_and_then_to_their_rack() -> None:
     nodes = [builders.node(name, gpus=4) for name in "abcd"]
     racks = {"a": "r1", "b": "r2", "c": "r3", "d": "r1"}
     assert preferred(store(*nodes, **racks), members(1), used_nodes=["b"]) == ["b"]
@@ -92,7 +92,7 @@ def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> No
     assert set(of_eight) == {"a", "d"}
 
 
-def test_what_a_node_has_of_cpu_counts_for_all_of_them() -> None:
+def test_cpu_of_a_node_counts_for_all_members() -> None:
     nodes = [builders.node(name, gpus=4) for name in "ab"]
     known = MemoryStore(map(codec.to_document, nodes), [machine("a", "r", cpu="2"), machine("b", "r")])
     assert preferred(known, members(4, cpu="1")) == ["b"] * 4

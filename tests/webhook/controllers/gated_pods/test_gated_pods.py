@@ -24,7 +24,7 @@ def waiting(namespace: str) -> Pod:
     return Pod.of(made)
 
 
-async def test_a_large_pod_is_passed_over_only_so_often() -> None:
+async def test_large_pod_is_overtaken_only_so_often() -> None:
     cluster = Cluster(builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=60))
     await cluster.arrive("small-x", request="0.5")
     await cluster.arrive("small-y", request="0.5")
@@ -52,7 +52,7 @@ async def test_a_large_pod_is_passed_over_only_so_often() -> None:
     assert cluster.held() == {}
 
 
-async def test_who_is_not_passed_over_holds_nothing() -> None:
+async def test_pod_that_is_not_overtaken_gets_no_backfill_reservation() -> None:
     cluster = Cluster(builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=1))
     await cluster.arrive("small", request="0.5")
     cluster.now += 1
@@ -62,7 +62,7 @@ async def test_who_is_not_passed_over_holds_nothing() -> None:
     assert cluster.held() == {}
 
 
-async def test_for_what_could_run_nowhere_nothing_is_held() -> None:
+async def test_pod_that_fits_nowhere_gets_no_backfill_reservation() -> None:
     cluster = Cluster(
         builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1)
     )
@@ -95,7 +95,7 @@ async def test_where_it_could_run_is_searched_again_although_a_clock_was_put_bac
     assert len(searched) == 2
 
 
-async def test_a_more_important_pod_takes_what_is_held_for_a_lesser() -> None:
+async def test_higher_priority_pod_takes_over_a_backfill_reservation() -> None:
     cluster = Cluster(
         builders.node("node-a", gpus=2), limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1)
     )
@@ -110,7 +110,7 @@ async def test_a_more_important_pod_takes_what_is_held_for_a_lesser() -> None:
     assert cluster.waiting() == ["large"]
 
 
-async def test_a_gang_that_was_passed_over_gets_its_turn() -> None:
+async def test_overtaken_gang_gets_a_backfill_reservation() -> None:
     nodes = (builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
     cluster = Cluster(*nodes, limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1))
     for name in ("w", "x", "y", "z"):
@@ -140,7 +140,7 @@ SMALL = st.lists(
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(stream=SMALL, gpus=st.integers(1, 3), large=st.integers(1, 3))
-async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_number_of_passes(
+async def test_law_fitting_pod_is_placed_after_bounded_overtakes(
     stream: list[tuple[str, int, bool]], gpus: int, large: int
 ) -> None:
     """If every pod ends, the GPUs reserved for an entitled pod lose other pods with time."""
@@ -178,7 +178,7 @@ async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_nu
     assert "large" in cluster.order
 
 
-async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_too() -> None:
+async def test_growing_shares_count_as_overtaking() -> None:
     cluster = Cluster(builders.node(gpus=1), limits=fairness.OvertakeLimits(max_overtakes=2))
     await cluster.arrive("large", request="0.6")
     cluster.create("waits", priority=1, request="0.5")
@@ -190,7 +190,7 @@ async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_t
     assert cluster.held() == {"waits": 40}
 
 
-async def test_one_namespace_has_one_hold_at_a_time() -> None:
+async def test_namespace_has_one_backfill_reservation_at_a_time() -> None:
     cluster = Cluster(builders.node(gpus=2), limits=fairness.OvertakeLimits(max_overtakes=1))
     for name in ("a", "b"):
         await cluster.arrive(name, request="0.6")
@@ -204,7 +204,7 @@ async def test_one_namespace_has_one_hold_at_a_time() -> None:
     assert set(cluster.held()) == {"first", "third"}
 
 
-async def test_very_many_of_one_namespace_keep_nobody_else_waiting_and_are_all_told() -> None:
+async def test_many_pods_of_one_namespace_do_not_delay_others() -> None:
     cluster = Cluster(builders.node(gpus=1))
     await cluster.arrive("there", request="0.5")
     for number in range(fairness.MAX_FAILED_TRIES + 10):
@@ -221,7 +221,7 @@ async def test_very_many_of_one_namespace_keep_nobody_else_waiting_and_are_all_t
     assert [name for name, said in cluster.told.items() if "its turn comes soon" in said] == []
 
 
-async def test_one_that_was_not_tried_keeps_the_reason_that_it_has() -> None:
+async def test_skipped_pod_keeps_its_reason() -> None:
     cluster = Cluster(builders.node(gpus=1))
     await cluster.arrive("there", request="0.5")
     for number in range(fairness.MAX_FAILED_TRIES + 10):
@@ -231,7 +231,7 @@ async def test_one_that_was_not_tried_keeps_the_reason_that_it_has() -> None:
     assert sum(said.startswith("as before") for said in cluster.told.values()) == 10
 
 
-async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_there() -> None:
+async def test_round_is_cut_short_for_a_pod_of_a_new_namespace() -> None:
     cluster = Cluster(builders.node(gpus=1))
     await cluster.arrive("there", request="0.5")
     for number in range(6):
@@ -260,7 +260,7 @@ async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_t
     assert not cluster.scheduler.has_skipped
 
 
-async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
+async def test_pod_with_an_invalid_request_loses_its_backfill_reservation() -> None:
     cluster = Cluster(builders.node(gpus=1), limits=fairness.OvertakeLimits(max_overtakes=1))
     await cluster.arrive("there", request="0.6")
     cluster.create("large", request="1")
@@ -271,11 +271,11 @@ async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
     cluster.pods["large"] = copy.deepcopy(cluster.pods["large"])
     cluster.pods["large"]["metadata"]["annotations"][contract.REQUEST] = "0.9"
     await cluster.step()
-    assert cluster.told["large"].startswith("its gpushare.io annotations no longer agree")
+    assert cluster.told["large"].startswith("its gpushare.io annotations no longer match")
     assert cluster.held() == {}
 
 
-async def test_who_may_not_go_to_a_node_keeps_nobody_like_it_from_there() -> None:
+async def test_pod_blocked_from_a_node_does_not_block_similar_pods() -> None:
     barred = unbindable.Avoided({"node-a": "could not take it before"}, frozenset())
     cluster = Cluster(
         builders.node(gpus=1),
@@ -313,7 +313,7 @@ async def test_a_pod_beyond_the_bound_on_exclusive_gpus_waits_without_holding_on
 
 
 @pytest.mark.parametrize(("percent", "held"), [(100, 0), (200, 1)])
-async def test_a_pod_holds_a_gpu_only_within_the_bound(percent: int, held: int) -> None:
+async def test_backfill_reservation_respects_the_bound_on_exclusive_gpus(percent: int, held: int) -> None:
     cluster = Cluster(
         builders.node(gpus=2),
         limits=fairness.OvertakeLimits(patience_seconds=60, max_overtakes=1),

@@ -29,7 +29,7 @@ UNIT = Unit((WAITS,))
 
 
 @pytest.mark.parametrize("priority", [0, 1000])
-def test_a_placer_that_is_new_counts_who_came_after_the_one_that_waits_and_nobody_older(priority: int) -> None:
+def test_new_placer_counts_only_pods_created_after_the_waiting_one(priority: int) -> None:
     old = [one(f"old-{number}", NOON, priority=priority) for number in range(150)]
     new = [one(f"new-{number}", LATEST, priority=priority) for number in range(3)]
     passes, index = OvertakeCounter(), PodIndex([*old, WAITS])
@@ -40,7 +40,7 @@ def test_a_placer_that_is_new_counts_who_came_after_the_one_that_waits_and_nobod
     assert OvertakeCounter().count(PodIndex([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
 
 
-def test_nobody_older_has_passed_over_one_that_has_just_come() -> None:
+def test_older_pods_do_not_count_as_overtaking() -> None:
     passes, index = OvertakeCounter(), PodIndex()
     passes.count(index, [])
     passes.placed(one("old", NOON))
@@ -49,7 +49,7 @@ def test_nobody_older_has_passed_over_one_that_has_just_come() -> None:
     assert passes.count(index, [UNIT]) == {"waits": 0}
 
 
-def test_who_is_older_and_less_important_passes_over_one_that_was_seen_to_wait() -> None:
+def test_older_lower_priority_pod_counts_as_overtaking_once_seen() -> None:
     before, after = one("old", NOON, placed=False), one("old", NOON)
     passes, index = OvertakeCounter(), PodIndex([before, WAITS])
     passes.count(index, [UNIT])
@@ -59,7 +59,7 @@ def test_who_is_older_and_less_important_passes_over_one_that_was_seen_to_wait()
     assert passes.count(index, [UNIT]) == {"waits": 2}
 
 
-def test_who_is_more_important_passes_nobody_over() -> None:
+def test_higher_priority_does_not_count_as_overtaking() -> None:
     passes, index = OvertakeCounter(), PodIndex([WAITS])
     passes.count(index, [UNIT])
     index.update(None, one("urgent", LATEST, priority=2000))
@@ -67,7 +67,7 @@ def test_who_is_more_important_passes_nobody_over() -> None:
 
 
 @pytest.mark.parametrize("shown", ["before the count", "after it", "never"])
-def test_whom_we_have_placed_counts_once_whenever_our_copy_shows_it(shown: str) -> None:
+def test_placed_pod_counts_once(shown: str) -> None:
     before, after = one("small", LATEST, placed=False, gated=True), one("small", LATEST)
     passes, index = OvertakeCounter(), PodIndex([before, WAITS])
     passes.count(index, [UNIT])

@@ -48,7 +48,7 @@ PODS = st.builds(
 
 @given(st.lists(PODS | st.sampled_from(UIDS), max_size=30))
 @settings(deadline=None)
-def test_law_what_is_kept_bit_by_bit_is_what_would_be_found_in_all(steps: list[Any]) -> None:
+def test_law_incremental_index_equals_full_index(steps: list[Any]) -> None:
     index, pods = PodIndex(), dict[str, Pod]()
     for step in steps:
         uid = step if isinstance(step, str) else step.ref.uid
@@ -68,7 +68,7 @@ def test_law_what_is_kept_bit_by_bit_is_what_would_be_found_in_all(steps: list[A
         assert all(index.members.values())
 
 
-def test_who_is_placed_is_told_of_once_and_only_while_it_is_there() -> None:
+def test_placed_pod_is_reported_once_and_only_while_it_exists() -> None:
     shape = {"group": "", "leaves": False, "unbound": False}
     gated, placed = (made("u0", gated=not is_placed, placed=is_placed, **shape) for is_placed in (False, True))  # type: ignore[arg-type]
     index = PodIndex([gated])

@@ -109,7 +109,7 @@ class Cluster:
         self.store.change("node-a", change)
 
 
-async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> None:
+async def test_rejected_ungating_is_reported_and_keeps_no_gpu() -> None:
     cluster = Cluster()
     cluster.create("refused", request="0.8")
     cluster.trouble["refused"] = DENIED
@@ -130,7 +130,7 @@ async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> N
     assert cluster.placed() == cluster.holders() == ["refused"]
 
 
-async def test_while_the_api_server_does_not_answer_the_share_is_kept_and_it_is_not_stormed() -> None:
+async def test_unanswered_ungating_keeps_the_share_and_backs_off() -> None:
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.trouble["waits"] = AWAY
@@ -143,7 +143,7 @@ async def test_while_the_api_server_does_not_answer_the_share_is_kept_and_it_is_
     assert cluster.placed() == ["waits"]
 
 
-async def test_what_may_be_opened_yet_by_a_patch_without_an_answer_keeps_its_share() -> None:
+async def test_pod_with_an_unanswered_patch_keeps_its_share() -> None:
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.takes_reasons = False  # so that this version of the pod stays
@@ -156,7 +156,7 @@ async def test_what_may_be_opened_yet_by_a_patch_without_an_answer_keeps_its_sha
     assert cluster.holders() == []
 
 
-async def test_whose_annotations_no_longer_agree_keeps_no_gpu() -> None:
+async def test_pod_with_mismatched_annotations_keeps_no_gpu() -> None:
     cluster = Cluster()
     cluster.create("changed", request="0.8")
     cluster.give("changed", request=80, memory_gib=80)
@@ -167,7 +167,7 @@ async def test_whose_annotations_no_longer_agree_keeps_no_gpu() -> None:
     assert cluster.placed() == cluster.holders() == ["other"]
 
 
-async def test_a_share_that_is_not_of_its_containers_is_given_back_for_another() -> None:
+async def test_share_for_other_containers_is_replaced() -> None:
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.pods["waits"]["spec"]["containers"][0]["name"] = "renamed"
@@ -178,7 +178,7 @@ async def test_a_share_that_is_not_of_its_containers_is_given_back_for_another()
 
 
 @pytest.mark.parametrize("refused", [["worker-0"], ["worker-0", "worker-1"]], ids=["one", "all"])
-async def test_of_a_gang_that_nobody_may_open_nothing_is_kept_and_of_one_that_runs_its_rest_is(
+async def test_rejected_gang_releases_its_shares_unless_members_run(
     refused: list[str],
 ) -> None:
     cluster = Cluster()

@@ -76,7 +76,7 @@ MORE = {"request": "0.5", "memory": "16Gi"}
         ({"percent": "10"}, f"the ResourceQuota of its namespace leaves 0 of {PERCENT}, but 30 more are requested"),
     ],
 )
-async def test_what_a_quota_does_not_leave_is_said_with_the_numbers(hard: dict[str, str], said: str) -> None:
+async def test_quota_refusal_has_the_amounts(hard: dict[str, str], said: str) -> None:
     listing = Listing(quota(**hard), quota(percent="1k"), {"spec": {"hard": {"pods": "10"}}})
     assert await problems(listing, one=MORE, two={"request": "0.1", "memory": "8Gi"}) == [said, ""]
 
@@ -86,7 +86,7 @@ async def test_two_that_grow_at_once_are_added_up() -> None:
     assert [bool(problem) for problem in sentences] == [False, True]
 
 
-async def test_quotas_are_read_only_when_somebody_asks_for_more_and_not_again_at_once() -> None:
+async def test_quotas_are_read_for_growing_shares_and_cached() -> None:
     listing = Listing()
     assert await problems(listing, one={"request": "0.1", "memory": "1Gi"}) == [""]
     assert listing.paths == []
@@ -100,7 +100,7 @@ async def test_without_an_answer_nothing_grows() -> None:
     assert await problems(Listing(quota(percent="many")), one=MORE) == [problem]
 
 
-async def test_what_is_held_free_counts_for_nobody() -> None:
+async def test_backfill_reservations_do_not_count_as_held() -> None:
     hold = builders.allocation(contract.HOLD_PREFIX + "1", request=70, uid="u")
     node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
     assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
@@ -134,7 +134,7 @@ ENTRIES = st.lists(
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(("n0", "n1", "n2")), st.none() | ENTRIES), max_size=12))
-async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
+async def test_law_incremental_sums_equal_the_total(
     steps: list[tuple[str, list[Allocation] | None]],
 ) -> None:
     holdings, nodes = quotas.Holdings(), dict[str, GpuNode]()
