@@ -74,7 +74,7 @@ def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Pod:
         },
         "status": {"phase": "Pending"},
     }  # fmt: skip
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 class Placer:

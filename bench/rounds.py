@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=32_000)
     nodes, pods = cluster(parser.parse_args().pods)
     logging.disable(logging.CRITICAL)
-    there = Parts(nodes, [Pod.of(pod) for pod in pods])
+    there = Parts(nodes, [Pod.from_manifest(pod) for pod in pods])
     pieces = there.pieces()
     for work in pieces.values():
         work()  # what is looked at for the first time

@@ -208,7 +208,7 @@ class MemoryCluster:
         self._put(name, manifest)
 
     def _put(self, name: tuple[str, str], manifest: PodJson | None) -> None:
-        before, after = self._read.get(name), Pod.of(manifest) if manifest is not None else None
+        before, after = self._read.get(name), Pod.from_manifest(manifest) if manifest is not None else None
         if before is not None and after is not None and before.ref.uid != after.ref.uid:
             self._index.update(before, None)
             before = None
@@ -311,7 +311,7 @@ def _apply_update(known: PodJson, update: PodJson) -> PodJson:
 def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     """Give each resize request a step; return the pods whose annotations change."""
     nodes = list(store.stored())
-    stored = [Pod.of(manifest) for manifest in pods]
+    stored = [Pod.from_manifest(manifest) for manifest in pods]
     asked = backfill_reservation.waiting_requests(
         nodes, {objects.Key(read.ref.namespace, read.ref.name): read for read in stored}
     )

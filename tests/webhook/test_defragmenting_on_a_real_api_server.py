@@ -114,7 +114,7 @@ async def test_a_move_that_is_not_as_planned_is_not_made_and_leaves_nothing(clus
     cluster.create_placed(owned("a", "0.25"))
     cluster.bind("a")
     until(cluster.is_settled, cluster.explain)
-    pod = Pod.of(cluster.pod("a"))
+    pod = Pod.from_manifest(cluster.pod("a"))
     uuid = gpu_of(cluster, "a")
     if obstacle == "a budget":
         spec = {"minAvailable": 1, "selector": {"matchLabels": {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}}}

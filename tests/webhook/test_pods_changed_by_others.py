@@ -60,7 +60,7 @@ def test_a_pod_that_names_its_container_is_not_warned(chosen: str) -> None:
 def test_default_container_of_a_running_pod_does_not_move_its_share() -> None:
     stored = Chain([node("node-a")]).create(builders.pod(request="0.5", containers=("main", "side"))).pod
     stored["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "side"
-    request = Pod.of(stored).request
+    request = Pod.from_manifest(stored).request
     assert isinstance(request, requests.Request)
     assert [demand.containers for demand in request.demands] == [("main",)]
 
@@ -84,7 +84,7 @@ def test_a_gate_behind_us_releases_the_share() -> None:
     )
     assert not stored.pod["spec"].get("nodeSelector")
     assert stored.sharers == ["main"]  # quotas count it
-    assert Pod.of(stored.pod).waits
+    assert Pod.from_manifest(stored.pod).waits
 
 
 def test_a_gate_behind_us_leaves_the_host_that_the_user_named() -> None:

@@ -212,7 +212,7 @@ class Restorer:
         try:
             # A consistent read; pods that are created later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
-            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.of)).items
+            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.from_manifest)).items
         except api_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
             return later
@@ -287,7 +287,7 @@ class Restorer:
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
-            pod = Pod.of(await self._api.get(suspect.path))
+            pod = Pod.from_manifest(await self._api.get(suspect.path))
         except api_errors.ClusterError as error:
             logger.info("Could not read a pod", extra={"pod": str(suspect.ref), "err": str(error)})
             return None

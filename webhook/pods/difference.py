@@ -14,30 +14,30 @@ Operation = dict[str, Any]
 
 def patch(before: Any, after: Any) -> list[Operation]:
     """Return the operations in order; none if both are equal as JSON. An object that is in both is not compared."""
-    return list(_between(before, after, ""))
+    return list(_compare(before, after, ""))
 
 
-def _between(before: Any, after: Any, path: str) -> Iterator[Operation]:
+def _compare(before: Any, after: Any, path: str) -> Iterator[Operation]:
     if isinstance(before, dict) and isinstance(after, dict):
-        yield from _of_objects(before, after, path)
+        yield from _compare_objects(before, after, path)
     elif isinstance(before, list) and isinstance(after, list):
-        yield from _of_lists(before, after, path)
+        yield from _compare_lists(before, after, path)
     elif before != after or isinstance(before, bool) is not isinstance(after, bool):
         yield {"op": "replace", "path": path, "value": after}
 
 
-def _of_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Operation]:
+def _compare_objects(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Operation]:
     for key, value in before.items():
         if key not in after:
             yield {"op": "remove", "path": f"{path}/{escaped(key)}"}
         elif value is not after[key]:
-            yield from _between(value, after[key], f"{path}/{escaped(key)}")
+            yield from _compare(value, after[key], f"{path}/{escaped(key)}")
     for key, value in after.items():
         if key not in before:
             yield {"op": "add", "path": f"{path}/{escaped(key)}", "value": value}
 
 
-def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
+def _compare_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
     more = len(after) - len(before)
     if more > 0 and after[more:] == before:
         for place in range(more):
@@ -48,7 +48,7 @@ def _of_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operat
         yield {"op": "remove", "path": f"{path}/{place}"}
     for place in range(common):
         if before[place] is not after[place]:
-            yield from _between(before[place], after[place], f"{path}/{place}")
+            yield from _compare(before[place], after[place], f"{path}/{place}")
     for value in after[common:]:
         yield {"op": "add", "path": f"{path}/-", "value": value}
 

@@ -95,10 +95,10 @@ def wrong(manifest: Any) -> str | None:
 def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:
     if isinstance(schema, str):
         if _is_no(value, schema):
-            yield _said(path, schema)
+            yield _sentence(path, schema)
     elif isinstance(schema, dict):
         if not isinstance(value, dict):
-            yield _said(path, "an object")
+            yield _sentence(path, "an object")
             return
         for key, entry in value.items():
             below = schema.get(key, schema.get("*"))
@@ -108,11 +108,11 @@ def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:
             yield from _wrong(entry, below, f"{path}.{key}" if path else str(key))
     else:
         if not isinstance(value, list):
-            yield _said(path, "a list")
+            yield _sentence(path, "a list")
             return
         for position, entry in enumerate(value):
             if entry is None:
-                yield _said(f"{path}[{position}]", "there")
+                yield _sentence(f"{path}[{position}]", "there")
             elif not isinstance(schema[0], str) or _is_no(entry, schema[0]):
                 yield from _wrong(entry, schema[0], f"{path}[{position}]")
 
@@ -124,5 +124,5 @@ def _is_no(value: Any, kind: str) -> bool:
     return kind == _COUNT and (isinstance(value, bool) or not isinstance(value, int))
 
 
-def _said(path: str, kind: str) -> str:
+def _sentence(path: str, kind: str) -> str:
     return f"{path[:200] or 'the object'} is not {kind}: this is not a valid pod"

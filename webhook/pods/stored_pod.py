@@ -75,7 +75,7 @@ class Pod:
     manifest: pod.PodJson
 
     @classmethod
-    def of(cls, item: pod.PodJson) -> Pod:
+    def from_manifest(cls, item: pod.PodJson) -> Pod:
         """Read a pod from the API server's JSON."""
         metadata, spec, status = (item.get(key) or {} for key in ("metadata", "spec", "status"))
         namespace, name = pod.namespaced_name(item)

@@ -27,7 +27,9 @@ class DeletedNodes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left: dict[str, tuple[float, Mapping[str, Allocation]]] = {}  # time of the deletion, and the allocations
+        self._allocations: dict[
+            str, tuple[float, Mapping[str, Allocation]]
+        ] = {}  # time of the deletion, and the allocations
         self._unknown: dict[str, float] = {}  # since when no change can be missed
         self._sorted_out_at = clock()
 
@@ -39,42 +41,44 @@ class DeletedNodes:
         """
         name = change.key.name
         if change.new is not None and is_open(change.new):
-            self._left.pop(name, None)
+            self._allocations.pop(name, None)
             self._unknown.pop(name, None)
         elif change.old is None:
-            if not watching or name not in self._left:
+            if not watching or name not in self._allocations:
                 self._unknown[name] = listed_at
         elif change.new is None:
-            self._went(name, change.old)
+            self._record_deletion(name, change.old)
             if not watching:
                 self._unknown[name] = listed_at
 
     def entries(self, name: str) -> tuple[Allocation, ...]:
         """Return the allocations of the deleted GPUNode."""
-        _, entries = self._left.get(name, (0.0, {}))
+        _, entries = self._allocations.get(name, (0.0, {}))
         return tuple(entries.values())
 
     def unknown_since(self, name: str) -> float | None:
         """Return until when placements on the node may be unknown, by the clock; None if none can be."""
         return self._unknown.get(name)
 
-    def _went(self, name: str, document: Mapping[str, object]) -> None:
+    def _record_deletion(self, name: str, document: Mapping[str, object]) -> None:
         now = self._clock()
         self._sort_out(now)
         # a GPUNode that was never opened still has those of its predecessor
-        _, before = self._left.get(name, (now, {}))
-        self._left[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}
+        _, before = self._allocations.get(name, (now, {}))
+        self._allocations[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}
 
     def _sort_out(self, now: float) -> None:
         """Forget old entries, but not on each call: all GPUNodes of a cluster may be deleted at once."""
         if now - self._sorted_out_at < SORT_OUT_SECONDS:
             return
         self._sorted_out_at = now
-        self._left = {name: left for name, left in self._left.items() if now - left[0] < KEPT_SECONDS}
+        self._allocations = {name: left for name, left in self._allocations.items() if now - left[0] < KEPT_SECONDS}
         # Requests that were in flight then have arrived. But while entries are kept, it matters whether they are
         # complete.
         self._unknown = {
-            name: since for name, since in self._unknown.items() if name in self._left or now - since < KEPT_SECONDS
+            name: since
+            for name, since in self._unknown.items()
+            if name in self._allocations or now - since < KEPT_SECONDS
         }
 
 

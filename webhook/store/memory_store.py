@@ -59,7 +59,7 @@ class MemoryStore:
                 pod_info = PodInfo.of(manifest, str(where))
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
-                    asked.change((), workload_mix.asks_of(Pod.of(manifest).request, pod_info.amounts))
+                    asked.change((), workload_mix.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts))
         self.chooser.learn(asked.snapshot())
 
     def missing(self) -> str | None:

@@ -246,7 +246,7 @@ class Occupancy:
 def trim_pod(item: dict[str, Any]) -> dict[str, Any] | None:
     """Keep what placement and controllers need of a pod; None if it takes no room and has no share."""
     is_shared = has_share(item)
-    read = Pod.of(item) if is_shared or contract.ALLOCATION in pod.annotations_of(item) else None
+    read = Pod.from_manifest(item) if is_shared or contract.ALLOCATION in pod.annotations_of(item) else None
     seen = _see(item, read)
     if seen is None and not is_shared:
         return None

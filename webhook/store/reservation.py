@@ -108,8 +108,8 @@ class Reservation:
                 "Could not write the ledger",
                 extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
             )
-            said = f"the ledger of GPUs could not be written ({why}): the placer retries"
-            return Refusal(said, cause=Cause.LEDGER)
+            sentence = f"the ledger of GPUs could not be written ({why}): the placer retries"
+            return Refusal(sentence, cause=Cause.LEDGER)
 
     async def _reserve(
         self, manifest: PodJson, request: Request, holder: PodRef, waited: LedgerWait, preferred: str
@@ -149,8 +149,8 @@ class Reservation:
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
             return mutation.Placed(identity, node.name, self.store.chooser.hostname(node.name), entry.shares)
-        said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer retries"
-        return Refusal(said, cause=Cause.LEDGER)
+        sentence = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer retries"
+        return Refusal(sentence, cause=Cause.LEDGER)
 
     def _place(
         self, manifest: PodJson, request: Request, *, excluded: Mapping[str, str] = NO_EXCLUSIONS

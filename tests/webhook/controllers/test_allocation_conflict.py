@@ -19,7 +19,7 @@ def claiming(name: str, *, allocation: str = "a1", gated: bool = False, **status
     made = builders.pod(name, request="0.5", allocation=allocation, node="node-a")
     made["metadata"]["uid"] = f"u-{name}"
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of({**made, "status": status})
+    return Pod.from_manifest({**made, "status": status})
 
 
 def find(node: GpuNode, *pods: Pod) -> list[tuple[Pod, PodRef]]:

@@ -35,12 +35,12 @@ def preempting() -> dict[str, Any]:
 
 
 def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
-    assert Pod.of(pinned()).is_stuck
-    assert evictor.explain_unbound(Pod.of(pinned())) == (
+    assert Pod.from_manifest(pinned()).is_stuck
+    assert evictor.explain_unbound(Pod.from_manifest(pinned())) == (
         "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it is evicted when the pace "
         "allows, so that ReplicaSet trainers recreates it"
     )
-    alone = Pod.of(pinned(owned=False))
+    alone = Pod.from_manifest(pinned(owned=False))
     assert alone.controller is None
     assert evictor.explain_unbound(alone).endswith("delete and recreate it to have it placed elsewhere")
 
@@ -49,7 +49,7 @@ def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
 def test_pod_is_not_evicted_if_that_harms_its_owner(kind: str) -> None:
     manifest = pinned()
     manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
-    stays = Pod.of(manifest)
+    stays = Pod.from_manifest(manifest)
     assert not evictor.is_recreated(stays)
     assert evictor.explain_unbound(stays).endswith(
         f"; it is not evicted, because {kind} trainers may take that for a failure or not recreate it: delete the pod "
@@ -61,7 +61,7 @@ def test_pod_is_not_evicted_if_that_harms_its_owner(kind: str) -> None:
 def test_a_pod_that_is_recreated_without_harm_is_evicted(kind: str) -> None:
     manifest = pinned()
     manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
-    assert evictor.is_recreated(Pod.of(manifest))
+    assert evictor.is_recreated(Pod.from_manifest(manifest))
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_a_pod_that_is_recreated_without_harm_is_evicted(kind: str) -> None:
     ],
 )
 def test_these_are_not(other: dict[str, Any]) -> None:
-    assert Pod.of(other).unschedulable is None
+    assert Pod.from_manifest(other).unschedulable is None
 
 
 def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
     seen = evictor.UnschedulableSince(60.0)
-    assert seen.overdue({"u-1": Pod.of(pinned())}, now=0.0) == ([], 60.0)
+    assert seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=0.0) == ([], 60.0)
     assert seen.overdue({}, now=30.0) == ([], None)
-    assert seen.overdue({"u-1": Pod.of(pinned())}, now=59.0) == ([], 119.0)
-    assert len(seen.overdue({"u-1": Pod.of(pinned())}, now=119.0)[0]) == 1
+    assert seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=59.0) == ([], 119.0)
+    assert len(seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=119.0)[0]) == 1
 
 
 def test_pauses_between_evictions_of_one_owner_grow() -> None:

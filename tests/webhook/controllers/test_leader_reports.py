@@ -97,7 +97,7 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
 def pod(name: str, namespace: str = "ml", created: str = "2026-01-01T00:00:00Z") -> Pod:
     made = builders.pod(name, namespace=namespace, request="0.5")
     made["metadata"]["creationTimestamp"] = created
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 def test_waiting_pods_are_counted_by_namespace_and_filter() -> None:

@@ -41,7 +41,7 @@ class Heard:
 def waiting(number: int, reason: str = "") -> Pod:
     made = builders.pod(f"pod-{number}", request="0.5", **({"reason": reason} if reason else {}))
     made["metadata"]["uid"] = f"u-{number}"
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:

@@ -19,12 +19,12 @@ def waits(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
 
 def names(pods: list[Any]) -> list[str]:
     """Return the names of the waiting pods in their order."""
-    waiting = [pod for pod in map(Pod.of, pods) if pod.waits]
+    waiting = [pod for pod in map(Pod.from_manifest, pods) if pod.waits]
     return [pod.ref.name for pod in sorted(waiting, key=queue.order)]
 
 
 def kind(pod: dict[str, Any]) -> str:
-    return queue.kind(Pod.of(pod))
+    return queue.kind(Pod.from_manifest(pod))
 
 
 def test_priority_then_age_then_name() -> None:

@@ -54,9 +54,9 @@ def leaving(**status: Any) -> dict[str, Any]:
 
 
 def test_terminating_pod_that_started_keeps_its_share() -> None:
-    started = Pod.of(leaving(containerStatuses=[{"name": "main"}]))
+    started = Pod.from_manifest(leaving(containerStatuses=[{"name": "main"}]))
     assert restore.lost([builders.node()], [started]) == {"node-a": [started]}
-    assert restore.orphaned({"another"}, [started, Pod.of(leaving())]) == [started]
+    assert restore.orphaned({"another"}, [started, Pod.from_manifest(leaving())]) == [started]
 
 
 def test_a_node_that_was_never_written_is_closed() -> None:
@@ -70,7 +70,7 @@ def test_a_node_that_was_never_written_is_closed() -> None:
 
 
 def test_living_pod_without_its_share_is_found() -> None:
-    assert restore.lost([builders.node()], [Pod.of(holder())]) == {"node-a": [Pod.of(holder())]}
+    assert restore.lost([builders.node()], [Pod.from_manifest(holder())]) == {"node-a": [Pod.from_manifest(holder())]}
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ def test_living_pod_without_its_share_is_found() -> None:
     ],
 )
 def test_pod_that_does_not_exist_has_lost_nothing(one: dict[str, Any]) -> None:
-    assert restore.lost([builders.node()], [Pod.of(one)]) == {}
+    assert restore.lost([builders.node()], [Pod.from_manifest(one)]) == {}
 
 
 def test_pod_with_a_share_has_lost_nothing() -> None:
     for entry in (builders.allocation("a1"), builders.allocation("a2", uid="u-trainer")):
-        assert restore.lost([ledger.reserve(builders.node(), entry)], [Pod.of(holder())]) == {}
+        assert restore.lost([ledger.reserve(builders.node(), entry)], [Pod.from_manifest(holder())]) == {}
 
 
 def test_share_without_room_is_reported() -> None:
     pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
-    node, failed = restore.restore(builders.node(), list(map(Pod.of, pods)))
+    node, failed = restore.restore(builders.node(), list(map(Pod.from_manifest, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
     assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
 
@@ -112,7 +112,7 @@ def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
     assert isinstance(placed, placement.Placement)
     known = {f"gpu-uuids.{share.containers[0]}": share.gpu_uuids[0] for share in placed.shares}
     stored = builders.pod(containers=("main", "side"), node="node-a", allocation="a1", **keys, **known)
-    assert restore.allocation(Pod.of(stored), builders.node()).shares == placed.shares
+    assert restore.allocation(Pod.from_manifest(stored), builders.node()).shares == placed.shares
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
 )
 def test_annotations_that_make_no_sense_are_said(asked: dict[str, str], said: str) -> None:
     with pytest.raises(errors.GpushareError) as raised:
-        restore.allocation(Pod.of(holder(**asked)), builders.node())
+        restore.allocation(Pod.from_manifest(holder(**asked)), builders.node())
     assert str(raised.value).startswith(said)
 
 
@@ -159,7 +159,7 @@ async def test_law_restored_entry_equals_the_lost_one(asked: dict[str, str]) -> 
     stored = mutation.rewrite(pod, request, outcome)
     (view,) = store.views()
     (given_,) = view.node.allocations
-    restored, failed = restore.restore(node, [Pod.of(stored)])
+    restored, failed = restore.restore(node, [Pod.from_manifest(stored)])
     assert failed == {}
     (again,) = restored.allocations
     order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
@@ -175,22 +175,22 @@ def test_resizing_pod_is_restored_with_its_held_amounts(
     asked: dict[str, str],
 ) -> None:
     pod = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
-    entry = restore.allocation(Pod.of(pod), builders.node())
+    entry = restore.allocation(Pod.from_manifest(pod), builders.node())
     assert entry.shares == (SHARE,)
     assert entry.labels.affinity == "red"
 
 
 def test_invalid_held_annotation_is_reported() -> None:
     for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
-        node, failed = restore.restore(builders.node(), [Pod.of(holder(held=nonsense))])
+        node, failed = restore.restore(builders.node(), [Pod.from_manifest(holder(held=nonsense))])
         assert node.allocations == ()
         assert failed["u-trainer"].startswith("gpushare.io/held is invalid: ")
 
 
 def test_remembered_entries_take_precedence_over_annotations() -> None:
     before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
-    node, failed = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
+    node, failed = restore.restore(builders.node(), [Pod.from_manifest(holder(request="0.9", memory="1Gi"))], [before])
     assert (node.allocations, failed) == ((before,), {})
     of_another = dataclasses.replace(before, pod=PodRef("default", "trainer", "u-another"))
-    node, _ = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [of_another])
+    node, _ = restore.restore(builders.node(), [Pod.from_manifest(holder(request="0.9", memory="1Gi"))], [of_another])
     assert node.allocations[0].shares[0].request_percent == 90

@@ -32,7 +32,7 @@ def placed(uid: str, identity: str, node: str, phase: str, *, gated: bool) -> Po
     made["metadata"].update(uid=uid, resourceVersion="1", creationTimestamp="2026-01-01T00:00:00Z")
     made["metadata"]["annotations"].update({contract.ALLOCATION: identity, contract.NODE: node})
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of({**made, "status": {"phase": phase}})
+    return Pod.from_manifest({**made, "status": {"phase": phase}})
 
 
 PODS = st.builds(

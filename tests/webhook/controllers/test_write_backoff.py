@@ -74,7 +74,7 @@ def stuck(uid: str) -> Pod:
         uid=uid, ownerReferences=[{"kind": "ReplicaSet", "name": uid, "uid": uid, "controller": True}]
     )
     manifest["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
-    return Pod.of(manifest)
+    return Pod.from_manifest(manifest)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_failed_removal_of_annotations_is_not_retried_each_round() -> None
     manifest = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
     manifest["metadata"].update(uid="u", resourceVersion="1")
     resizer = Resizer(api, store, api, metrics.Metrics(), clock=lambda: now[0])  # type: ignore[arg-type]
-    pod = Pod.of(manifest)
+    pod = Pod.from_manifest(manifest)
     touched = Touched((node,), (pod,), frozenset({node.name}))
     while now[0] < 600.0:
         await resizer.reconcile(touched, {objects.key_of(manifest): pod})

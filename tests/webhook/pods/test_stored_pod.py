@@ -64,29 +64,31 @@ def test_law_null_is_as_good_as_absent(gated: bool, data: st.DataObject) -> None
                 at[path[-1]] = None
             else:
                 at.pop(path[-1], None)
-    assert Pod.of(null) == Pod.of(absent)
+    assert Pod.from_manifest(null) == Pod.from_manifest(absent)
 
 
 def test_annotations_on_a_pod_are_read_once() -> None:
-    read = Pod.of(stored(allocation="a1", node="node-a"))
+    read = Pod.from_manifest(stored(allocation="a1", node="node-a"))
     assert (read.allocation_id, read.placed_on, read.group, read.group_size) == ("a1", "node-a", "ring", 2)
     assert (read.foreign_gates, read.priority, read.version) == (("example.com/quota",), 5, "7")
     assert read.controller == pod.Controller("Job", "train", "j")
     assert read.path == "/api/v1/namespaces/default/pods/trainer"
     assert read.request == requests.parse(stored())
-    assert Pod.of(stored(request="a lot")).request == (
+    assert Pod.from_manifest(stored(request="a lot")).request == (
         'gpushare.io/request "a lot" is not a part of a GPU: write it as "0.5", "50%" or "500m"'
     )
 
 
 def test_gated_pod_with_mismatched_resources_has_an_invalid_request() -> None:
-    assert str(Pod.of(stored(request="0.9")).request).startswith("its gpushare.io annotations no longer match")
+    assert str(Pod.from_manifest(stored(request="0.9")).request).startswith(
+        "its gpushare.io annotations no longer match"
+    )
     asks_for_more = stored(gated=False, request="0.9")
-    assert Pod.of(asks_for_more).request == requests.parse(asks_for_more)
+    assert Pod.from_manifest(asks_for_more).request == requests.parse(asks_for_more)
 
 
 def test_a_pod_that_does_not_wait_is_kept_without_its_manifest() -> None:
-    assert Pod.of(stored(gated=False)).manifest is NO_MANIFEST
+    assert Pod.from_manifest(stored(gated=False)).manifest is NO_MANIFEST
 
 
 def test_foreign_annotations_are_not_kept() -> None:
@@ -95,12 +97,12 @@ def test_foreign_annotations_are_not_kept() -> None:
     ours = {key: text for key, text in manifest["metadata"]["annotations"].items() if key.startswith(contract.PREFIX)}
     manifest["metadata"]["annotations"] |= {"example.com/notes": MEBIBYTE, contract.MIRROR_ANNOTATION: MEBIBYTE}
     manifest["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = MEBIBYTE
-    read = Pod.of(manifest)
+    read = Pod.from_manifest(manifest)
     assert len(repr(read)) < 3000
     assert read.annotations == ours
     assert read.is_exempt
     manifest["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "main"
-    assert requests.parse(Pod.of(manifest).manifest) == requests.parse(manifest)
+    assert requests.parse(Pod.from_manifest(manifest).manifest) == requests.parse(manifest)
 
 
 @pytest.mark.slow

@@ -128,7 +128,7 @@ def a_pod(uid: str, *, gated: bool, **annotations: str) -> Pod:
     made = builders.counted(builders.pod(request="0.5", **annotations))
     made["metadata"]["uid"] = uid
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 def test_in_flight_entries_are_carried_over() -> None:

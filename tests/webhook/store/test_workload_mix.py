@@ -13,7 +13,9 @@ HALF = RequestClass(1, 50, Memory(percent=50), Host(4000, 2**30))
 
 
 def asks(**annotations: str) -> workload_mix.Asks:
-    return workload_mix.asks_of(Pod.of(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30)))
+    return workload_mix.asks_of(
+        Pod.from_manifest(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30))
+    )
 
 
 def test_request_combines_annotations_and_containers() -> None:

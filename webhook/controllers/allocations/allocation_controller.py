@@ -131,7 +131,9 @@ class AllocationController:
             if self._unanswered:
                 return None
             try:
-                pod = Pod.of(await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}"))
+                pod = Pod.from_manifest(
+                    await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
+                )
             except api_errors.NotFound:
                 return True
             except api_errors.ClusterError as error:
@@ -151,7 +153,7 @@ class AllocationController:
         for namespace, entries in by_namespace.items():
             try:
                 path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
-                listing = await self._api.list(path, query, keep=Pod.of)
+                listing = await self._api.list(path, query, keep=Pod.from_manifest)
             except api_errors.ClusterError as error:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue

@@ -89,7 +89,7 @@ class Ungater:
                 version = pod.version if attempt == 1 else ANY_VERSION
                 self._unanswered[uid] = version, self._clock() + IN_FLIGHT_SECONDS
             read = await self._read(pod)
-            fresh = Pod.of(read) if read is not None else None
+            fresh = Pod.from_manifest(read) if read is not None else None
             if fresh is not None and not _has_same_needs(fresh, pod):
                 return None  # the watch delivers the pod's next version, which gets its own attempt
             if fresh is not None and is_answer and fresh.version == known.version:
@@ -131,7 +131,7 @@ class Ungater:
     async def confirm_gated(self, pods: Collection[Pod]) -> set[str]:
         """Return the UIDs of those pods that a read from the API server shows as gated now."""
         read = await asyncio.gather(*map(self._read, pods))
-        gated = {now.ref.uid for item in read if item is not None and (now := Pod.of(item)).is_gated}
+        gated = {now.ref.uid for item in read if item is not None and (now := Pod.from_manifest(item)).is_gated}
         return gated & {pod.ref.uid for pod in pods}
 
     def _fail(self, pod: Pod, sentence: str, *, is_refused: bool = False, max_seconds: float | None = None) -> Refusal:

@@ -129,17 +129,17 @@ def outcome(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenSh
     entry = next((allocation for allocation in node.allocations if allocation.id == resize_request.entry.id), None)
     if entry is None:
         return None
-    said = resize_request.problem
+    waits_for = resize_request.problem
     if resize_request.request is not None:
         try:
             step = resizing.step(node, entry.id, resizing.asked(resize_request.request, entry, node))
         except errors.LedgerError as error:
-            said = str(error)
+            waits_for = str(error)
         else:
             if step.node is not node:
                 return None
-            said = step.waits_for
-    return entry.shares, f"{resizing.WAITING}{said}" if said else ""
+            waits_for = step.waits_for
+    return entry.shares, f"{resizing.WAITING}{waits_for}" if waits_for else ""
 
 
 def _resize_request(pod: Pod, node: GpuNode, entry: Allocation) -> ResizeRequest | None:

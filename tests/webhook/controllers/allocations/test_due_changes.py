@@ -28,8 +28,8 @@ def due(
 ) -> due_changes.DueChanges:
     node = builders.node()
     nodes = [type(node)(node.name, node.gpus, held)]
-    left = {identity: Pod.of(pod) for identity, pod in (departed or {}).items()}
-    return due_changes.find(nodes, map(Pod.of, pods), now=NOW, departed=left)
+    left = {identity: Pod.from_manifest(pod) for identity, pod in (departed or {}).items()}
+    return due_changes.find(nodes, map(Pod.from_manifest, pods), now=NOW, departed=left)
 
 
 def reserved(identity: str = "a1", *, until: float = NOW + 10, name: str = "trainer") -> Allocation:

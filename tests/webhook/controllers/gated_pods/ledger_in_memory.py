@@ -56,7 +56,7 @@ class Cluster:
         """Return the pods as an informer shows them: an unchanged pod is the same object."""
         before = self.read
         self.read = {
-            name: before[name] if name in before and before[name][0] is item else (item, Pod.of(item))
+            name: before[name] if name in before and before[name][0] is item else (item, Pod.from_manifest(item))
             for name, item in self.pods.items()
         }
         return {name: pod for name, (_, pod) in self.read.items()}

@@ -19,7 +19,7 @@ def unit(namespace: str, number: int, *, priority: int = 0) -> Unit:
     made: dict[str, Any] = builders.pod(f"p{number:04d}", namespace=namespace, request="1")
     made["metadata"].update(uid=f"{namespace}-{number}", creationTimestamp=f"2026-01-01T00:{number:04d}Z")
     made["spec"]["priority"] = priority
-    return Unit((Pod.of(made),))
+    return Unit((Pod.from_manifest(made),))
 
 
 def names(units: list[Unit]) -> list[str]:

@@ -32,7 +32,7 @@ def alone(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
 
 
 def arrange(pods: list[dict[str, Any]], ungated: Collection[str] = ()) -> gang.Arranged:
-    index = PodIndex(map(Pod.of, pods))
+    index = PodIndex(map(Pod.from_manifest, pods))
     return gang.Arranger().arrange(index.waiting, index.members, ungated=ungated)
 
 

@@ -40,7 +40,7 @@ def members(count: int, *, cpu: str = "1", **asks: str) -> list[tuple[Pod, Reque
         manifest["metadata"]["uid"] = f"m{number}"
         manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
         manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-        pods.append((Pod.of(manifest), requests.parse(manifest)))
+        pods.append((Pod.from_manifest(manifest), requests.parse(manifest)))
     return pods
 
 

@@ -21,7 +21,7 @@ from webhook.store import backfill_reservation, unbindable
 def waiting(namespace: str) -> Pod:
     made = builders.pod("new", namespace=namespace, request="0.2")
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 async def test_large_pod_is_overtaken_only_so_often() -> None:

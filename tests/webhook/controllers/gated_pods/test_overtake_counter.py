@@ -21,7 +21,7 @@ def one(name: str, created: str, *, priority: int = 0, placed: bool = True, gate
     made["spec"].update(priority=priority, schedulingGates=gates)
     if placed:
         made["metadata"]["annotations"][contract.ALLOCATION] = f"a-{name}"
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 WAITS = one("waits", LATER, priority=1000, placed=False)

@@ -32,7 +32,7 @@ def made(uid: str, group: str, *, gated: bool, placed: bool, leaves: bool, unbou
     if leaves:
         manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
     manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of({**manifest, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
+    return Pod.from_manifest({**manifest, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
 
 
 PODS = st.builds(

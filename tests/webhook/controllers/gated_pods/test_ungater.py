@@ -87,7 +87,7 @@ class Cluster:
     async def rounds(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
-            await self.scheduler.reconcile(PodIndex(map(Pod.of, self.pods.values())))
+            await self.scheduler.reconcile(PodIndex(map(Pod.from_manifest, self.pods.values())))
             self.now += 0.5
 
     def reason(self, name: str) -> str:

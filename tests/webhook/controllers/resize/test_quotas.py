@@ -52,7 +52,7 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
         pods.append(builders.pod(name, allocation=f"id-{name}", **wanted))
         pods[-1]["metadata"]["uid"] = f"u-{name}"
         pods[-1]["spec"]["nodeName"] = node.name
-    return node, ResizeRequests().find([node], map(Pod.of, pods))
+    return node, ResizeRequests().find([node], map(Pod.from_manifest, pods))
 
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:

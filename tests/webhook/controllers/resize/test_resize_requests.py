@@ -42,7 +42,7 @@ def node(*entries: Allocation) -> GpuNode:
 
 
 def find(gpunode: GpuNode, *pods: dict[str, Any]) -> list[ResizeRequest]:
-    return ResizeRequests().find([gpunode], map(Pod.of, pods))
+    return ResizeRequests().find([gpunode], map(Pod.from_manifest, pods))
 
 
 def held(gpunode: GpuNode) -> dict[str, tuple[int, int]]:
@@ -85,13 +85,21 @@ def test_pods_without_a_share_have_no_resize_request() -> None:
 
 def test_satisfied_pods_are_not_checked_until_they_change() -> None:
     gpunode, resize_requests = node(holding("one", 50, 8)), ResizeRequests()
-    assert resize_requests.find([gpunode], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
+    assert resize_requests.find([gpunode], [Pod.from_manifest(pod("one", request="0.5", memory="8Gi"))]) == []
     same_version = pod("one", request="0.7", memory="8Gi")
-    assert resize_requests.find([gpunode], [Pod.of(same_version)]) == []
-    assert len(resize_requests.find([gpunode], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
-    assert resize_requests.find([gpunode], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    assert resize_requests.find([gpunode], [Pod.from_manifest(same_version)]) == []
+    assert (
+        len(resize_requests.find([gpunode], [Pod.from_manifest(pod("one", version="2", request="0.7", memory="8Gi"))]))
+        == 1
+    )
+    assert (
+        resize_requests.find([gpunode], [Pod.from_manifest(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    )
     smaller = node(holding("one", 40, 8))
-    assert len(resize_requests.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
+    assert (
+        len(resize_requests.find([smaller], [Pod.from_manifest(pod("one", version="3", request="0.5", memory="8Gi"))]))
+        == 1
+    )
 
 
 def test_they_grow_by_priority_and_then_age() -> None:
