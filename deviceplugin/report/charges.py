@@ -67,5 +67,5 @@ def grants(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
 def _of_pods(node: GpuNode | None) -> Iterator[ShareOnGpu]:
     """Without what is held for gated pods, and without reservations: their pods may never be."""
     for charge in accounting.charges(node) if node is not None else ():
-        if charge.entry.pod.uid and not charge.entry.is_hold:
+        if charge.entry.pod.uid and not charge.entry.is_backfill_reservation:
             yield charge

@@ -46,7 +46,7 @@ def users(
     users_of: dict[str, dict[str, None]] = collections.defaultdict(dict)
     known: set[str] = set()
     for entry in allocations:
-        if not entry.is_hold:  # that is nobody's yet, and given up where it cannot be used
+        if not entry.is_backfill_reservation:  # that is nobody's yet, and given up where it cannot be used
             for uuid in entry.gpu_uuids:
                 users_of[uuid][_pod(entry)] = None
     for container in held:

@@ -42,7 +42,11 @@ def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
     """Request in per cent, memory and what it is to shrink to in GiB."""
     node = cluster.node()
     assert ledger.violations(node) == []
-    (entry,) = (allocation for allocation in node.allocations if allocation.pod.name == name and not allocation.is_hold)
+    (entry,) = (
+        allocation
+        for allocation in node.allocations
+        if allocation.pod.name == name and not allocation.is_backfill_reservation
+    )
     (share,) = entry.shares
     less = share.shrink_to_bytes
     return share.request_percent, share.memory_bytes // GIB, None if less is None else less // GIB

@@ -185,7 +185,7 @@ def test_small_pods_overtake_a_large_one_for_a_limited_time(cluster: Cluster) ->
     for round_ in range(4, 40):
         cluster.create(builders.pod(f"small-{round_}", request="0.5"))
         cluster.delete(f"small-{round_ - 4}")
-        if any(entry.is_hold for entry in cluster.node().allocations):
+        if any(entry.is_backfill_reservation for entry in cluster.node().allocations):
             break
         time.sleep(0.2)  # the clock is what is tested
     else:

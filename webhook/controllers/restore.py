@@ -91,7 +91,12 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
     failed: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.created):
         identity, uid = pod.allocation_id, pod.ref.uid
-        known = {name for entry in node.allocations if not entry.is_hold for name in (entry.id, entry.pod.uid)}
+        known = {
+            name
+            for entry in node.allocations
+            if not entry.is_backfill_reservation
+            for name in (entry.id, entry.pod.uid)
+        }
         if not known.isdisjoint((identity, uid)):
             continue
         try:

@@ -52,7 +52,7 @@ def choose(
         if best is None:
             return None
         labels = waiting.request.constraints.labels
-        entry = Allocation(contract.HOLD_PREFIX + new_id(), waiting.ref, best[3], labels=labels)
+        entry = Allocation(contract.BACKFILL_PREFIX + new_id(), waiting.ref, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         chosen.append(NodeAllocation(best[1], entry))
     return tuple(chosen)
@@ -80,7 +80,7 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
     gpus = node.gpu_by_uuid()
     for entry in node.allocations:
         request = asked.get(entry.pod.uid)
-        if not entry.is_hold or request is None:
+        if not entry.is_backfill_reservation or request is None:
             continue
         rest = ledger.use(ledger.release(node, [entry.id]))
         shares: list[GivenShare] = []  # each is on one GPU
@@ -104,7 +104,7 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
 def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
     """Return the requests, by UID, of pods with backfill reservations on these nodes."""
     requests: dict[str, Request] = {}
-    for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_hold):
+    for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_backfill_reservation):
         pod = pods.get(objects.Key(holder.namespace, holder.name))
         if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
             requests[holder.uid] = pod.request
@@ -147,7 +147,9 @@ def _on(
         options = []
         for gpu in view.node.gpus:
             now, before = view.used[gpu.uuid], asked(gpu.uuid, demand.steps)
-            if any(entry.is_hold for entry in now.holders) or not _would_do(gpu, before, demand, request.constraints):
+            if any(entry.is_backfill_reservation for entry in now.holders) or not _would_do(
+                gpu, before, demand, request.constraints
+            ):
                 continue
             lacked = _missing(gpu, now, asked(gpu.uuid), request.constraints) if own[gpu.uuid] else 0.0
             lacks = _missing(gpu, now, asked(gpu.uuid, more=[demand.on([gpu])]), request.constraints)

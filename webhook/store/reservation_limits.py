@@ -133,7 +133,7 @@ class UnconfirmedReservations:
         written = {entry.id for entry in stored.allocations}
         unconfirmed = set()
         for entry in view.allocations:
-            if entry.pod.uid or entry.is_hold:
+            if entry.pod.uid or entry.is_backfill_reservation:
                 continue
             unconfirmed.add(entry.id)
             if entry.id not in self._known:

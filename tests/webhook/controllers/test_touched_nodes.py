@@ -44,8 +44,8 @@ PODS = st.builds(
     gated=st.booleans(),
 )
 ENTRIES = st.builds(
-    lambda identity, uid, until, is_hold: dataclasses.replace(
-        builders.allocation(contract.HOLD_PREFIX + identity if is_hold else identity, uid=uid),
+    lambda identity, uid, until, is_backfill_reservation: dataclasses.replace(
+        builders.allocation(contract.BACKFILL_PREFIX + identity if is_backfill_reservation else identity, uid=uid),
         pod=PodRef("default", uid, uid),
         reserved_until=None if uid else until,
     ),

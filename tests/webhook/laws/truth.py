@@ -69,7 +69,7 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
                 yield f"{entry.id} for {entry.pod} is still unconfirmed"
             elif holder is None:
                 yield f"{entry.id} is kept for {entry.pod}, which is gone"
-            elif entry.is_hold and not is_placed(holder):
+            elif entry.is_backfill_reservation and not is_placed(holder):
                 continue  # room that is kept for it until it fits
             elif not is_placed(holder) or pod.annotations_of(holder).get(contract.ALLOCATION) != entry.id:
                 yield f"{entry.id} is kept for {entry.pod}, which does not use it"

@@ -142,7 +142,9 @@ def spare_ids(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> f
     held: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries:
         if entry.allocation.pod.uid in by_uid:
-            (held if entry.allocation.is_hold else shares)[entry.allocation.pod.uid].append(entry.allocation.id)
+            (held if entry.allocation.is_backfill_reservation else shares)[entry.allocation.pod.uid].append(
+                entry.allocation.id
+            )
     spare: set[str] = set()
     for uid, ids in shares.items():
         named = by_uid[uid].allocation_id

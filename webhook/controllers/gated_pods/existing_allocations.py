@@ -40,7 +40,7 @@ class ExistingAllocations:
                 uid = allocation.pod.uid
                 if uid not in waiting:
                     continue
-                if allocation.is_hold:
+                if allocation.is_backfill_reservation:
                     reserved[uid].append(NodeAllocation(node.name, allocation))
                 elif uid not in shares or allocation.id < shares[uid].allocation.id:
                     shares[uid] = NodeAllocation(node.name, allocation)

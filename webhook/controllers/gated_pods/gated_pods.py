@@ -315,7 +315,7 @@ class GatedPodScheduler:
                 for entry in node.allocations
                 if (
                     entry.pod.uid in reserving
-                    if entry.is_hold
+                    if entry.is_backfill_reservation
                     else entry.pod.uid in gated and (settled or entry.reserved_until)
                 )
             ]

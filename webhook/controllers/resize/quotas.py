@@ -109,7 +109,7 @@ class Holdings:
 
     def _add(self, node: GpuNode | None, sign: int) -> None:
         for entry in node.allocations if node is not None else ():
-            if entry.is_hold:
+            if entry.is_backfill_reservation:
                 continue
             held = self._sums[entry.pod.namespace]
             held.update({name: sign * amount for name, amount in _amounts(entry.shares).items()})

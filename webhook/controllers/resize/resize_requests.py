@@ -76,7 +76,7 @@ class ResizeRequests:
         gpus = tuple((gpu.uuid, gpu.memory_bytes) for gpu in node.gpus)
         for entry in node.allocations:
             pod = by_uid.get(entry.pod.uid)
-            if pod is None or not entry.pod.uid or entry.is_hold:
+            if pod is None or not entry.pod.uid or entry.is_backfill_reservation:
                 continue
             state = pod.version, entry.shares, gpus
             resize_request = None if known.get(entry.pod.uid) == state else _resize_request(pod, node, entry)

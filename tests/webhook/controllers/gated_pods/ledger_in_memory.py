@@ -128,23 +128,30 @@ class Cluster:
 
     def shares(self) -> set[str]:
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
-        return {entry.pod.name for entry in entries if not entry.is_hold}
+        return {entry.pod.name for entry in entries if not entry.is_backfill_reservation}
 
     def held(self) -> dict[str, int]:
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
         return {
-            entry.pod.name: sum(share.request_percent for share in entry.shares) for entry in entries if entry.is_hold
+            entry.pod.name: sum(share.request_percent for share in entry.shares)
+            for entry in entries
+            if entry.is_backfill_reservation
         }
 
     def others_where_held(self, name: str) -> dict[str, int]:
         """Per GPU on which something is held for this pod: compute of the shares given there."""
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
-        uuids = {uuid for entry in entries if entry.is_hold and entry.pod.name == name for uuid in entry.gpu_uuids}
+        uuids = {
+            uuid
+            for entry in entries
+            if entry.is_backfill_reservation and entry.pod.name == name
+            for uuid in entry.gpu_uuids
+        }
         return {
             uuid: sum(
                 share.request_percent
                 for entry in entries
-                if not entry.is_hold
+                if not entry.is_backfill_reservation
                 for share in entry.shares
                 if uuid in share.gpu_uuids
             )

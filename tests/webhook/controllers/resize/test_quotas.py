@@ -101,7 +101,7 @@ async def test_without_an_answer_nothing_grows() -> None:
 
 
 async def test_backfill_reservations_do_not_count_as_held() -> None:
-    hold = builders.allocation(contract.HOLD_PREFIX + "1", request=70, uid="u")
+    hold = builders.allocation(contract.BACKFILL_PREFIX + "1", request=70, uid="u")
     node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
     assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
@@ -119,8 +119,10 @@ async def test_shares_in_turn_count_as_the_quota_counts_their_containers() -> No
 
 ENTRIES = st.lists(
     st.builds(
-        lambda number, namespace, percent, is_hold: dataclasses.replace(
-            builders.allocation(f"{contract.HOLD_PREFIX if is_hold else ''}{number}", request=percent),
+        lambda number, namespace, percent, is_backfill_reservation: dataclasses.replace(
+            builders.allocation(
+                f"{contract.BACKFILL_PREFIX if is_backfill_reservation else ''}{number}", request=percent
+            ),
             pod=PodRef(namespace, "p", f"u{number}"),
         ),
         st.integers(0, 9),
@@ -149,7 +151,7 @@ async def test_law_incremental_sums_equal_the_total(
                 share
                 for node in nodes.values()
                 for entry in node.allocations
-                if entry.pod.namespace == namespace and not entry.is_hold
+                if entry.pod.namespace == namespace and not entry.is_backfill_reservation
                 for share in entry.shares
             ]
             assert held[PERCENT] == sum(share.request_percent for share in shares)

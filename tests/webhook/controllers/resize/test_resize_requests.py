@@ -133,7 +133,7 @@ def test_released_amount_is_available_in_the_same_turn() -> None:
 
 
 def test_freed_capacity_goes_to_backfill_reservations_first() -> None:
-    hold = builders.allocation(contract.HOLD_PREFIX + "1", request=0, memory_gib=0, pod_name="gated", uid="u-gated")
+    hold = builders.allocation(contract.BACKFILL_PREFIX + "1", request=0, memory_gib=0, pod_name="gated", uid="u-gated")
     gpunode = node(holding("large", 80, 8), holding("small", 20, 8), hold)
     gated = {"u-gated": requests.parse(builders.pod("gated", request="0.5", memory="8Gi"))}
     asked = {"request": "0.6", "memory": "8Gi"}
@@ -231,7 +231,7 @@ def test_resize_turns_respect_ledger_and_backfill_reservations(
     for number, (has, wants, is_gated) in enumerate(pods):
         name, identity = f"p{number}", f"id-p{number}"
         if is_gated:
-            identity = contract.HOLD_PREFIX + name
+            identity = contract.BACKFILL_PREFIX + name
             asked[f"u-{name}"] = requests.parse(builders.pod(request=f"{has[0]}%", memory=f"{has[1]}Gi"))
         entry = builders.allocation(identity, request=has[0], memory_gib=has[1], pod_name=name, uid=f"u-{name}")
         with contextlib.suppress(errors.LedgerError):
@@ -245,7 +245,7 @@ def test_resize_turns_respect_ledger_and_backfill_reservations(
     for entry in after.allocations:
         (was,), (now,) = before[entry.id].shares, entry.shares
         assert now.memory_bytes >= was.memory_bytes, "memory was taken before the agent said that it can be"
-        if entry.is_hold:
+        if entry.is_backfill_reservation:
             assert now.request_percent >= was.request_percent
 
 
