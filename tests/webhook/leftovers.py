@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def left_bytes(do: Callable[[], object]) -> int:
-    """How many bytes that were taken while it was done are still taken."""
+    """Return how many bytes stay allocated after a call."""
     tracemalloc.start()
     try:
         do()

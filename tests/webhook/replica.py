@@ -34,10 +34,8 @@ class ServiceAccount:
 
 
 class Replica:
-    """A running `python -m webhook`.
-
-    account: None where it speaks to no API server.
-    environment: of another release, which Python finds there; by default it is this one.
+    """A running `python -m webhook`. account: None without an API server. environment: of another release, or this
+    one.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Replica:
             return 0, str(error)
 
     def metrics(self) -> list[str]:
-        """The page's lines; no answer is not taken for a page on which nothing has been counted."""
+        """Return the lines of /metrics; raises if there is no answer."""
         status, page = self.probe("/metrics")
         assert status == 200, f"{status} {page}\n{self._log.read_text()}"
         return page.splitlines()
@@ -89,7 +87,7 @@ class Replica:
         raise KeyError(name)
 
     def reviews(self) -> dict[str, float]:
-        """Reviews answered since the last `count_from_here`, by outcome; only those that there were."""
+        """Return reviews answered since the last `count_from_here`, by outcome."""
         prefix = 'gpushare_webhook_reviews_total{outcome="'
         lines = [line for line in self.metrics() if line.startswith(prefix)]
         counts = {line[len(prefix) : line.index('"}')]: float(line.rpartition(" ")[2]) for line in lines}
@@ -144,7 +142,7 @@ def running(
 
 
 def until(condition: Callable[[], bool], explain: Callable[[], object] = str, *, seconds: float = 20.0) -> None:
-    """Wait for something that no event tells us of, bounded in time."""
+    """Poll a condition, for a limited time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, explain()

@@ -56,7 +56,7 @@ def answer(pod: Any, **more: Any) -> tuple[review.ReviewResponse, MemoryStore]:
 
 
 def judged(pod: Any) -> review.ReviewResponse:
-    """With all that must hold of every answer."""
+    """Return the answer, after checks that hold for every answer."""
     response, store = answer(pod)
     assert response.outcome != "error", response.message
     assert response.code != 400 or pod_structure.wrong(pod) or "need unique names" in response.message
@@ -70,7 +70,7 @@ def judged(pod: Any) -> review.ReviewResponse:
 
 
 def put(pod: Any, path: list[int], value: Any) -> Any:
-    """The pod with something else at a place that the numbers lead to."""
+    """Return the pod with another value at the place that the numbers select."""
     if not path or not isinstance(pod, dict | list) or not pod:
         return value
     number = path[0] % len(pod)

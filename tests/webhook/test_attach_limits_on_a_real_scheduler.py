@@ -29,7 +29,7 @@ EXCEEDS = f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there,
 
 
 class Storage:
-    """Objects that no driver stands behind, made by hand."""
+    """Storage objects without a driver, made by hand."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._api = cluster.administrator

@@ -1,4 +1,4 @@
-"""Another webhook behind ours: one that changes pods after us, and one that rejects them."""
+"""Another webhook after ours: one that changes pods, and one that rejects them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ KUEUE = "kueue.x-k8s.io/admission"
 
 @contextlib.asynccontextmanager
 async def others(cluster: Cluster, directory: Path, **changes: admission_chain.Webhook) -> AsyncIterator[None]:
-    """Webhooks that change pods, each in a configuration of its name: aa… are called before ours, zz… behind it."""
+    """Run webhooks that change pods; aa… is called before ours, zz… after it."""
     async with contextlib.AsyncExitStack() as stack:
         for name, change in changes.items():
             admit = other_webhook.changing(change, name)
@@ -80,7 +80,7 @@ async def others(cluster: Cluster, directory: Path, **changes: admission_chain.W
 
 
 async def test_several_webhooks_before_and_behind_change_a_pod(cluster: Cluster, tmp_path: Path) -> None:
-    """A label before us; sidecars in front and at the end, a selector and a variable behind us."""
+    """A label before us; sidecars at both ends, a selector and a variable after us."""
     started = cluster.start()
     async with others(
         cluster,

@@ -33,7 +33,7 @@ ATTEMPTS = 5
 
 @dataclasses.dataclass
 class Between:
-    """The pod that is held up: `reserved` is set once ours has given it a share, and it goes on when `go_on` is."""
+    """A delayed pod: `reserved` is set once it has a share, and it continues once `go_on` is set."""
 
     cluster: Cluster
     api: api_client.ApiClient

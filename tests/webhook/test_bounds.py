@@ -188,7 +188,7 @@ async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
 async def test_an_idle_connection_ends_with_an_answer_that_loses_no_review(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it was ever used or not; the client does not have to close it."""
+    """For used and unused connections; the client need not close them."""
     assert connections.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it: it closes first
     monkeypatch.setattr(connections.ConnectionWatch.__init__, "__defaults__", (10.0, 0.5))
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
@@ -206,7 +206,7 @@ async def test_an_idle_connection_ends_with_an_answer_that_loses_no_review(
 
 
 async def test_silent_connections_give_their_places_to_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as ever come: some are served, some wait, and each newcomer gets the place of one that is idle."""
+    """With any number of connections: some are served, some wait, and each new one gets the slot of an idle one."""
     monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 8)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.5)
@@ -221,7 +221,7 @@ async def test_silent_connections_give_their_places_to_reviews(tmp_path: Path, m
 
 
 async def test_address_at_its_limit_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even by requests that are never whole, whose connections are not idle."""
+    """Also not by incomplete requests, whose connections are not idle."""
     monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 4)
     monkeypatch.setattr(bounds, "MAX_WAITING", 8)
     async with serving(tmp_path) as port:
@@ -283,7 +283,7 @@ async def test_replica_stays_small_with_many_connections(tmp_path: Path) -> None
 
 
 class Body:
-    """A request of which only the content is looked at."""
+    """A request of which only the content is read."""
 
     def __init__(self, *chunks: bytes) -> None:
         self.content, self.chunks = self, [*chunks, b""]
@@ -314,7 +314,7 @@ async def test_bodies_wait_until_others_are_answered() -> None:
 
 
 def authority(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
-    """A file with an authority, and a client that shows a certificate which that authority has signed (itself)."""
+    """Return a file with an authority, and a client with a certificate that the authority has signed (itself)."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""A webhook that speaks to the API server alone: by the certificate that the lab's shows it, as docs/security.md says."""
+"""A webhook that accepts only the API server, by its client certificate, as docs/security.md says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_only_the_api_server_is_answered(cluster: Cluster) -> None:
 
 
 def made_up(port: int, context: ssl.SSLContext) -> int:
-    """The status with which something that is not a review is answered."""
+    """Return the status of the answer to a body that is not a review."""
     client = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
     try:
         client.request("POST", contract.WEBHOOK_PATH, body="{}", headers={"Content-Type": "application/json"})

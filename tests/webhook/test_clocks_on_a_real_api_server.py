@@ -1,4 +1,4 @@
-"""The wall clock of one webhook jumps by an hour, forth and back, while reservations wait for their pods."""
+"""The wall clock of one webhook jumps by an hour, both ways, while reservations wait for their pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock(tmp_path: Path) -> clocks.Clock:
 
 
 def reserve(cluster: Cluster, identity: str, *, until_seconds: float) -> None:
-    """As a replica would whose clock is right, for a pod that is on its way."""
+    """Reserve a share for a pod in flight, as a replica with a correct clock would."""
     entry = {
         "id": identity,
         "pod": {"namespace": cluster.namespace, "name": identity},

@@ -1,4 +1,4 @@
-"""`kubectl gpushare defrag --cpu-pods --apply`: a pod without a GPU makes room, and the real scheduler finds it another."""
+"""`kubectl gpushare defrag --cpu-pods --apply`: a pod without a GPU makes room, and the real scheduler moves it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain(name: str, cpu: str, node: str = "", owner: dict[str, Any] | None = No
 
 
 def owner_of(cluster: Cluster) -> dict[str, Any]:
-    """A ReplicaSet of one pod, as an owner reference."""
+    """Return a ReplicaSet of one pod, as an owner reference."""
     template = {"metadata": {"labels": {"app": "service"}}, "spec": builders.pod("service")["spec"]}
     made = {
         "apiVersion": "apps/v1",

@@ -1,4 +1,4 @@
-"""Gangs with real processes: whole or not at all, also when the placer is killed in the middle of placing one."""
+"""Gangs with real processes: all members are placed or none, also when the placer is killed while it places one."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_placer_killed_within_a_gang_leaves_no_partial_gang(cluster: Cluster, mo
 
 @pytest.mark.parametrize("held", [1, 11])
 def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: Cluster, held: int) -> None:
-    """The very state that it leaves when it dies between two reservations, or before the first gate."""
+    """The state that a placer leaves when it dies between two reservations, or before it ungates the first pod."""
     cluster.add_node(builders.node("node-b", gpus=8))
     first = cluster.start("--no-placer")
     made = [cluster.create(member) for member in members(12, request="0.6")]

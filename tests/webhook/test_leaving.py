@@ -42,7 +42,7 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     async def review(self) -> str:
-        """Send one; return the head of the answer, in small letters."""
+        """Send a review; return the head of the answer in lower case."""
         self.send(self.REQUEST)
         return await self.answer()
 
@@ -50,19 +50,19 @@ class Connection:
         self._writer.write(part)
 
     async def send_all(self, part: bytes) -> None:
-        """Return when the other side has read nearly all of it."""
+        """Send until the server has read nearly all of it."""
         self._writer.write(part)
         await asyncio.wait_for(self._writer.drain(), 10)
 
     async def answer(self) -> str:
-        """The head, in small letters."""
+        """Return the head of the answer in lower case."""
         answered = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = next(line.split()[1] for line in answered.splitlines() if line.startswith("content-length"))
         await self._reader.readexactly(int(length))
         return answered
 
     async def ended(self) -> bool:
-        """Whether the server has ended it, without a word in between."""
+        """Whether the server has closed the connection without sending more."""
         return await self._reader.read() == b""
 
     @staticmethod
@@ -130,14 +130,14 @@ async def until_listening_ends(port: int) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is not about the time: on a busy machine more of it may pass before the test goes on."""
+    """Prolong the timeouts for tests that are not about time, because the machine may be busy."""
     monkeypatch.setattr(server, "QUIET_SECONDS", 30.0)
     monkeypatch.setattr(server, "MAX_DRAIN_SECONDS", 60.0)
 
 
 @pytest.fixture
 def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is to come after the last connection was taken."""
+    """Leave time for events after the last connection was accepted."""
     monkeypatch.setattr(connections, "DISMISS_SECONDS", 10.0)
 
 

@@ -1,4 +1,4 @@
-"""GPUNodes that are deleted, emptied or edited into nonsense by hand: living pods keep what they have."""
+"""GPUNodes that are deleted, emptied or corrupted by hand: living pods keep their shares."""
 
 from __future__ import annotations
 

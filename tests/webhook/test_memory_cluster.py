@@ -1,4 +1,4 @@
-"""A cluster in memory, asked over HTTPS as an API server would ask."""
+"""A cluster in memory, called over HTTPS as an API server would call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 class Running:
-    """A webhook of two nodes with two GPUs each, and the state that it writes."""
+    """A webhook with two nodes of two GPUs each, and the state that it writes."""
 
     def __init__(self, directory: Path) -> None:
         self.state = directory / "state.json"
@@ -50,7 +50,7 @@ class Running:
         return answered["response"]
 
     def admit(self, manifest: dict[str, Any], **more: Any) -> Any:
-        """The pod as it would be stored."""
+        """Return the pod as it would be stored."""
         response = self.review(manifest, **more)
         assert response["allowed"], response
         return jsonpatch.apply_patch(manifest, json.loads(base64.b64decode(response.get("patch", "W10="))))

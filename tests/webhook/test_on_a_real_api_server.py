@@ -1,4 +1,4 @@
-"""The life of a pod as the API server, two webhooks and the placer live it."""
+"""The life of a pod with a real API server, two webhooks and the placer."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def placer(touched: TouchedNodes, allocations: Any, scheduler: Any, resizer: Any
 
 
 def names(touched: TouchedNodes, made: Placer) -> frozenset[str]:
-    """The nodes of the next round."""
+    """Return the nodes of the next round."""
     return touched.collect(made._store.stored()).names
 
 

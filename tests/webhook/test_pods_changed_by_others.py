@@ -1,5 +1,6 @@
-"""Pods that other webhooks change before and behind gpushare, as public reports of Kueue, Kuma, Linkerd, Istio, Kyverno
-and others describe it."""
+"""Pods that other webhooks change before and after gpushare, as in public reports about Kueue, Kuma, Linkerd, Istio,
+Kyverno and others.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +172,7 @@ def test_request_changed_by_a_later_webhook_is_met() -> None:
 
 
 def copied(stored: dict[str, Any]) -> dict[str, Any]:
-    """As a backup has it."""
+    """Return a pod as in a backup."""
     again = copy.deepcopy(stored)
     again["metadata"]["labels"]["velero.io/restore-name"] = "r1"
     return again

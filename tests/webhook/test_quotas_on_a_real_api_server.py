@@ -57,7 +57,7 @@ def test_memory_quota_cannot_be_bypassed_by_percentages(cluster: Cluster) -> Non
     cluster.create_placed(builders.pod("third", request="0.05"))
 
     def is_gated() -> bool:
-        """The webhook hears of what is used a moment later."""
+        """The webhook sees the used amount a moment later."""
         cluster.refuses(builders.pod("fourth", request="0.01"), "exceeded quota")
         return str(started.logged("Answered a review")[-1]["decision"]).startswith("gated")
 

@@ -30,7 +30,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
 
     def is_known() -> bool:
-        """To the API server, and to the webhook: both hear of the quota a moment later."""
+        """API server and webhook see the quota a moment later."""
         return not is_placed(cluster) and str(started.logged("Answered a review")[-1]["decision"]).startswith("gated")
 
     until(is_known, started.explain)

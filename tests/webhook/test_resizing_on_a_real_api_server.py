@@ -1,4 +1,4 @@
-"""Pods that ask for another amount of what they hold, with real processes; the test is the agent."""
+"""Pods that request another amount, with real processes; the test acts as the agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(cluster: Cluster, name: str, *, binds: bool = True, **asked: str) -> 
 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
-    """As its user would."""
+    """Change a pod's annotations, as a user would."""
     changes = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
     cluster.administrator.patch(f"{cluster.path}/pods/{name}", {"metadata": {"annotations": changes}})
 
@@ -39,7 +39,7 @@ def annotations(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
-    """Request in per cent, memory and what it is to shrink to in GiB."""
+    """Return request in percent, memory in GiB and the target of a shrink in GiB."""
     node = cluster.node()
     assert ledger.violations(node) == []
     (entry,) = (
@@ -53,7 +53,7 @@ def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
 
 
 def say(cluster: Cluster, name: str, *, gib: float, used: float) -> None:
-    """The agent's word."""
+    """Write the agent's answer."""
     (identity,) = (allocation.id for allocation in cluster.node().allocations if allocation.pod.name == name)
     word = {"allocation": identity, "share": 0, "memory": int(gib * GIB), "used": int(used * GIB)}
     says(cluster, [word])
@@ -214,7 +214,7 @@ def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
 
 
 def resize(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
-    """`kubectl gpushare resize` in this cluster."""
+    """Run `kubectl gpushare resize` in this cluster."""
     command = (sys.executable, "-m", "kubectl_gpushare", "resize", "--namespace", cluster.namespace, *arguments)
     administrator = cluster.administrator
     variables = {"KUBECONFIG": str(administrator.kubeconfig), "KUBECTL_PATH": str(administrator.kubectl_program)}

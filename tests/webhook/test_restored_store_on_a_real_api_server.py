@@ -1,4 +1,4 @@
-"""etcd is put back to what it was while a replica runs, which remembers what came later: the ledger is that of the pods."""
+"""etcd is restored to an earlier state while a replica runs that remembers later ones: the ledger follows the pods."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Store:
 
 
 def write(cluster: Cluster, count: int) -> None:
-    """Let the count of versions go on."""
+    """Advance the resource version."""
     made = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"later-{number}"}} for number in range(count)
     ]
@@ -73,7 +73,7 @@ def write(cluster: Cluster, count: int) -> None:
 
 
 def placed(cluster: Cluster) -> set[str]:
-    """Names of the pods that hold something."""
+    """Return the names of the pods with allocations."""
     pods = (pod["metadata"] for pod in cluster.pods())
     return {pod["name"] for pod in pods if contract.ALLOCATION in pod.get("annotations", {})}
 

@@ -1,4 +1,4 @@
-"""AdmissionReview v1, both ways."""
+"""AdmissionReview v1: requests and responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node must have room for the pod itself, not only a GPU: also for those that were placed and are not bound yet."""
+"""A node needs room for the pod itself, and not only a GPU; pods that are placed and not bound yet count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOCATABLE = {
 
 
 def describe(cluster: Cluster, **changed: str) -> None:
-    """As the kubelet of node-a would."""
+    """Write the Node's status, as the kubelet of node-a would."""
     cluster.describe("node-a", {**ALLOCATABLE, **changed})
 
 

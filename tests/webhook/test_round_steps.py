@@ -70,7 +70,7 @@ class Api:
 
 
 def stopped() -> float:
-    """A clock by which no time passes: nothing becomes due between two rounds."""
+    """Return a constant time, so that nothing becomes due between two rounds."""
     return 0.0
 
 
@@ -93,7 +93,7 @@ def gated(name: str) -> Json:
 
 
 def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
-    """So many nodes with so many pods each."""
+    """Return this many nodes with this many pods each."""
     made: list[GpuNode] = []
     there: list[Json] = []
     for number in range(nodes):
@@ -110,13 +110,13 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
 
 
 def is_lesson_due(pods: int, known_pods: int) -> bool:
-    """Whether placement learns again, now that there are so many pods: the first lesson may have been of a part."""
+    """Whether placement learns again with this many pods, because the first lesson may have covered only some."""
     return pods - known_pods >= max(workload_mix.FEWEST, known_pods // workload_mix.PART)
 
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rests are taken by the clock, and their steps would be counted."""
+    """Disable rests, which depend on the clock and would be counted."""
     monkeypatch.setattr(event_loop, "WORK_SECONDS", math.inf)
 
 

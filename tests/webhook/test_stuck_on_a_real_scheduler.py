@@ -55,7 +55,7 @@ def verdict(cluster: Cluster, name: str) -> str:
 
 
 def stop_scheduler(cluster: Cluster) -> None:
-    """So that something can happen between placement and binding."""
+    """Stop the scheduler, so that something can happen between placement and binding."""
     lab = cluster.administrator.lab
     assert lab is not None
     pid = daemon_process.pid_of("kube-scheduler", lab.processes)

@@ -298,11 +298,11 @@ def test_concurrent_writers_do_not_keep_a_pod_gated(cluster: Cluster) -> None:
         )
 
 
-# --- what waiting costs -----------------------------------------------------------------------------------------------
+# --- the cost of waiting ----------------------------------------------------------------------------------------------
 
 
 def requests_so_far(cluster: Cluster) -> dict[str, float]:
-    """Requests by verb and resource, as the API server has counted them, watches and its own upkeep aside."""
+    """Return the API server's count of requests by verb and resource, without watches and its own."""
     counts: dict[str, float] = {}
     for line in cluster.administrator.text("/metrics").splitlines():
         if line.startswith("apiserver_request_total{"):
@@ -313,7 +313,7 @@ def requests_so_far(cluster: Cluster) -> dict[str, float]:
 
 
 def pods_told_of(cluster: Cluster, reason: str) -> set[str]:
-    """The names of the pods that have such an Event: one whose answer was lost may be there twice."""
+    """Return the names of pods with such an Event; an Event whose answer was lost may exist twice."""
     return {event["involvedObject"]["name"] for event in cluster.events() if event["reason"] == reason}
 
 

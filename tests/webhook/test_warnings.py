@@ -1,4 +1,4 @@
-"""A pod that waits gets a warning, unless it is placed as soon as it exists."""
+"""A gated pod gets a warning, unless it will be placed as soon as it exists."""
 
 from __future__ import annotations
 

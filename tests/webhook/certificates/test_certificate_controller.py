@@ -51,7 +51,7 @@ async def api(manifests: access.Access) -> AsyncIterator[api_client.ApiClient]:
 
 
 async def trusted(api: api_client.ApiClient) -> tuple[str, ...]:
-    """The authorities in the configuration."""
+    """Return the authorities in the configuration."""
     (webhook,) = (await api.get(ca_bundle.PATH))["webhooks"]
     return rotation.split(base64.b64decode(webhook["clientConfig"]["caBundle"]).decode())
 

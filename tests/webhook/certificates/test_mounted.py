@@ -27,7 +27,7 @@ def issued(*names: str, at: datetime.datetime = NOW) -> Certificates:
 
 
 class Secret:
-    """A mounted Secret as the kubelet keeps it: `..data` points to a directory, and is changed in one step."""
+    """A mounted Secret as the kubelet updates it: `..data` is a link to a directory, and is replaced atomically."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class Secret:
 
 
 class Served:
-    """A Mounted with a clock of the test's."""
+    """A Mounted with the test's clock."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.now = NOW

@@ -95,7 +95,7 @@ def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
 
 @pytest.mark.slow
 def test_three_years_of_rotation_keep_trust() -> None:
-    """Two replicas, one of which follows later, and an API server that trusts what it was last told."""
+    """With two replicas, of which one lags, and an API server that trusts the bundle it got last."""
     held = made()
     replicas, published = [held.serving, held.serving], held
     now, steps = START, set()

@@ -7,7 +7,7 @@ import ssl
 
 
 async def served(port: int) -> bytes:
-    """The certificate that a new connection gets."""
+    """Return the certificate that a new connection gets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)

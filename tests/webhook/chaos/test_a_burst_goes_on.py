@@ -1,4 +1,6 @@
-"""Bursts in which the parts are killed, clients give up, and others refuse; a witness sees every version of the ledger."""
+"""Bursts in which components are killed, clients give up, and policies reject pods, under a watch of the whole
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def two_nodes(cluster: Cluster) -> Cluster:
 
 
 async def test_each_replica_is_killed_once_while_pods_keep_coming(two_nodes: Cluster) -> None:
-    """First the one that is not the placer; then, in the next wave, the placer; the third has to take over from it."""
+    """First the replica that is not the placer, in the next wave the placer; the third replica takes over."""
     placer, other = two_nodes.start(QUICK), two_nodes.start(QUICK)
     until(lambda: placer.metric("gpushare_placer_leads") == 1, placer.explain)
     async with witness.watching(two_nodes.administrator.kubeconfig):

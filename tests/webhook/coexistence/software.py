@@ -34,7 +34,7 @@ class Software:
 
 
 def several(*changes: Webhook) -> Webhook:
-    """All of these changes."""
+    """Combine changes."""
 
     def change(pod: Pod) -> None:
         for one in changes:
@@ -61,7 +61,7 @@ def variable(pod: Pod) -> None:
 
 
 def restored(pod: Pod) -> None:
-    """As a backup has a pod that ran on a node that is gone."""
+    """Return a pod as in a backup, from a node that no longer exists."""
     results = {contract.ALLOCATION: "old", contract.NODE: "old-node", contract.GPU_UUIDS: "GPU-old"}
     if "velero.io/restore-name" in pod["metadata"].get("labels", {}):
         return
@@ -71,7 +71,7 @@ def restored(pod: Pod) -> None:
 
 
 def claim(pod: Pod) -> None:
-    """A NIC, by dynamic resource allocation."""
+    """Add a NIC by dynamic resource allocation."""
     pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimTemplateName": "rdma"}]
     pod["spec"]["containers"][0].setdefault("resources", {})["claims"] = [{"name": "nic"}]
 
@@ -201,5 +201,5 @@ SOFTWARE: Final = (
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Two, of which one alone is in the pool `serve`."""
+    """Return two nodes, of which one is in the pool `serve`."""
     return [admission_chain.node("node-a", {"pool": "train"}), admission_chain.node("node-b", {"pool": "serve"})]

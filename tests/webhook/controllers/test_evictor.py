@@ -1,4 +1,4 @@
-"""Which pods are stuck, what is said of them, and how fast they are evicted."""
+"""The pods that count as stuck, their Events, and the rate of evictions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pinned(*, reason: str = "Unschedulable", owned: bool = True, **spec: Any) ->
 
 
 def preempting() -> dict[str, Any]:
-    """The scheduler makes others leave for it, which takes their grace periods."""
+    """Return a pod for which the scheduler preempts others, which takes their grace periods."""
     made = pinned()
     return {**made, "status": {**made["status"], "nominatedNodeName": "node-a"}}
 

@@ -15,7 +15,7 @@ from webhook.pods.stored_pod import Pod
 
 
 class Heard:
-    """Stands for the API server and the recorder: only the pace is looked at here."""
+    """Stands for the API server and the recorder: the tests check only the rate."""
 
     def __init__(self) -> None:
         self.patches: list[str] = []

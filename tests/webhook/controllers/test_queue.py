@@ -1,4 +1,4 @@
-"""The order of the queue, and which pods are of a kind."""
+"""The order of the queue, and which pods have equal kinds."""
 
 from __future__ import annotations
 

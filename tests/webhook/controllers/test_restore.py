@@ -1,4 +1,4 @@
-"""Which shares are missing in the ledger, and what is written for them."""
+"""Shares that are missing in the ledger, and their restored entries."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_share_without_room_is_reported() -> None:
 
 
 def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
-    """The agent knows a share by its place among those of the pod."""
+    """The agent identifies a share by its position within the allocation."""
     keys = {"request.main": "0.2", "request.side": "0.6"}
     asked = builders.pod(containers=("main", "side"), **keys)
     placed = placement.place(builders.views(builders.node()), requests.parse(asked))

@@ -20,7 +20,7 @@ LIFETIME_SECONDS = 60.0
 
 
 class Api(ScriptedApi):
-    """GPUNodes can be written there; `opened`: names of those that were."""
+    """Stands for an API server with GPUNodes; `opened`: names of the GPUNodes that were opened."""
 
     def __init__(self, *gpunodes: dict[str, Any]) -> None:
         super().__init__(keeps_watches=True)

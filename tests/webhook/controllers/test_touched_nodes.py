@@ -54,7 +54,7 @@ ENTRIES = st.builds(
     st.sampled_from((50.0, 150.0)),
     st.booleans(),
 )
-# A node and its entries from now on, None: it goes; or a pod, or the uid of one that goes.
+# A node with its new entries, or None if it is deleted; or a pod, or the UID of a deleted one.
 STEPS = st.lists(
     st.tuples(st.sampled_from(NAMES), st.none() | st.lists(ENTRIES, max_size=3, unique_by=lambda entry: entry.id))
     | PODS
@@ -74,7 +74,7 @@ class Seen:
         self.looked_at = 0
 
     def look_at_all(self, nodes: list[GpuNode], now: float) -> due_changes.DueChanges:
-        """As often as it takes."""
+        """Collect until nothing is left."""
         changes = self.look(nodes, now)
         while self.changes.has_more:
             later = self.look(nodes, now)
@@ -129,9 +129,9 @@ def test_law_incremental_results_equal_full_results(
             nodes[step[0]] = dataclasses.replace(builders.node(step[0]), allocations=tuple(step[1]))
         if number in failures:
             seen.changes.collect(list(nodes.values()))
-            seen.changes.requeue()  # nothing was made of it
+            seen.changes.requeue()  # the round has failed
         if number not in looks and number < len(steps):
-            continue  # several things change between two looks
+            continue  # several changes between two rounds
         now = 100.0 if number % 2 else 10.0
         every = list(nodes.values())
         assert shown(seen.look_at_all(every, now)) == shown(due_changes.find(every, pods.values(), now=now))
@@ -165,7 +165,7 @@ def test_unchanged_nodes_are_not_checked() -> None:
     seen.changes.update_pod(before, placed("u3", "a3", "n3", "Succeeded", gated=False))
     assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]
     assert seen.looked_at == 2
-    assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]  # for as long as it is not written
+    assert [due.allocation for due in seen.look(nodes, 0.0).release] == [held[3]]  # until it is written
     assert seen.looked_at == 0
 
 
@@ -176,7 +176,7 @@ def test_round_on_a_large_cluster_checks_a_bounded_number_of_nodes() -> None:
     while seen.changes.has_more or not looked_at:
         seen.look(nodes, 0.0)
         looked_at.append(seen.looked_at)
-    assert looked_at == [0, 0, 5, 5, 2]  # looked up first, as what ties them together has to be known
+    assert looked_at == [0, 0, 5, 5, 2]  # indexed first, because ties between nodes must be known
     seen.look(nodes, 0.0)
     assert seen.looked_at == 0
 
@@ -211,7 +211,7 @@ def test_first_pod_to_arrive_gets_the_allocation_it_names() -> None:
 
 @pytest.mark.slow
 def test_uncollected_changes_are_bounded() -> None:
-    """As in a replica that does not lead; when it does, it looks at everything."""
+    """A replica that does not lead never collects; once it leads, it checks everything."""
     seen, nodes = Seen(), [builders.node("n0"), builders.node("n1")]
     seen.look(nodes, 0.0)
     pods = [placed(f"u{number}", f"a{number}", "n0", "Running", gated=False) for number in range(FEW)]
@@ -221,7 +221,7 @@ def test_uncollected_changes_are_bounded() -> None:
             seen.changes.update_pod(None, pod)
             seen.changes.update_pod(pod, None)
 
-    come_and_go()  # the last of them are kept, for what they may have left reserved
+    come_and_go()  # the last ones are kept, for reservations that they may have left
     assert left_bytes(come_and_go) < 10 * FEW
     seen.look(nodes, 0.0)
     assert seen.looked_at == 2
@@ -235,7 +235,7 @@ def test_deleted_pod_is_reported_with_its_node_until_its_share_is_released() -> 
     pod = placed("u-1", "a1", "node-a", "Pending", gated=False)
     touched.update_pod(None, pod)
     touched.update_pod(pod, None)
-    for _ in range(2):  # until something is done about it
+    for _ in range(2):  # until the allocation is released
         assert touched.collect([reserved], also=["node-a"]).departed == {"a1": pod}
     assert touched.collect([builders.node()], also=["node-a"]).departed == {}
     assert touched.collect([dataclasses.replace(reserved)], also=["node-a"]).departed == {}

@@ -24,7 +24,7 @@ DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
 
 
 class Refusing:
-    """Stands for the API server and the recorder: only how often the one is asked is looked at here."""
+    """Stands for the API server and the recorder: the tests check how often the former is asked."""
 
     def __init__(self, said: Exception = DENIED) -> None:
         self.tried = 0
@@ -89,7 +89,7 @@ def stuck(uid: str) -> Pod:
     ids=["too late", "no answer", "a webhook is down", "a budget", "a policy"],
 )
 async def test_unanswered_eviction_ends_the_round(said: Exception, tried: int) -> None:
-    """Each would take as long, and all who wait for a GPU wait for the end of the round."""
+    """Each would take as long, and all gated pods wait for the end of the round."""
     api, now = Refusing(said), [0.0]
     evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
     pods = [stuck(f"u{number}") for number in range(5)]

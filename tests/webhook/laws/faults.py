@@ -21,7 +21,7 @@ SILENT_SECONDS = 75.0  # longer than a reservation lasts
 
 
 class Faults:
-    """`now` are those that could happen next. `forgotten` are the GPUNodes that were deleted at any time."""
+    """Faults of a world: `now` are those that are possible next, `forgotten` the GPUNodes that were ever deleted."""
 
     def __init__(
         self,
@@ -149,6 +149,6 @@ class Faults:
 
 
 def reporter(network: Network, kind: str, watch: Watch, count: int) -> Option:
-    """That a watch tells of its next changes."""
+    """Return a fault that lets a watch deliver its next changes."""
     label = f"{watch.sender} is told {count} changes of {watch.collection}"
     return Option(kind, label, lambda: network.tell(watch, count))

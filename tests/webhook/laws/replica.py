@@ -24,7 +24,9 @@ LIFETIME_SECONDS = 60.0
 
 
 class Replica:
-    """`leads` is what it believes of itself, `wall_ahead` how wrong its wall clock is."""
+    """A simulated webhook process. leads: whether it believes that it leads. wall_ahead: error of its wall clock, in
+    seconds.
+    """
 
     def __init__(self, name: str, network: Network, loop: VirtualLoop) -> None:
         self.name = name
@@ -71,7 +73,7 @@ class Replica:
             loop.start(name, daemon)
 
     def wall(self) -> float:
-        """Unix seconds, as this machine believes."""
+        """Return Unix seconds by this machine's clock."""
         return 1_700_000_000.0 + self._loop.time() + self.wall_ahead
 
     def reservations_clock(self) -> float:
@@ -91,7 +93,7 @@ class Replica:
 
 @contextlib.contextmanager
 def deterministic(loop: VirtualLoop) -> Iterator[None]:
-    """Ids that count up, and the loop's time, wherever the product asks the machine for them."""
+    """Replace random IDs by a counter, and the machine's time by the loop's."""
     numbers = itertools.count(1)
     random.seed(0)
     clock = mock.Mock()

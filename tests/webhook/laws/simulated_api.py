@@ -1,4 +1,4 @@
-"""An API server in memory: objects with resourceVersions, lists that may be old, a log to watch. Every call is atomic."""
+"""An API server in memory: objects with resource versions, stale lists, a log to watch. Every call is atomic."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class SimulatedApi:
     # --- what clients do ---------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, query: Mapping[str, Any], body: Any, content_type: str) -> Object:
-        """Carry out a request; raises the client's errors as an API server's answer would."""
+        """Carry out a request. Raises the client's errors, as for an API server's answer."""
         collection, namespace, name, subresource = parse(path)
         if method == "GET" and not name:
             return self._list(collection, namespace, query)
@@ -109,7 +109,7 @@ class SimulatedApi:
         return last
 
     def snapshot(self, collection: str, version: int) -> list[Object]:
-        """The collection as it was at that version."""
+        """Return the collection as it was at that version."""
         items: dict[tuple[str, str], Object] = {}
         for entry in self.log:
             if entry.version > version:
@@ -177,7 +177,7 @@ class SimulatedApi:
 
 
 def parse(path: str) -> tuple[str, str, str, str]:
-    """`(collection, namespace, name, subresource)` of a path that our daemons use."""
+    """Split a path into collection, namespace, name and subresource."""
     for collection in _KINDS:
         if path == collection or path.startswith(collection + "/"):
             name, _, subresource = path[len(collection) + 1 :].partition("/")

@@ -39,7 +39,7 @@ def tolerate(pod: Pod) -> None:
 
 
 def zone(value: str) -> Webhook:
-    """Requires a zone by node affinity, unless one is required."""
+    """Require a zone by node affinity, unless one is required already."""
 
     def require(pod: Pod) -> None:
         term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [value]}]}
@@ -63,7 +63,7 @@ def variables(pod: Pod) -> None:
 
 
 def once(change: Webhook) -> Webhook:
-    """Changes a pod only when it sees it for the first time."""
+    """Apply a change only to a pod that is new."""
 
     def first(pod: Pod) -> None:
         if pod["metadata"].setdefault("labels", {}).setdefault(change.__name__, "done") == "done":
@@ -157,7 +157,7 @@ def asked(pod: Pod, name: str) -> fractions.Fraction:
 
 
 def check(chain: Chain, stored: Admitted, *, sharer: str, host: str | None, before: dict[str, list[Any]]) -> str:
-    """The law; returns what became of the pod."""
+    """Check the law; return the outcome for the pod."""
     held = {
         name: [entry for entry in entries if entry not in before.get(name, ())]
         for name, entries in chain.allocations().items()

@@ -1,4 +1,4 @@
-"""However late, often or out of order news of a GPUNode comes: the newest counts, and what we promised is never hidden."""
+"""With GPUNode updates in any order, number and delay, the newest counts and pending changes stay visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def document(version: int) -> dict[str, Any]:
-    """The version-th state of a node on which one more allocation is made at a time."""
+    """Return a version of a node, where each version has one more allocation."""
     node = builders.node(gpus=1)
     for number in range(version):
         node = ledger.reserve(node, builders.allocation(f"a{number}", request=5, memory_gib=1))

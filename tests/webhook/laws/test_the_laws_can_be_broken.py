@@ -1,4 +1,4 @@
-"""Each safeguard taken out by itself: the stories must notice, or they would prove nothing about the others."""
+"""With any single safeguard removed, a story must fail; otherwise the stories would prove nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_compare_in_the_swap(patch: pytest.MonkeyPatch) -> None:
-    """A GPUNode is written without the version that it was read at."""
+    """Write a GPUNode without the version that was read."""
     draft = node_ledger.NodeLedger.draft
 
     def blind(self: Any, batch: Any) -> Any:
@@ -136,7 +136,7 @@ def a_gpunode_is_opened_although_something_may_be_on_its_way(patch: pytest.Monke
 
 
 def a_promise_is_taken_for_a_share(patch: pytest.MonkeyPatch) -> None:
-    """A gate is opened for what this process was about to write, and never did."""
+    """Ungate a pod for a share that this process has not written yet."""
     patch.setattr(api_store.ApiStore, "stored", lambda self: [view.node for view in self.views()])
 
 

@@ -1,4 +1,4 @@
-"""The laws of the ledger, judged on what is really stored: sentences about what is broken."""
+"""The laws of the ledger, checked on the stored state; violations are sentences."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
 
 
 def _on_gone(api: SimulatedApi, manifest: PodJson) -> bool:
-    """Whether its GPUs are no longer there."""
+    """Whether its GPUs no longer exist."""
     there = {gpu.uuid for node in nodes(api) for gpu in node.gpus}
     return not there & set(pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","))
 
@@ -118,7 +118,7 @@ def _unlike(manifest: PodJson, who: str, node: GpuNode, entry: Allocation) -> It
 
 
 def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> bool:
-    """Whether there is room for it, and for all that have to be placed with it; for pods that ask for one GPU."""
+    """Whether there is room for the pod and its gang; for pods that request one GPU."""
     (demand,) = requests.parse(manifest).demands
     share = demand.share
     group = pod.annotations_of(manifest).get(contract.GROUP)

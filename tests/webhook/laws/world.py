@@ -1,4 +1,4 @@
-"""A cluster of replicas, users and an agent, in which one thing happens at a time, and the laws are judged after each."""
+"""A cluster of replicas, users and an agent, with one event at a time, and the laws checked after each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_STEPS = 4000
 
 
 class LawBrokenError(AssertionError):
-    """With all that happened before."""
+    """A violated law, with the log of the world."""
 
 
 class World:
-    """`run` plays it to its end; raises LawBrokenError."""
+    """A simulated cluster. `run` runs it to its end; raises LawBrokenError."""
 
     def __init__(
         self, schedule: Schedule, asks: Sequence[Ask], *, gpus: int = 2, nodes: int = 1, faults: int = 6
@@ -165,7 +165,7 @@ class World:
 
 
 class _Complaints(logging.Handler):
-    """An error in the log is an error."""
+    """A log handler that collects errors, which fail the test."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

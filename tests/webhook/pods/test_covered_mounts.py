@@ -1,4 +1,4 @@
-"""Volumes that would lie over what holds a container to its limits."""
+"""Volumes that would cover the files that enforce a container's limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A patch makes of the one what the other is, as another implementation of JSON Patch applies it."""
+"""A patch turns one value into the other, as another implementation of JSON Patch applies it."""
 
 from __future__ import annotations
 

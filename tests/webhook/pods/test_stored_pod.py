@@ -22,7 +22,7 @@ MAPS = {(name,) for name in ("annotations", "labels", "nodeSelector", "limits", 
 
 
 def stored(*, gated: bool = True, **annotations: str) -> dict[str, Any]:
-    """A pod with all that is looked at."""
+    """Return a pod with every field that is read."""
     made = builders.counted(builders.pod(**{"request": "0.5", "group": "ring", "group_size": "2", **annotations}))
     owner = {"kind": "Job", "name": "train", "uid": "j", "controller": True}
     made["metadata"] |= {
@@ -107,7 +107,7 @@ def test_foreign_annotations_are_not_kept() -> None:
 
 @pytest.mark.slow
 def test_deleted_pod_leaves_little_memory_in_use() -> None:
-    """Equal parts of pods are one object, which is kept when the pods have gone: so it was with a megabyte of labels."""
+    """Equal parts of pods are shared objects, which once kept a megabyte of labels after the pods were deleted."""
     # The texts themselves are there from the start: Python's table of shared texts grows as it likes.
     texts = [(sys.intern(f"{place}-{'x' * 40}"), sys.intern("y" * 60)) for place in range(10_000)]
 

@@ -1,4 +1,4 @@
-"""A place that was promised is taken from the moment it is promised, and free again when nothing comes of it."""
+"""Capacity that was promised to a pod is used from that moment, and free again if the pod is not placed."""
 
 from __future__ import annotations
 

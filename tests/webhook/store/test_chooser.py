@@ -61,7 +61,7 @@ def place(on: LedgerStore, pod: Json) -> Placement | Refusal:
 
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The nodes of which it is asked from now on whether they have room."""
+    """Record the nodes whose room is checked from now on."""
     asked: list[str] = []
     unfit = unschedulable.unfit
 
@@ -74,7 +74,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Shown:
-    """A chooser among these nodes. looked_at: of which it has looked at the GPUs, once for each time."""
+    """A chooser among these nodes. looked_at: nodes whose GPUs it has read, once for each time."""
 
     def __init__(self, *nodes: Json) -> None:
         self.looked_at: list[str] = []

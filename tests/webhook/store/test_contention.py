@@ -1,4 +1,4 @@
-"""Replicas keep out of each other's way for as long as they meet."""
+"""Replicas avoid each other's nodes as long as their writes conflict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _replica(*, leads: bool = False, salt: bytes | None = None) -> Contention:
 
 
 def _kept(replica: Contention, *lost: str) -> set[str]:
-    """The nodes that it looks at first after it has lost these."""
+    """Return the nodes that a replica prefers after it has lost these."""
     for name in lost:
         replica.lost(name, now=10.0)
     is_left = replica.deprioritized(now=10.0)

@@ -19,9 +19,8 @@ from webhook.store.api_store import ApiStore
 
 
 class OneNode(api_client.ApiClient):
-    """An API server with one GPUNode, which counts how often that is written.
-
-    asked: set once it was asked to write. goes_on: until this is set no write is answered.
+    """An API server with one GPUNode that counts its writes. asked: set at the first write. goes_on: until it is set,
+    writes are not answered.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The store on the API server learns from the pods that its copy shows."""
+"""The store on the API server learns the mix from its cache of pods."""
 
 from __future__ import annotations
 

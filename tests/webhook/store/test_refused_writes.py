@@ -35,7 +35,7 @@ def machine(name: str) -> dict[str, Any]:
 
 
 class Refusing(api_client.ApiClient):
-    """An API server with GPUNodes of two GPUs, which does not store all that it is sent."""
+    """An API server with GPUNodes of two GPUs, which rejects some writes."""
 
     def __init__(self, refuses: Refuses, *names: str) -> None:
         self.refuses = refuses
@@ -86,7 +86,7 @@ class Clock:
 
 
 class Asking:
-    """Reservations on the store, and what it has told of nodes."""
+    """Reservations on the store, and its reports about nodes."""
 
     def __init__(self, api: Refusing, deadline_seconds: float) -> None:
         self.clock = Clock()

@@ -1,4 +1,4 @@
-"""Reservation, and the pod that comes again, on a store in memory that others write to as well."""
+"""Reservations and reinvoked pods, on a store in memory to which others write too."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_rules_are_checked_on_the_node_as_stored() -> None:
 
 
 class Counting(Shared):
-    """How often the GPUs of a node were chosen again."""
+    """A store that counts how often the GPUs of a node were chosen again."""
 
     def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change]) -> None:
         super().__init__(*nodes, others=others)

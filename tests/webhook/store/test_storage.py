@@ -20,7 +20,7 @@ DRIVER = "disk.example.com"
 
 
 class Api(api_client.ApiClient):
-    """Lists, and the refusal to tell some; its watches say nothing."""
+    """Stands for an API server that lists some kinds and refuses others; its watches stay silent."""
 
     def __init__(self, *, forbids: str = "") -> None:
         self.forbids = forbids
@@ -51,7 +51,7 @@ class Api(api_client.ApiClient):
 
 @contextlib.asynccontextmanager
 async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, occupancy.Storage]]:
-    """A scheduler cache of one node with one pod, filled with what there is."""
+    """Yield a scheduler cache with one node and one pod, filled from the API server."""
     api.add(volumes.LIMITS, "node-a", spec={"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]})
     for name in ("one", "two"):
         api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})

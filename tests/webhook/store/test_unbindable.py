@@ -46,7 +46,7 @@ def leaving(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 class Cluster:
-    """Two nodes of one GPU each; the pods of one name, as the webhook's copy shows them."""
+    """Two nodes with one GPU each, and the pods of one name, as the webhook's cache shows them."""
 
     def __init__(self, *nodes: str) -> None:
         self.now = 0.0

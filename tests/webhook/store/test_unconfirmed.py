@@ -16,7 +16,7 @@ LIFETIME_SECONDS = 60.0
 
 
 class Story:
-    """A node of 32 GPUs, of which a namespace may have four reserved at a time, and a clock."""
+    """A node with 32 GPUs, of which a namespace may reserve four at a time, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0

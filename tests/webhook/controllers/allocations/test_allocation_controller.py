@@ -31,7 +31,7 @@ ATTEMPTS = 5
 
 
 class Halting(api_client.ApiClient):
-    """An API server that does not say what became of the pods called `SLOW` until it may."""
+    """An API client that waits with reads of pods called `SLOW` until `may` is set."""
 
     def __init__(self, connections: transport.Transport) -> None:
         super().__init__(connections)
@@ -70,7 +70,7 @@ class Blind:
         return await self.controller.reconcile(touched)
 
     async def keep(self) -> None:
-        """Look, and look again when what was reserved the first time has had its time."""
+        """Do a round, and another one after the lifetime of a reservation."""
         await self.reconcile()
         self.now += 60.0
         await self.reconcile()
@@ -103,7 +103,7 @@ async def blind(cluster: Cluster) -> AsyncIterator[Blind]:
 
 
 def create_reserved(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Create a pod that has its share at once; there is no placer for one that comes without, as on a slow disk."""
+    """Create a pod that has its share at once, because no placer runs that could place it later."""
     for _ in range(ATTEMPTS):
         pod = cluster.create(manifest)
         identity = pod["metadata"]["annotations"].get(contract.ALLOCATION)

@@ -1,4 +1,4 @@
-"""Which allocations are confirmed, released, asked about, and let lapse."""
+"""Allocations that are confirmed, released, checked or expired."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_pod_keeps_the_allocation_it_names() -> None:
 
 
 def forgeries() -> dict[str, dict[str, Any]]:
-    """Pods that the webhook was never asked about, and one that never started and never will."""
+    """Return pods that the webhook never reviewed, and one that never started and never will."""
     pods = {name: a_pod() for name in ("mirror", "kube-system", "uncounted", "leaves")}
     pods["mirror"]["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
     pods["kube-system"]["metadata"]["namespace"] = "kube-system"

@@ -47,7 +47,7 @@ class Cluster:
         self.read = dict[str, tuple[dict[str, Any], Pod]]()
         self.now = START
         self.told: dict[str, str] = {}
-        self.order: list[str] = []  # in which they were placed
+        self.order: list[str] = []  # names in the order of placement
         self.reservation = Reservation(self.store, policy="pack")
         self.scheduler = GatedPodScheduler(self, self.store, self.reservation, self, metrics.Metrics(), limits=limits)
         self.warned: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Cluster:
             await self.open(pod, pod.request, outcome)
 
     async def end(self, name: str) -> None:
-        """The pod ends; its share is released and what is held grows, in one write."""
+        """End a pod: release its share and grow backfill reservations, in one write."""
         manifest = self.pods.pop(name)
         asked = {pod.ref.uid: pod.request for pod in self.stored().values() if isinstance(pod.request, Request)}
 
@@ -139,7 +139,7 @@ class Cluster:
         }
 
     def others_where_held(self, name: str) -> dict[str, int]:
-        """Per GPU on which something is held for this pod: compute of the shares given there."""
+        """Return the compute of shares on each GPU that is reserved for this pod."""
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
         uuids = {
             uuid

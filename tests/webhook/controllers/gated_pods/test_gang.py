@@ -1,4 +1,4 @@
-"""Which gated pods make a unit, and what the others wait for."""
+"""The units that gated pods form, and why other pods wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where there is a choice, a gang is on as few nodes as possible, and near each other; it never waits for that."""
+"""A gang goes to as few nodes as possible that are near each other, and never waits because of that."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def preferred(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) 
 
 
 def three() -> tuple[GpuNode, GpuNode, GpuNode]:
-    """Two that are nearly full, each with one GPU free, and an empty one, which no policy would take first."""
+    """Return two nodes with one free GPU each, and an empty node, which every policy would use last."""
     a, b, c = (builders.node(name, gpus=4) for name in "abc")
     return full(a, 0, 1, 2), full(b, 0, 1, 2), c
 

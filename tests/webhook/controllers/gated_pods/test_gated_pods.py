@@ -243,7 +243,7 @@ async def test_round_is_cut_short_for_a_pod_of_a_new_namespace() -> None:
     def reporter(manifest: dict[str, Any], *arguments: Any, **more: Any) -> Any:
         tried.append(manifest["metadata"]["name"])
         if len(tried) == 1:
-            cluster.scheduler.pod_created(waiting("default"))  # of one that is there already nothing is to be done
+            cluster.scheduler.pod_created(waiting("default"))  # no effect for a namespace that has a turn
         if len(tried) == 2:
             cluster.scheduler.pod_created(waiting("new"))
         return place(manifest, *arguments, **more)

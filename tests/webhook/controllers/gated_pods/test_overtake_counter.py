@@ -75,7 +75,7 @@ def test_placed_pod_counts_once(shown: str) -> None:
     if shown == "before the count":
         index.update(before, after)
     assert passes.count(index, [UNIT]) == {"waits": 1}
-    passes.placed(before)  # its gate is opened once more, as our copy does not show that it is open
+    passes.placed(before)  # ungated twice, because the cache does not show it yet
     if shown == "after it":
         index.update(before, after)
     elif shown == "never":

@@ -34,7 +34,7 @@ class Cluster:
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.trouble: dict[str, api_errors.ClusterError] = {}  # by name: the answer to ungating the pod
-        self.takes_reasons = True  # whether it may be written on a pod why it waits
+        self.takes_reasons = True  # whether reasons can be written on pods
         self.tried: list[str] = []
         self.notes: list[str] = []
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""A share may not grow beyond what the quotas of its namespace allow to be created."""
+"""A share does not grow beyond the quotas of its namespace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quota(**hard: str) -> dict[str, Any]:
 
 
 class Listing:
-    """Stands for the API server: only what is made of its answer, and how often it is asked, is looked at here."""
+    """Stands for the API server: the tests check what follows from its answers, and how often it is asked."""
 
     def __init__(self, *documents: Mapping[str, Any], fails: bool = False) -> None:
         self.found, self.fails, self.paths = documents, fails, list[str]()
@@ -43,7 +43,7 @@ class Listing:
 
 
 def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
-    """Pods that hold 0.2 of a GPU with 8Gi each, and ask for something else."""
+    """Return pods with 0.2 of a GPU and 8Gi each that request another amount."""
     node = builders.node(gpus=1)
     pods = []
     for name, wanted in asked.items():
