@@ -184,7 +184,7 @@ def test_a_copy_in_another_cluster_goes_where_there_is_room() -> None:
     assert again.annotations[contract.NODE] == "new-1"
     assert again.pod["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "new-1"}
     assert contract.OWN_HOSTNAME not in again.annotations
-    said = 'spec.nodeSelector kubernetes.io/hostname "old-1" is gpushare\'s choice for the pod that this is a copy of'
+    said = 'spec.nodeSelector kubernetes.io/hostname "old-1" was set by gpushare in the pod that this is a copy of'
     assert any(warning.startswith(said) for warning in again.answers[0].warnings)
 
 

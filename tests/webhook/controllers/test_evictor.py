@@ -37,8 +37,8 @@ def preempting() -> dict[str, Any]:
 def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
     assert Pod.from_manifest(pinned()).is_stuck
     assert evictor.explain_unbound(Pod.from_manifest(pinned())) == (
-        "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it is evicted when the pace "
-        "allows, so that ReplicaSet trainers recreates it"
+        "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it will be evicted at a "
+        "limited rate, so that ReplicaSet trainers recreates it"
     )
     alone = Pod.from_manifest(pinned(owned=False))
     assert alone.controller is None
@@ -52,7 +52,7 @@ def test_pod_is_not_evicted_if_that_harms_its_owner(kind: str) -> None:
     stays = Pod.from_manifest(manifest)
     assert not evictor.is_recreated(stays)
     assert evictor.explain_unbound(stays).endswith(
-        f"; it is not evicted, because {kind} trainers may take that for a failure or not recreate it: delete the pod "
+        f"; it is not evicted, because {kind} trainers may count that as a failure or not recreate it: delete the pod "
         "to have it placed elsewhere"
     )
 

@@ -64,7 +64,7 @@ def test_a_node_that_was_never_written_is_closed() -> None:
     for document in (bare, {**bare, "spec": {}}, {**bare, "spec": {"cordoned": []}}):
         node = deleted_nodes.as_open(document, codec.read(document))
         assert not any(gpu.takes_shares for gpu in node.gpus)
-        assert node.gpus[0].closed.startswith("its ledger is empty")
+        assert node.gpus[0].closed.startswith("its ledger was recreated")
     document = {**bare, "spec": {"allocations": []}}
     assert deleted_nodes.as_open(document, codec.read(document)) == builders.node()
 
