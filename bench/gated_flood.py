@@ -17,16 +17,15 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Collection
 from typing import Any
 
 from gpushare import contract
+from gpushare.cluster import api_errors
 from webhook.controllers import queue
-from webhook.controllers.gated_pods import backfill, gang
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
-from webhook.placer import BREATH_SECONDS, MAX_BREATH_SECONDS
-from webhook.pods import mutation
+from webhook.metrics import Metrics
+from webhook.placer import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
@@ -75,7 +74,7 @@ def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Pod:
         },
         "status": {"phase": "Pending"},
     }  # fmt: skip
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 class Placer:
@@ -85,29 +84,28 @@ class Placer:
         self.opened: dict[str, float] = {}
         store = cluster(nodes)
         reservation = Reservation(store, policy="fragmentation")
-        self._arranger, self._index, self._seen = gang.Arranger(), PodIndex(), 0
-        self.turns = GatedPodScheduler(
-            store, reservation, backfill.Passes(), opens=self._open, still_gated=self._still_gated
-        )
+        self._index, self._seen = PodIndex(), 0
+        self.scheduler = GatedPodScheduler(self, store, reservation, self, Metrics())
 
     async def round(self, pods: list[Pod]) -> float:
         """Seconds that it took."""
         began = time.process_time()
         for pod in pods[self._seen :]:
-            self._index.pod(None, pod)
+            self._index.update(None, pod)
         self._seen = len(pods)
-        arranged = self._arranger.arrange(self._index.waiting, self._index.members)
-        await asyncio.sleep(0)
-        outcomes = await self.turns.take(self._index, arranged, now=time.time())
+        outcomes = await self.scheduler.place(self._index, now=time.time())
         queue.counts(outcomes)
         queue.longest_seconds((pod for pod, _ in outcomes), now=time.time())
         return time.process_time() - began
 
-    async def _open(self, pod: Pod, _request: object, _placed: mutation.Placed) -> None:
-        self.opened[pod.ref.uid] = time.process_time()
+    async def get(self, path: str) -> Json:
+        raise api_errors.NotFound(f"{path} is not read here", status=404)
 
-    async def _still_gated(self, pods: Collection[Pod]) -> list[str]:
-        return [pod.ref.uid for pod in pods]
+    async def patch(self, path: str, *_: object) -> None:
+        self.opened[path.rsplit("/", 1)[1]] = time.process_time()
+
+    def record(self, *_: object, **__: object) -> None:
+        """Drop an Event."""
 
 
 class Heart:
@@ -135,9 +133,9 @@ async def figures(count: int, nodes: int) -> dict[str, float]:
     under_way = asyncio.create_task(placer.round(many))
     await asyncio.sleep(0)  # it comes when a round has begun without it
     came = time.process_time()
-    placer.turns.came("late")
+    placer.scheduler.pod_created(late)
     rest = await under_way
-    breath = min(MAX_BREATH_SECONDS, max(BREATH_SECONDS, rest))
+    breath = min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, rest))
     await placer.round([*many, late])
     task.cancel()
     return {"round": alone, "delay": placer.opened["late-000000"] - came + breath, "standstill": heart.longest}

@@ -29,13 +29,13 @@ from gpushare.cluster import api_client, events
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from webhook import metrics
-from webhook.controllers import restore, unschedulable_pods
+from webhook.controllers import evictor, restore
 from webhook.controllers.allocations import due_changes
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
-from webhook.controllers.gated_pods import backfill, gang
+from webhook.controllers.gated_pods import fairness, gang
 from webhook.controllers.gated_pods.existing_allocations import AllocationHolders
-from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.controllers.resize.resize_requests import ResizeRequests
 from webhook.controllers.resize.resizer import Resizer
@@ -93,6 +93,10 @@ def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
     return nodes, pods
 
 
+def arrange(index: PodIndex) -> gang.Arranged:
+    return gang.Arranger().arrange(index.waiting, index.members)
+
+
 class Parts:
     """The parts of a round that look at pods and nodes, as the placer has them."""
 
@@ -102,9 +106,9 @@ class Parts:
         self.sightings, self.wishes, self.conflicts = (
             due_changes.FirstSeen(60.0),
             ResizeRequests(),
-            unschedulable_pods.AllocationConflict(),
+            evictor.AllocationConflicts(),
         )
-        self.arranger, self.passes, self.index = gang.Arranger(), backfill.Passes(), PodIndex()
+        self.arranger, self.passes, self.index = gang.Arranger(), fairness.OvertakeCounter(), PodIndex()
         self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.unsent: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]
@@ -112,19 +116,19 @@ class Parts:
     def tell(self) -> None:
         """As the informer does."""
         for before, after in self.unsent:
-            self.changes.pod(before, after)
-            self.index.pod(before, after)
+            self.changes.update_pod(before, after)
+            self.index.update(before, after)
         self.unsent = []
 
     def books(self) -> None:
-        self.touched = self.changes.take(self.nodes, also=self.known.unconfirmed)
+        self.touched = self.changes.collect(self.nodes, also=self.known.unconfirmed)
         self._judge(self.touched)
         there = {node.name for node in self.nodes}
-        restore.orphaned(there, self.changes.placed_beside(there))
+        restore.orphaned(there, self.changes.placed_elsewhere(there))
 
     def _judge(self, touched: Touched) -> None:
         nodes = self.sightings.timed(touched.nodes, now=0.0)
-        self.known.renew(nodes, touched.names, due_changes.judge(nodes, touched.pods, now=0.0))
+        self.known.renew(nodes, touched.names, due_changes.find(nodes, touched.pods, now=0.0))
         restore.lost(touched.nodes, touched.pods)
 
     def existing(self) -> None:
@@ -155,10 +159,10 @@ class Parts:
         return {
             "books": lambda: self._judge(self.everything),
             "wishes": lambda: ResizeRequests().find(self.nodes, self.pods),
-            "gated": lambda: gang.arrange(self.pods),
-            "passes": lambda: backfill.Passes().count(PodIndex(self.pods), ()),
+            "gated": lambda: arrange(PodIndex(self.pods)),
+            "passes": lambda: fairness.OvertakeCounter().count(PodIndex(self.pods), ()),
             "stuck": lambda: [pod for pod in self.pods if pod.is_stuck],
-            "conflicts": lambda: unschedulable_pods.AllocationConflict().renew(self.everything),
+            "conflicts": lambda: evictor.AllocationConflicts().renew(self.everything),
         }
 
 
@@ -204,22 +208,23 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> tuple[float, dic
     Of the first round, and of one in which nothing has changed: all of it and the longest piece.
     """
     api: Any = Still(nodes, pods)
-    measures = metrics.Metrics()
+    measured = metrics.Metrics()
     recorder = events.Recorder(api, controller="bench", instance="bench")
-    ledger_now = ApiStore(api, measures)
-    opening = Gates(api, ledger_now, Reservation(ledger_now, policy="pack"), recorder, measures)
-    books = AllocationController(api, ledger_now, recorder, measures)
-    resizer = Resizer(api, ledger_now, recorder, measures)
-    evictions = Evictor(api, recorder, measures)
-    placer = Placer(ledger_now, books, opening, leads=lambda: True, resizer=resizer, evictions=evictions)
+    store = ApiStore(api, measured)
+    opening = GatedPodScheduler(api, store, Reservation(store, policy="pack"), recorder, measured)
+    touched_nodes = TouchedNodes()
+    books = AllocationController(api, store, touched_nodes, recorder, measured)
+    resizer = Resizer(api, store, recorder, measured)
+    evictions = Evictor(api, recorder, measured)
+    placer = Placer(store, touched_nodes, books, opening, leads=lambda: True, resizer=resizer, evictor=evictions)
     times: dict[str, tuple[float, float]] = {}
-    running = [asyncio.create_task(ledger_now.run())]
-    await ledger_now.synced()
+    running = [asyncio.create_task(store.run())]
+    await store.synced()
     gc.collect()
     gc.freeze()
     pod = {"metadata": {"annotations": {contract.REQUEST: "0.5"}}, "spec": {"containers": [{"name": "main"}]}}
     asked = request.parse(pod)
-    waited = milliseconds(lambda: ledger_now.chooser.place(pod, asked, policy="fragmentation"))
+    waited = milliseconds(lambda: store.chooser.place(pod, asked, policy="fragmentation"))
     for when in ("first", "idle"):
         totals, pieces = [], []
         for _ in range(1 if when == "first" else REPEATS):
@@ -227,9 +232,9 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> tuple[float, dic
             beside = asyncio.create_task(slices.measure())
             await asyncio.sleep(0)
             began = time.process_time()
-            await placer.work()
-            while books.has_more:  # it does not look at all of a large cluster together
-                await placer.work()
+            await placer.reconcile()
+            while touched_nodes.has_more:  # it does not look at all of a large cluster together
+                await placer.reconcile()
             totals.append(time.process_time() - began)
             beside.cancel()
             pieces.append(slices.longest)
@@ -252,7 +257,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=32_000)
     nodes, pods = cluster(parser.parse_args().pods)
     logging.disable(logging.CRITICAL)
-    there = Parts(nodes, [Pod.of(pod) for pod in pods])
+    there = Parts(nodes, [Pod.from_manifest(pod) for pod in pods])
     pieces = there.pieces()
     for work in pieces.values():
         work()  # what is looked at for the first time

@@ -85,14 +85,14 @@ class Allocation:
     latency: bool = False
 
     @property
-    def is_hold(self) -> bool:
+    def is_backfill_reservation(self) -> bool:
         """Whether it is no share given, but what is kept free for a gated pod that has waited too long."""
-        return self.id.startswith(contract.HOLD_PREFIX)
+        return self.id.startswith(contract.BACKFILL_PREFIX)
 
     @property
     def is_unclaimed(self) -> bool:
         """Whether it is reserved for a pod that has yet to come, and ends if it does not."""
-        return self.reserved_until is not None and not self.is_hold
+        return self.reserved_until is not None and not self.is_backfill_reservation
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
 
 # What keeps a GPU's free capacity for a gated pod is an allocation too; its id begins so, which no given share's does.
 # Written by the placer; told apart by webhook, agent and plugin.
-HOLD_PREFIX: Final = "hold-"
+BACKFILL_PREFIX: Final = "hold-"
 
 # --- Identities and places in a cluster ------------------------------------------------------------------------------
 SYSTEM_NAMESPACE: Final = "gpushare-system"

@@ -35,7 +35,7 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
     """The parts of a node's GPUs; `typical_of`: the mix of requests on a GPU with so many bytes."""
     taken: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for charge in accounting.charges(node):
-        taken[charge.gpu_uuid][charge.entry.is_hold] += charge.part
+        taken[charge.gpu_uuid][charge.entry.is_backfill_reservation] += charge.part
     used = ledger.use(node)
     parts: dict[tuple[str, PartState], float] = collections.defaultdict(float)
     for gpu in node.gpus:

@@ -152,7 +152,7 @@ def swap(
 
 
 def _stay(gpu: gpu_summary.GpuSummary, cordoned: bool) -> str:
-    count = len([holder for holder in gpu.used.holders if not holder.is_hold])
+    count = len([holder for holder in gpu.used.holders if not holder.is_backfill_reservation])
     if not cordoned or not count:
         return ""
     return f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"

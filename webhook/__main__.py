@@ -1,4 +1,4 @@
-"""`python -m webhook`: settings → the process."""
+"""`python -m webhook`: parses the settings and runs the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webhook import webhook_settings as configuration
 
 
 def main() -> int:
-    """Run until told to stop; return the exit code."""
+    """Run until shutdown; return the exit code."""
     try:
         settings = configuration.parse(sys.argv[1:], os.environ)
     except configuration.UsageError as error:
@@ -19,11 +19,11 @@ def main() -> int:
     logs.configure(settings.log_level, "webhook")
 
     async def run(daemon: shutdown.Daemon) -> None:
-        # Only one is imported: each brings what the other does not need.
+        # Import only one of them: each needs packages that the other does not.
         if settings.from_file is not None:
-            from webhook import memory_process
+            from webhook import memory_cluster
 
-            await memory_process.run(settings, settings.from_file, daemon)
+            await memory_cluster.run(settings, settings.from_file, daemon)
         else:
             from webhook import cluster_process
 

@@ -1,30 +1,43 @@
-"""Admission: one pod that asks for a share → denied, placed or gated."""
+"""Admission: decides whether a pod that requests a share is denied, placed or gated.
+
+The API server calls again when a webhook after ours has changed the pod. The pod then names its reservation, and must
+not get a second one. A user who copies the ID of another allocation must not get that allocation: it has to be
+unconfirmed (no pod with it is stored), of this namespace and pod name, and exactly what this pod requests. If the pod
+now requests something else, or its node no longer takes it, the reservation is released and the pod is placed again.
+
+The second call may reach another replica, before its watch shows the reservation. So a reservation that the cache lacks
+is read from the API server. Otherwise the pod would be placed again with our own node selector as a constraint, and
+could be gated for a full node while others are free.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpushare import caps, pod
-from gpushare.allocation import Allocation, PodRef
+from gpushare import caps, contract, ledger, pod
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
+from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
-from gpushare.request import Request
+from gpushare.request import Constraints, Demand, Request
 from webhook import metrics, review
 from webhook.pods import difference, gate_reason, mutation, pod_structure, validation
-from webhook.store import ledger_store, reinvocation
-from webhook.store.reservation import Reservation, Waited
+from webhook.pods.pod_spec_view import PodSpecView
+from webhook.store import ledger_store
+from webhook.store.reservation import LedgerWait, Reservation
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admission:
-    """Answers AdmissionReviews of pods: denied with a sentence, or admitted with a patch, placed or gated."""
+    """Answers AdmissionReviews of pods."""
 
     store: ledger_store.LiveLedger
     reservation: Reservation
@@ -33,11 +46,11 @@ class Admission:
     clock: Callable[[], float] = time.perf_counter
 
     async def answer(self, request: review.AdmissionRequest) -> review.ReviewResponse:
-        """The answer; never raises, because an answer that does not come reaches the user without a reason."""
-        started, waited = self.clock(), Waited()
+        """Answer a review. Never raises: without an answer, the user would see a failure without a reason."""
+        started, waited = self.clock(), LedgerWait()
         holder = _holder(request)
         try:
-            answer = await self._judge(request, holder, waited)
+            answer = await self._review(request, holder, waited)
         except Exception:
             answer = _failed(request, holder)
         seconds = self.clock() - started
@@ -54,21 +67,24 @@ class Admission:
         )
         return answer
 
-    async def _judge(self, asked: review.AdmissionRequest, holder: PodRef, waited: Waited) -> review.ReviewResponse:
-        manifest = asked["object"]
-        if asked["operation"] != "CREATE" or asked.get("subResource"):
+    async def _review(
+        self, admission: review.AdmissionRequest, holder: PodRef, waited: LedgerWait
+    ) -> review.ReviewResponse:
+        manifest = admission["object"]
+        if admission["operation"] != "CREATE" or admission.get("subResource"):
             return review.allow("ignored")
-        too_much = caps.exceeded(manifest)
-        if too_much is not None:
-            return review.deny(422, too_much)
+        exceeded = caps.exceeded(manifest)
+        if exceeded is not None:
+            return review.deny(422, exceeded)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
-        request, missing, is_dry = validation.read(manifest), self.store.missing(), bool(asked.get("dryRun"))
+        view = PodSpecView.read(manifest)
+        request, missing, is_dry = validation.read(view), self.store.missing(), bool(admission.get("dryRun"))
         if isinstance(request, Request) and missing is None:
             uncounted = self.store.uncounted(holder.namespace, manifest, request)
             request = validation.Denial(uncounted, 403) if uncounted else request
         try:
-            own = None if missing or is_dry else await reinvocation.find(manifest, holder, self.store)
+            own = None if missing or is_dry else await find_reservation(view, holder, self.store)
         except ledger_store.UnreachableError as error:
             sentence = f"the ledger of GPUs could not be read ({error}): try again in a moment"
             return review.deny(503, sentence, outcome="unready")
@@ -79,16 +95,16 @@ class Admission:
         if missing is not None:
             return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
         if is_dry:
-            return self._plan(manifest, request, holder)
+            return self._plan(view, request, holder)
         warnings: tuple[str, ...] = ()
         if own is None:
-            warnings = validation.warnings(manifest, request)
-            wanted = mutation.as_asked(manifest, request)
+            warnings = validation.warnings(view, request)
+            wanted = mutation.as_asked(view, request)
         else:
             node, entry = own
             hostname = self.store.chooser.hostname(node.name)
-            wanted = mutation.as_asked(manifest, request, pinned_to=hostname)
-            if self._holds_still(wanted, request, node, entry):
+            wanted = mutation.as_asked(view, request, pinned_to=hostname)
+            if self._still_fits(wanted, request, node, entry):
                 kept = mutation.Placed(entry.id, node.name, hostname, entry.shares)
                 return _answer(manifest, wanted, request, kept, (), outcome="kept")
             await self.reservation.release(node.name, entry.id)
@@ -96,31 +112,31 @@ class Admission:
         outcome = held_back or await self.reservation.reserve(wanted, request, holder, waited)
         return _answer(manifest, wanted, request, outcome, warnings)
 
-    def _plan(self, manifest: PodJson, request: Request, holder: PodRef) -> review.ReviewResponse:
-        """The answer of a dry run, which writes nothing.
+    def _plan(self, view: PodSpecView, request: Request, holder: PodRef) -> review.ReviewResponse:
+        """Answer a dry run, which writes nothing.
 
-        Without warnings: when it comes again, no reservation tells our own annotations from forged ones.
+        Without warnings: a reinvoked dry run has no reservation that proves our own annotations genuine.
         """
-        wanted = mutation.as_asked(manifest, request)
+        wanted = mutation.as_asked(view, request)
         held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
         outcome = held_back or self.reservation.plan(wanted, request)
-        return _answer(manifest, wanted, request, outcome, (), outcome="planned")
+        return _answer(view.manifest, wanted, request, outcome, (), outcome="planned")
 
-    def _holds_still(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
-        """Whether the pod, which another webhook has changed, may have what it was given, and can run there."""
-        if gate_reason.reason(wanted, request) or not reinvocation.is_as_asked(entry, request, node):
+    def _still_fits(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
+        """Whether a pod that another webhook has changed can keep its reservation and run on its node."""
+        if gate_reason.reason(wanted, request) or not matches_request(entry, request, node):
             return False
-        self.store.expect(wanted, node.name, entry.id)  # as it is now, so that it is not in its own way
-        return self.store.chooser.unfit(wanted)(node.name) is None
+        self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
+        return self.store.chooser.node_filter(wanted)(node.name) is None
 
 
 def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewResponse:
-    """The answer after an exception: it is the pod's fault, or ours."""
+    """Answer after an exception, which either an invalid pod or a defect of ours has caused."""
     wrong = pod_structure.wrong(request["object"])
     if wrong is not None:
         return review.deny(400, wrong)
-    logger.exception("Failed to judge a pod", extra={"pod": _shown(holder), "review": request["uid"]})
-    return review.deny(500, "gpushare failed to judge this pod; its webhook's log has the cause", outcome="error")
+    logger.exception("Failed to review a pod", extra={"pod": _shown(holder), "review": request["uid"]})
+    return review.deny(500, "gpushare failed on this pod; see the webhook's log for the cause", outcome="error")
 
 
 def _answer(
@@ -134,7 +150,7 @@ def _answer(
 ) -> review.ReviewResponse:
     patch = difference.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
     if isinstance(outcome_of, Refusal):
-        # Of this cause, the placer places the pod within a second once it is stored: nothing to warn about.
+        # No warning for this cause: the placer places the pod within a second once it is stored.
         waits = () if outcome_of.cause is Cause.UNCLAIMED else (f"waits for a GPU: {outcome_of.reason}",)
         return review.ReviewResponse(
             outcome or "gated",
@@ -156,3 +172,53 @@ def _holder(request: review.AdmissionRequest) -> PodRef:
     known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
     namespace = str(request.get("namespace") or known.get("namespace") or "default")
     return PodRef(namespace, str(known.get("name") or ""))
+
+
+async def find_reservation(
+    view: PodSpecView, holder: PodRef, store: ledger_store.LiveLedger
+) -> tuple[GpuNode, Allocation] | None:
+    """Return the reservation that this pod already has, with its node, or None.
+
+    Raises UnreachableError if the cache lacks it and the API server does not answer.
+    """
+    allocation_id, name = view.annotations.get(contract.ALLOCATION), view.annotations.get(contract.NODE)
+    if not allocation_id or not name:
+        return None
+    for is_fresh in (False, True):
+        if is_fresh:
+            await store.refresh(name)
+        node_view = store.view(name)
+        if node_view is None:
+            continue
+        for entry in node_view.node.allocations:
+            if entry.id == allocation_id and is_own_reservation(entry, holder):
+                return node_view.node, entry
+    return None
+
+
+def is_own_reservation(entry: Allocation, holder: PodRef) -> bool:
+    """Whether this unconfirmed reservation was made for this very pod, whose UID is unknown before it is stored."""
+    return entry.reserved_until is not None and entry.pod == holder
+
+
+def matches_request(entry: Allocation, request: Request, node: GpuNode) -> bool:
+    """Whether the reservation is exactly what the pod requests now, on GPUs that fit."""
+    constraints = request.constraints
+    return (
+        entry.labels == constraints.labels
+        and entry.latency == request.latency
+        and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}
+        and all(_fulfils(entry.shares, demand, constraints, node.gpu_by_uuid()) for demand in request.demands)
+    )
+
+
+def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constraints, gpus: Mapping[str, Gpu]) -> bool:
+    mine = [share for share in shares if share.containers == demand.containers]
+    own = [gpus[uuid] for share in mine for uuid in share.gpu_uuids if uuid in gpus]
+    return (
+        len({gpu.uuid for gpu in own}) == demand.gpus
+        and mine == [demand.on(own)]
+        and all(
+            filters.reject(filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints)) is None for gpu in own
+        )
+    )

@@ -1,6 +1,6 @@
-"""Bounds: how long and how much a request may be. Anybody who reaches our port may connect; we are one process.
+"""Bounds: limits the size and duration of requests, because any client in the cluster can connect to our port.
 
-What is in hand of all requests together is bounded too: whoever comes while it is full waits.
+The bytes of all in-flight requests together are limited too; requests beyond that wait.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Final
 
 from aiohttp import web
 
-LARGEST_BYTES: Final = 4 << 20  # the API server takes requests up to 3 MiB; in a review of a CREATE there is one object
-PASSED_BYTES: Final = 16 << 20  # read and kept nowhere, of a body that is too large
-MAX_BYTES: Final = 64 << 20  # in hand, of all requests together
+LARGEST_BYTES: Final = 4 << 20  # the API server takes requests up to 3 MiB; a review of a CREATE carries one object
+PASSED_BYTES: Final = 16 << 20  # of a body that is too large, read and dropped
+MAX_BYTES: Final = 64 << 20  # in flight, of all requests together
 MAX_PARTS: Final = 400_000  # commas and brackets of a body
-PART_BYTES: Final = 100  # that each of them may come to in memory
-# Connections that are served at a time. Each may take a third of a MiB before its request is whole.
+PART_BYTES: Final = 100  # memory that each of them may take once parsed
+# Connections that are served at a time. Each may take a third of a MiB before its request is complete.
 MAX_CONNECTIONS: Final = 512
-MAX_OF_ADDRESS: Final = 256  # an API server has 200 mutating requests in hand by default
+MAX_OF_ADDRESS: Final = 256  # an API server has 200 mutating requests in flight by default
 MAX_WAITING: Final = 1024
-# A review's time at the API server. A shorter bound would end, on a busy machine, what it still waits for.
+# As long as a review may take at the API server. On a busy machine, a shorter timeout would end live requests.
 HANDSHAKE_SECONDS: Final = 10.0
 HEADERS_SECONDS: Final = 10.0
-# The time that it waits for its turn among it. Who waits for others to be done has some of its own left then.
+# Includes the wait for a slot, and leaves a request that waited some time for its own work.
 BODY_SECONDS: Final = 8.0
 _AT_ONCE: Final = 1 << 16
 
 
 class TooMuchError(Exception):
-    """More than there may be (status 413), or not in time (408); the message says which."""
+    """A request that is too large (status 413) or too slow (408); the message says which."""
 
     def __init__(self, message: str, status: int = 413) -> None:
         super().__init__(message)
@@ -40,15 +40,15 @@ class TooMuchError(Exception):
 
 
 class LogRation:
-    """One line a second at most, for what any client can cause."""
+    """Limits log lines that any client can cause to one per second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._next = -math.inf
         self._unsaid = 0
 
-    def take(self) -> int | None:
-        """Return how many lines were left out since the last one; None if this one is left out, too."""
+    def allow(self) -> int | None:
+        """Return how many lines were dropped since the last one; None if this one is dropped too."""
         now = self._clock()
         if now < self._next:
             self._unsaid += 1
@@ -57,23 +57,22 @@ class LogRation:
         return unsaid
 
 
-class InHand:
-    """Bodies of requests, and what they are read into, until they are answered."""
+class InFlightLimiter:
+    """Limits the bytes of request bodies, and of what they are parsed into, until they are answered."""
 
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
-        self._left = most_bytes
-        self._most = most_bytes
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._left = max_bytes
+        self._max = max_bytes
         self._changed = asyncio.Condition()
 
     @property
-    def taken_bytes(self) -> int:
-        """How many bytes of bodies are in memory now."""
-        return self._most - self._left
+    def in_flight_bytes(self) -> int:
+        return self._max - self._left
 
     @contextlib.asynccontextmanager
     async def body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """The body of a request. Raises TooMuchError."""
-        taken = 0
+        """Read the body of a request. Raises TooMuchError."""
+        reserved = 0
         content = bytearray()
         try:
             try:
@@ -83,30 +82,30 @@ class InHand:
                             content.clear()
                             await _pass_over(request)
                             raise TooMuchError(f"the body is larger than {LARGEST_BYTES >> 20} MiB")
-                        await self._take(len(chunk))
-                        taken += len(chunk)
+                        await self._reserve(len(chunk))
+                        reserved += len(chunk)
                         content += chunk
                     parts = sum(content.count(mark) for mark in (b",", b"[", b"{"))
                     if parts > MAX_PARTS:
                         raise TooMuchError(f"the body has more than {MAX_PARTS} commas and brackets")
-                    await self._take(parts * PART_BYTES)
-                    taken += parts * PART_BYTES
+                    await self._reserve(parts * PART_BYTES)
+                    reserved += parts * PART_BYTES
             except TimeoutError:
                 raise TooMuchError(f"the body was not read in {BODY_SECONDS:g} s", 408) from None
             yield bytes(content)
         finally:
-            self._left += taken
+            self._left += reserved
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _take(self, count: int) -> None:
+    async def _reserve(self, count: int) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self._left >= count)
             self._left -= count
 
 
 async def _pass_over(request: web.Request) -> None:
-    """Read what else there is, up to a bound: whoever still sends while we close never reads our answer."""
+    """Read the rest of the body, up to a limit: a client that still sends while we close never reads our answer."""
     passed = 0
     while passed < PASSED_BYTES and (chunk := await request.content.read(_AT_ONCE)):
         passed += len(chunk)

@@ -1,9 +1,10 @@
-"""How many connections are served at a time, of all addresses together and of each.
+"""Connection slots: limits how many connections are served at a time, in total and per address.
 
-Anything in the cluster may connect, and each connection takes memory before it has sent a byte. A connection beyond
-the bounds waits without TLS buffers. It gets the slot of one that ends: idle connections are ended for it, and answers
-end theirs while others wait. An API server sends again what is lost that way (`connections.SEND_AGAIN`). Of those that
-wait, the next is one whose address is served least, so that no address keeps another out.
+Any pod in the cluster can connect, and each connection takes memory before it sends a byte. Connections beyond the
+limits wait, without TLS buffers, for the slot of a connection that ends. To free slots, idle connections are closed,
+and answers close their connection while others wait. An API server retries a review that is lost that way
+(`connections.SEND_AGAIN`). The next waiting connection is one whose address has the fewest slots, so that no address
+starves another.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from typing import Final
 
 from webhook import bounds, connections
 
-# Python's own buffer, 256 KiB for each connection, is filled with zeros before the first byte has come.
+# Python's default buffer takes 256 KiB per connection, filled with zeros before the first byte arrives.
 TLS_BUFFER_BYTES: Final = 1 << 15
 READ_AHEAD_BYTES: Final = 1 << 15
 NEARLY_FULL: Final = 0.75
-LOOK_SECONDS: Final = 0.25
+RETRY_SECONDS: Final = 0.25
 MAX_ENDED_AT_ONCE: Final = 32
 
 
 class ConnectionSlots:
-    """The connections that are served, and those that wait for a slot, in order."""
+    """The connections that are served, and those that wait for a slot, in order of arrival."""
 
     def __init__(self) -> None:
         self._served: dict[TlsConnection, str] = {}
         self._waiting: dict[TlsConnection, str] = {}
-        self._looks_again: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._served)
@@ -41,11 +42,11 @@ class ConnectionSlots:
         return bool(self._waiting)
 
     def arrive(self, connection: TlsConnection) -> None:
-        """Serve a connection, have it wait, or refuse it."""
+        """Serve a new connection, queue it, or refuse it."""
         address = connection.address
         if self._has_room(address):
             self._serve(connection)
-            # Ending one takes its client's time, so it begins before there is no room any more.
+            # Closing a connection depends on its client, so begin before all slots are used.
             if self._has_most(address, NEARLY_FULL) or len(self._served) >= NEARLY_FULL * bounds.MAX_CONNECTIONS:
                 self._end_an_idle_one(address)
             return
@@ -54,7 +55,7 @@ class ConnectionSlots:
             connection.refuse()
             return
         self._waiting[connection] = address
-        if self._looks_again is None:
+        if self._retry is None:
             self._make_room()
 
     def leave(self, connection: TlsConnection) -> None:
@@ -70,13 +71,13 @@ class ConnectionSlots:
             self._serve(following)
 
     def _make_room(self) -> None:
-        """End idle connections for those that wait, as long as there are any."""
+        """Close idle connections in favor of waiting ones, and repeat while any wait."""
         ending = sum(connection.timed.is_ending for connection in self._served)
         count = max(0, min(MAX_ENDED_AT_ONCE, len(self._waiting) - ending))
         for address in list(self._waiting.values())[:count]:
             self._end_an_idle_one(address)
         again = asyncio.get_running_loop().call_later
-        self._looks_again = again(LOOK_SECONDS, self._make_room) if self._waiting else None
+        self._retry = again(RETRY_SECONDS, self._make_room) if self._waiting else None
 
     def _serve(self, connection: TlsConnection) -> None:
         self._served[connection] = connection.address
@@ -89,7 +90,7 @@ class ConnectionSlots:
         return sum(other == address for other in self._served.values()) >= part * bounds.MAX_OF_ADDRESS
 
     def _end_an_idle_one(self, address: str) -> None:
-        """End the connection that has been idle for longest, of this address if it has nearly all that it may have."""
+        """Close the longest idle connection, of the same address if that one is near its limit."""
         same = self._has_most(address, NEARLY_FULL)
         idle = [
             (served.timed.idle_since, place, served)
@@ -101,7 +102,7 @@ class ConnectionSlots:
 
 
 class TlsConnection(sslproto.SSLProtocol):
-    """A connection, from its first moment: TLS begins once it has a slot. As asyncio makes it, with smaller buffers."""
+    """A connection whose TLS handshake begins once it has a slot; like asyncio's, with smaller buffers."""
 
     max_size = TLS_BUFFER_BYTES
 
@@ -123,9 +124,8 @@ class TlsConnection(sslproto.SSLProtocol):
         self._gives_up: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio.Protocol: a client has connected."""
         if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
+            raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
         self._socket = transport
         self.address = str((transport.get_extra_info("peername") or ("",))[0])
         transport.pause_reading()
@@ -133,7 +133,7 @@ class TlsConnection(sslproto.SSLProtocol):
         self._slots.arrive(self)
 
     def begin(self) -> None:
-        """Begin the handshake: it has a slot."""
+        """Begin the handshake."""
         if self._gives_up is not None:
             self._gives_up.cancel()
         if self._socket is not None:
@@ -141,12 +141,12 @@ class TlsConnection(sslproto.SSLProtocol):
             self._socket.resume_reading()
 
     def refuse(self) -> None:
-        """Close it before it has begun."""
+        """Close the connection before its handshake."""
         if self._socket is not None:
             self._socket.abort()
 
     def connection_lost(self, error: BaseException | None) -> None:
-        """As asyncio.Protocol: it has ended, whether or not it had begun."""
+        """End the connection, whether or not its handshake has begun."""
         if self._gives_up is not None:
             self._gives_up.cancel()
         self.timed.gone()

@@ -1,9 +1,9 @@
-"""The server's connections: how long each may take for a request, and how an idle one is ended without losing a review.
+"""Connections: limits how long each may take for a request, and closes idle ones without losing a review.
 
-A connection that has begun a request has to end it in time. One that is idle may stay for longer than an API server
-keeps it. Ending an idle connection earlier could lose a review that is on its way on it, and the API server sends no
-review again that got lost. So the last word on an idle connection is an answer, to a review that may be on its way; and
-the other side closes it, or it is closed soon after.
+A connection that has begun a request must complete it in time. An idle one may stay longer than an API server keeps it.
+Closing an idle connection could lose a review that is in flight, which the API server would not retry. So an idle
+connection is closed with an answer, which applies to a review that may be in flight. Then the client closes it, or we
+do soon after.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from aiohttp import web
 
 from webhook import bounds
 
-# kube-apiserver sends a review again, as long as it has time, that was answered by 429 or 5xx and `Retry-After`
-# (client-go, rest/with_retry.go). Where no review is on its way, it closes the connection and logs an unsolicited
-# response (net/http, transport.go). Were the socket closed here, the rest of a review that is on its way would be
-# answered by a reset, which the API server may see first.
+# kube-apiserver retries a review, as long as it has time, that was answered with 429 or 5xx and `Retry-After`
+# (client-go, rest/with_retry.go). If no review is in flight, it closes the connection and logs an unsolicited response
+# (net/http, transport.go). If we closed the socket here, the rest of a review in flight would be answered by a reset,
+# which the API server may see first.
 SEND_AGAIN: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 0\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 )
-IDLE_SECONDS: Final = 120.0  # the API server closes a connection that it has not used for 90 s
-FRESH_SECONDS: Final = 5.0  # an API server that connects sends its first review at once, and never sends that one again
-DISMISS_SECONDS: Final = 2.0  # for the other sides to read it, and to end what they have begun
-LOOK_SECONDS: Final = 0.02
+IDLE_SECONDS: Final = 120.0  # the API server closes connections that are unused for 90 s
+FRESH_SECONDS: Final = 5.0  # an API server sends its first review at once, and never retries that one
+DISMISS_SECONDS: Final = 2.0  # for clients to read it, and to complete requests
+POLL_SECONDS: Final = 0.02
 
 
 class Timed(asyncio.Protocol):
-    """Passes everything on to aiohttp's protocol, and ends a connection whose request is never whole."""
+    """Forwards to aiohttp's protocol, and closes a connection whose request is not complete in time."""
 
     def __init__(self, inner: asyncio.Protocol, watch: ConnectionWatch) -> None:
         self.inner = inner
@@ -46,7 +46,7 @@ class Timed(asyncio.Protocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When its last answer was given, or it was made, by the loop's clock; None if a review may be on its way."""
+        """Time of its last answer, or of its start, by the loop's clock; None if a review may be in flight."""
         if self._transport is None or self.is_ending or self._is_asked or self._ends is not None:
             return None
         is_fresh = not self.is_used and asyncio.get_running_loop().time() < self._idle_since + FRESH_SECONDS
@@ -54,11 +54,11 @@ class Timed(asyncio.Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has had its last word."""
+        """Whether its last answer was sent."""
         return self._is_dismissed or (self._transport is not None and self._transport.is_closing())
 
     def asked(self, *, is_asked: bool) -> None:
-        """A request has come whole, as far as its headers; or it was answered."""
+        """Record that the headers of a request are complete, or that it was answered."""
         self._is_asked = is_asked
         self.is_used = True
         self._forget()
@@ -66,7 +66,7 @@ class Timed(asyncio.Protocol):
             self._begin_idling()
 
     def dismiss(self) -> None:
-        """Have the other side end the connection if it is idle: a review that is on its way on it is sent again."""
+        """Ask the client to close an idle connection and retry any review in flight."""
         is_busy = self._is_asked or self._ends is not None
         if self._transport is None or is_busy or self._is_dismissed or self._transport.is_closing():
             return
@@ -74,26 +74,24 @@ class Timed(asyncio.Protocol):
         self._transport.write(SEND_AGAIN)
 
     def end(self) -> None:
-        """End the connection if it is idle, by `SEND_AGAIN` first."""
+        """Close an idle connection, after `SEND_AGAIN`."""
         if self._transport is not None and self.idle_since is not None:
             self.dismiss()
             asyncio.get_running_loop().call_later(DISMISS_SECONDS, self._transport.abort)
 
     def gone(self) -> None:
-        """Its socket is closed, also before its handshake was done."""
+        """Record that its socket is closed, maybe before its handshake."""
         self._watch.gone(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio.Protocol: its handshake is done."""
         if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
+            raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
         self._transport = transport
         self.inner.connection_made(transport)
         self._watch.made(self)
         self._begin_idling()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio.Protocol: a part of a request has come."""
         if self._is_dismissed:
             return  # it was answered already
         if not self._is_asked and self._ends is None and self._transport is not None:
@@ -101,19 +99,15 @@ class Timed(asyncio.Protocol):
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """The other side sends no more."""
         return self.inner.eof_received()
 
     def pause_writing(self) -> None:
-        """The other side does not read."""
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """As asyncio.Protocol: the client reads again."""
         self.inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """As asyncio.Protocol: the connection ended."""
         self._forget()
         self._watch.lost(self)
         self.inner.connection_lost(error)
@@ -131,7 +125,7 @@ class Timed(asyncio.Protocol):
 
 
 class ConnectionWatch:
-    """Watches over all connections of a server. Its length is how many there are, without those in their handshake."""
+    """All connections of a server; the length counts those whose handshake is done."""
 
     def __init__(self, seconds: float = bounds.HEADERS_SECONDS, idle_seconds: float = IDLE_SECONDS) -> None:
         self.seconds = seconds
@@ -143,7 +137,7 @@ class ConnectionWatch:
         return len(self._known)
 
     def over(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], Timed]:
-        """What makes a protocol, made to keep time. The handshake that is to come is waited for until `gone`."""
+        """Wrap a protocol factory, so that its connections are timed."""
 
         def timed() -> Timed:
             connection = Timed(make(), self)
@@ -153,23 +147,22 @@ class ConnectionWatch:
         return timed
 
     def gone(self, connection: Timed) -> None:
-        """The socket of a connection is closed."""
+        """Record that a connection's socket is closed."""
         self._handshakes.discard(connection)
 
     def made(self, connection: Timed) -> None:
-        """The handshake of a connection is done."""
+        """Record that a connection's handshake is done."""
         self._handshakes.discard(connection)
         self._known[connection.inner] = connection
 
     def lost(self, connection: Timed) -> None:
-        """A connection is no more."""
         self._known.pop(connection.inner, None)
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """While a request is worked on, its connection may be silent."""
+        """Suspend a connection's timeouts while its request is processed."""
         connection = self._known.get(request.protocol)
         if connection is None:
             return await handler(request)
@@ -180,17 +173,17 @@ class ConnectionWatch:
             connection.asked(is_asked=False)
 
     async def dismiss(self) -> int:
-        """End the connections, the idle ones by `SEND_AGAIN`, the others by their answers; return how many are left.
+        """Close all connections, idle ones by `SEND_AGAIN`, others by their answers; return how many are left.
 
-        Nobody sends again the first review of a connection, which may be lost when the answer is there before it. So
-        who has not asked yet is waited for, and dismissed at the end. Takes `DISMISS_SECONDS` at most.
+        An API server does not retry the first review of a connection, which is lost if the answer arrives before it. So
+        connections without a review are dismissed last. Takes at most `DISMISS_SECONDS`.
         """
         for connection in self._known.values():
             if connection.is_used:
                 connection.dismiss()
         ends = time.monotonic() + DISMISS_SECONDS
         while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         for connection in self._known.values():
             connection.dismiss()
         return len(self._known)

@@ -1,4 +1,4 @@
-"""The event loop is the webhook's too: whoever has much to do lets reviews be answered in between."""
+"""Yields the event loop during long work, because it also answers reviews."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _rested: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float]] = we
 
 
 async def let_others_run() -> None:
-    """Between two pieces of work: let others have the event loop, and rest if the last rest is `WORK_SECONDS` ago.
+    """Yield to other tasks, and sleep if the last sleep is `WORK_SECONDS` ago.
 
-    An answer takes several rounds of the event loop: to accept, to read, to write. `asyncio.sleep(0)` gives others one
-    round only, so that an answer would wait for several pieces of work, one after the other.
+    An answer takes several rounds of the event loop: accept, read, write. `asyncio.sleep(0)` yields for one round only,
+    so an answer would wait for several pieces of work.
     """
     loop = asyncio.get_running_loop()
     if loop.time() - _rested.get(loop, -math.inf) < WORK_SECONDS:

@@ -1,72 +1,85 @@
-"""A cluster in memory: what an API server would do around an admission, and the result in a file.
+"""A cluster in memory: admits pods as an API server would, runs the placer's scheduler, and writes the result to a
+file.
 
-Pods that are admitted get the name, uid and creation time that a real one would have got; a placed one is confirmed at
-once, and one that is deleted gives its share back. After each review the gated ones have their turn and the whole state
-is written to a file that `kubectl gpushare --from FILE` reads.
+Admitted pods get a name, UID and creation time. A placed pod is confirmed at once, and a deleted one releases its
+share. After each review the gated pods get a turn, and the whole state is written to a file for `kubectl gpushare
+--from FILE`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
+import functools
 import json
+import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jsonpatch
 
-from gpushare import contract, errors, ledger, pod, yaml_documents
+from gpushare import codec, contract, errors, ledger, pod, resizing, yaml_documents
 from gpushare.allocation import PodRef
-from gpushare.gpunode import GpuNode
+from gpushare.cluster import api_client, api_errors
+from gpushare.cluster import object_store as objects
+from gpushare.daemon import probes, shutdown
+from gpushare.gpunode import GpuNode, Resize
 from gpushare.nodefilters import volumes
 from gpushare.pod import PodJson
 from gpushare.request import Request
-from webhook import memory_resizing, review
+from webhook import review, server
 from webhook.admission import Admission
+from webhook.certificates import issuing
+from webhook.certificates.rotation import RotationStep
+from webhook.certificates.tls import Tls
 from webhook.controllers import queue
-from webhook.controllers.gated_pods import backfill, gang
+from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS, OvertakeLimits
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.resize import resize_requests
+from webhook.controllers.resize.resize_requests import ResizeRequest
 from webhook.metrics import Metrics
-from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
+from webhook.webhook_settings import WebhookSettings
 
-_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: they spell nothing
+logger = logging.getLogger(__name__)
+
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # of generated names, as in Kubernetes: no vowels
 
 
 class UnreadableError(ValueError):
-    """The file is no cluster; the message says why."""
+    """The file does not describe a cluster; the message says why."""
 
 
 class MemoryCluster:
-    """Admits reviews and keeps what becomes of them; `state`: where to write it, or None.
+    """Pods and the ledger in memory; `state`: the file to write, or None.
 
-    After each review gated pods have their turn, by the placer's own code: their gates are opened where there is room
-    now, and their reasons brought up to date. A review of a DELETE takes its pod away; one of an UPDATE may resize it.
+    A review of a DELETE removes its pod; one of an UPDATE may resize it.
     """
 
     def __init__(
         self,
-        ledger_now: MemoryStore,
+        store: MemoryStore,
         admission: Admission,
         reservation: Reservation,
-        measures: Metrics,
+        metrics: Metrics,
         pods: Iterable[Any],
         state: Path | None,
         *,
         clock: Callable[[], float] = time.time,
-        bound: backfill.Bound = backfill.DEFAULT,
+        limits: OvertakeLimits = DEFAULT_LIMITS,
     ) -> None:
-        self._store = ledger_now
+        self._store = store
         self._admission = admission
-        self._metrics = measures
+        self._metrics = metrics
         self._pods: dict[tuple[str, str], PodJson] = {}
         self._read: dict[tuple[str, str], Pod] = {}
         self._index = PodIndex()
@@ -74,14 +87,12 @@ class MemoryCluster:
             self._put(pod.namespaced_name(manifest), manifest)
         self._state = state
         self._clock = clock
-        self._turns = GatedPodScheduler(
-            ledger_now, reservation, backfill.Passes(), opens=self._open, still_gated=self._still_gated, bound=bound
-        )
+        self._scheduler = GatedPodScheduler(self, store, reservation, self, metrics, limits=limits, wall_clock=clock)
         self._one_at_a_time = asyncio.Lock()
         self.save()
 
     async def admit(self, request: review.AdmissionRequest) -> review.ReviewResponse:
-        """Answer a review, and do what an API server would then do with the pod."""
+        """Answer a review, then do with the pod what an API server would do."""
         answer = await self._admission.answer(request)
         if not answer.allowed or request.get("dryRun") or request.get("subResource"):
             return answer
@@ -95,28 +106,28 @@ class MemoryCluster:
         elif request["operation"] == "DELETE":
             self._delete(name)
         elif contract.ALLOCATION in pod.annotations_of(known):
-            self._keep(memory_resizing.asking(known, request["object"]))
+            self._update(_apply_update(known, request["object"]))
         else:
             return answer
         await self.place()
         return answer
 
     async def place(self) -> None:
-        """Give the gated pods their turn, and write the state."""
+        """Place gated pods, and write the state."""
         async with self._one_at_a_time:
-            for changed in memory_resizing.resize(self._store, list(self._pods.values())):
-                self._keep(changed)
-            still_gated = await self._turns.take(self._index, gang.arrange(self._read.values()), now=self._clock())
+            for changed in _resize(self._store, list(self._pods.values())):
+                self._update(changed)
+            still_gated = await self._scheduler.place(self._index, now=self._clock())
             for waiting, refusal in still_gated:
                 if (manifest := self._known(waiting)) is not None:
                     annotations = {**pod.annotations_of(manifest), contract.REASON: refusal.reason}
-                    self._keep({**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}})
+                    self._update({**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}})
             longest = queue.longest_seconds((gated for gated, _ in still_gated), now=self._clock())
             self._metrics.waiting(queue.counts(still_gated), longest_seconds=longest)
             self.save()
 
     def save(self) -> None:
-        """Write the state, whole or not at all."""
+        """Write the state atomically."""
         if self._state is None:
             return
         state = {"apiVersion": "v1", "kind": "List", "items": [*self._store.documents(), *self._pods.values()]}
@@ -138,7 +149,7 @@ class MemoryCluster:
         if gone is None:
             return
         self._put(name, None)
-        self._store.leave(name)
+        self._store.pod_deleted(name)
         asked = {read.ref.uid: read.request for read in self._gated() if isinstance(read.request, Request)}
 
         def change(node: GpuNode) -> GpuNode:
@@ -149,38 +160,59 @@ class MemoryCluster:
             if change(node) is not node:
                 self._store.change(node.name, change)
 
-    async def _open(self, gated: Pod, request: Request, placed: mutation.Placed) -> None:
-        known = self._known(gated)
-        if known is not None and self._keep(mutation.open_gate(known, request, placed)):
-            self._metrics.placed()
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return a pod, as `PodClient`."""
+        return dict(self._at(path))
 
-    async def _still_gated(self, pods: Collection[Pod]) -> list[str]:
-        waiting = {read.ref.uid for read in self._gated()}
-        return [read.ref.uid for read in pods if read.ref.uid in waiting]
+    async def patch(
+        self,
+        path: str,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        content_type: str = api_client.MERGE_PATCH,
+    ) -> None:
+        """Apply a JSON patch to a pod, as `PodClient`."""
+        if content_type != api_client.JSON_PATCH:
+            raise ValueError(f"a cluster in memory applies no patch of type {content_type}")
+        known: Any = self._at(path)
+        operations: Any = body
+        try:
+            changed = jsonpatch.apply_patch(known, operations)
+        except jsonpatch.JsonPatchException as error:
+            raise api_errors.Invalid(str(error), status=422) from error
+        self._update(changed)
+
+    def record(self, *_: Any, **__: Any) -> None:
+        """Drop an Event, as `EventRecorder`."""
+
+    def _at(self, path: str) -> PodJson:
+        *_, namespace, _, name = path.split("/")
+        known = self._pods.get((namespace, name))
+        if known is None:
+            raise api_errors.NotFound(f"there is no pod {namespace}/{name}", status=404)
+        return known
 
     def _gated(self) -> list[Pod]:
         return [read for read in self._read.values() if read.is_gated]
 
     def _known(self, read: Pod) -> PodJson | None:
-        """The pod as it is stored now, if it is there still."""
+        """Return the pod as it is stored now, or None if it is gone."""
         known = self._pods.get((read.ref.namespace, read.ref.name))
         return known if known is not None and pod.uid(known) == read.ref.uid else None
 
-    def _keep(self, manifest: PodJson) -> bool:
-        """Store a pod's next version, if it is still there."""
+    def _update(self, manifest: PodJson) -> None:
+        """Store a pod's next version; no-op if the pod is gone."""
         name = pod.namespaced_name(manifest)
         known = self._pods.get(name)
         if known is None or pod.uid(known) != pod.uid(manifest):
-            return False
+            return
         self._put(name, manifest)
-        return True
 
     def _put(self, name: tuple[str, str], manifest: PodJson | None) -> None:
-        before, after = self._read.get(name), Pod.of(manifest) if manifest is not None else None
+        before, after = self._read.get(name), Pod.from_manifest(manifest) if manifest is not None else None
         if before is not None and after is not None and before.ref.uid != after.ref.uid:
-            self._index.pod(before, None)
+            self._index.update(before, None)
             before = None
-        self._index.pod(before, after)
+        self._index.update(before, after)
         if manifest is None or after is None:
             del self._pods[name], self._read[name]
         else:
@@ -188,7 +220,7 @@ class MemoryCluster:
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
-    """The GPUNodes (Nodes, claims, volumes …) and the pods in a YAML or JSON file. Raises UnreadableError."""
+    """Read GPUNodes, Nodes, storage and pods from a YAML or JSON file. Raises UnreadableError."""
     try:
         documents = list(yaml_documents.read(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, errors.CodecError) as error:
@@ -200,12 +232,12 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
         kind = item.get("kind") if isinstance(item, dict) else None
         if kind not in kinds:
             raise UnreadableError(
-                f"{path} has an object of kind {kind!r}: write GPUNode, Node and Pod objects, or a List; "
-                f"{', '.join(volumes.KINDS)} as well"
+                f"{path} has an object of kind {kind!r}: write GPUNode, Node, Pod, "
+                f"{', '.join(volumes.KINDS)} objects, or a List"
             )
         kinds[kind].append(item)
     if not kinds[contract.GPUNODE_KIND]:
-        raise UnreadableError(f"{path} has no GPUNode: without one there is no GPU to give")
+        raise UnreadableError(f"{path} has no GPUNode: add one, with its GPUs in status.gpus")
     try:
         storage = [item for kind in volumes.KINDS for item in kinds[kind]]
         return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"], storage), kinds["Pod"]
@@ -232,3 +264,100 @@ def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[
         "creationTimestamp": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}",
     }
     return {"apiVersion": "v1", "kind": "Pod", **manifest, "metadata": metadata, "status": {"phase": "Pending"}}
+
+
+async def run(settings: WebhookSettings, source: Path, daemon: shutdown.Daemon) -> None:
+    """Serve reviews until shutdown."""
+    metrics = Metrics()
+    store, pods = read(source)
+    reservation = Reservation(store, policy=settings.policy, on_conflict=metrics.conflicted)
+    cluster = MemoryCluster(
+        store,
+        Admission(store, reservation, metrics),
+        reservation,
+        metrics,
+        pods,
+        settings.state,
+        limits=dataclasses.replace(DEFAULT_LIMITS, patience_seconds=settings.patience_seconds),
+    )
+    await cluster.place()
+    tls = Tls(settings.certificate_directory, settings.client_ca_file)
+    tls.load(issuing.apply_step(RotationStep.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
+    async with (
+        server.serve(cluster.admit, tls.context, host=settings.host, port=settings.port) as port,
+        probes.serve({}, metrics.registry, host=settings.probe_host, port=settings.probe_port) as probe_port,
+    ):
+        logger.info(
+            "Serving a cluster in memory",
+            extra={
+                "port": port,
+                "probe_port": probe_port,
+                "from": str(source),
+                "gpunodes": len(list(store.views())),
+            },
+        )
+        if settings.port_file is not None:
+            settings.port_file.write_text(f"{port}\n")
+        await daemon.stopping.wait()
+
+
+def _apply_update(known: PodJson, update: PodJson) -> PodJson:
+    """Return a placed pod with the resizable annotations of an update; the rest stays as it is."""
+    kept = {key: value for key, value in pod.annotations_of(known).items() if not _is_resizable(key)}
+    asked = {key: value for key, value in pod.annotations_of(update).items() if _is_resizable(key)}
+    return _with_annotations(known, {**kept, **asked})
+
+
+def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
+    """Give each resize request a step; return the pods whose annotations change."""
+    nodes = list(store.stored())
+    stored = [Pod.from_manifest(manifest) for manifest in pods]
+    asked = backfill_reservation.waiting_requests(
+        nodes, {objects.Key(read.ref.namespace, read.ref.name): read for read in stored}
+    )
+    by_node: dict[str, list[ResizeRequest]] = {}
+    # Bound where they were placed, because there is no scheduler here.
+    for resize_request in resize_requests.ResizeRequests().find(
+        nodes, (dataclasses.replace(read, node=read.placed_on) for read in stored)
+    ):
+        by_node.setdefault(resize_request.node, []).append(resize_request)
+    by_uid = {pod.uid(manifest): manifest for manifest in pods}
+    changed = []
+    for name, turns in by_node.items():
+        node = store.change(name, functools.partial(_step_twice, turns=turns, asked=asked))
+        changed += [
+            _with_sentence(by_uid[resize_request.pod.ref.uid], *outcome)
+            for resize_request in turns
+            if (outcome := resize_requests.outcome(node, resize_request)) is not None
+        ]
+    return changed
+
+
+def _step_twice(node: GpuNode, turns: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
+    """Step the requests, answer as the agents would, and step again. No process runs here, so no memory is in use."""
+    after = resize_requests.turn(node, turns, asked)
+    words = tuple(
+        Resize(entry.id, index, share.shrink_to_bytes, 0)
+        for entry in after.allocations
+        for index, share in enumerate(entry.shares)
+        if share.shrink_to_bytes is not None
+    )
+    return dataclasses.replace(
+        resize_requests.turn(dataclasses.replace(after, resizes=words), turns, asked), resizes=()
+    )
+
+
+def _with_sentence(manifest: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
+    annotations = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
+    kept = {
+        key: value for key, value in pod.annotations_of(manifest).items() if key not in {contract.REASON, contract.HELD}
+    }
+    return _with_annotations(manifest, {**kept, **annotations})
+
+
+def _is_resizable(key: str) -> bool:
+    return any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
+
+
+def _with_annotations(manifest: PodJson, annotations: Mapping[str, str]) -> PodJson:
+    return {**manifest, "metadata": {**manifest["metadata"], "annotations": dict(annotations)}}

@@ -1,4 +1,4 @@
-"""What /metrics says of the webhook. Every name is defined here, with its unit in it."""
+"""Metrics of the webhook and the placer, with their names and units."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import prometheus_client
 OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "ignored", "unready", "error")
 RESULTS: Final = ("written", "conflict", "failed", "refused")
 CHANGES: Final = ("confirmed", "released", "expired", "adopted")
-# A review waits for one or two writes of the ledger: milliseconds on a calm cluster, seconds on one in trouble.
+# A review waits for one or two writes of the ledger: milliseconds on a healthy cluster, seconds on an overloaded one.
 _SECONDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 class Metrics:
-    """One registry's worth; every process (and test) has its own. What is only counted or set is called as such."""
+    """The metrics of one process, or of one test, in a registry. Simple counters and gauges are called directly."""
 
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
         self._reviews = self._labelled("gpushare_webhook_reviews", "Admission reviews answered.", "outcome")
         self._durations = prometheus_client.Histogram(
             "gpushare_webhook_review_duration_seconds",
-            "How long a review took us, writing the ledger included.",
+            "Duration of a review, including writes of the ledger.",
             buckets=_SECONDS,
             registry=self.registry,
         )
         self._writes = self._labelled("gpushare_webhook_ledger_writes", "Writes of a GPUNode.", "result")
         self._changes = prometheus_client.Counter(
             "gpushare_webhook_ledger_changes",
-            "Changes that those writes carried; several wait for one write.",
+            "Changes in those writes; a write may have several.",
             registry=self.registry,
         )
         self._kept = self._labelled(
             "gpushare_placer_allocations",
-            "Allocations that the placer of this process confirmed, released, or let lapse.",
+            "Allocations that the placer of this process confirmed, released, expired or restored.",
             "change",
         )
         for counter, values in (
@@ -42,25 +42,25 @@ class Metrics:
             (self._writes, RESULTS),
             (self._kept, CHANGES),
         ):
-            for value in values:  # so that a rate can be computed from the first one on
+            for value in values:  # so that rates work from the first increment
                 counter.labels(value)
 
         self.conflicted = self._counted(
-            "gpushare_webhook_conflicts", "Placements that were taken by somebody else before they were written."
+            "gpushare_webhook_conflicts", "Placements whose GPUs were taken before they were written."
         )
         self.placed = self._counted("gpushare_placer_placed", "Gated pods that this process has placed.")
         self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be recreated.")
-        self.resized = self._counted("gpushare_placer_resized", "Shares that were given other amounts where they are.")
+        self.resized = self._counted("gpushare_placer_resized", "Shares that were resized.")
         self._gated = self._set("gpushare_placer_gated_pods", "Pods that wait for a GPU; 0 unless this process leads.")
         self._waiting = prometheus_client.Gauge(
             "gpushare_placer_waiting_pods",
-            "The same pods by namespace and reason, as far as there are any.",
+            "Pods that wait for a GPU, by namespace and reason.",
             ("namespace", "reason"),
             registry=self.registry,
         )
         self._longest = self._set(
             "gpushare_placer_longest_wait_seconds",
-            "For how long the oldest of the pods that wait has been there; 0 unless this process leads.",
+            "Age of the oldest pod that waits for a GPU; 0 unless this process leads.",
         )
         self.stuck = self._set(
             "gpushare_placer_stuck_pods",
@@ -68,16 +68,16 @@ class Metrics:
         )
         self.resizes_waiting = self._set(
             "gpushare_placer_resizes_waiting",
-            "Pods that ask for other amounts than they hold; 0 unless this process leads.",
+            "Pods that wait to be resized; 0 unless this process leads.",
         )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",
-            "Entries of GPUNodes that are invalid or break the ledger's rules, as this process has last seen them.",
+            "Entries of GPUNodes that are invalid or violate the ledger's rules, as this process has last seen them.",
         )
         self.leads = self._set("gpushare_placer_leads", "Whether this process is the placer: 1 or 0.")
         self.certificate_ends = self._set(
             "gpushare_webhook_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends, in Unix time.",
+            "When the serving certificate expires, in Unix time.",
         )
 
     def reviewed(self, outcome: str, seconds: float) -> None:
@@ -86,17 +86,17 @@ class Metrics:
         self._durations.observe(seconds)
 
     def wrote(self, result: str, *, changes: int) -> None:
-        """A GPUNode was written, or not: `result` is one of RESULTS."""
+        """Count a write of a GPUNode; `result` is one of RESULTS."""
         self._writes.labels(result).inc()
         if result == "written":
             self._changes.inc(changes)
 
     def changed_allocations(self, change: str, count: int) -> None:
-        """Allocations were confirmed, released or written again, or expired: `change` is one of CHANGES."""
+        """Count allocations that the placer has changed; `change` is one of CHANGES."""
         self._kept.labels(change).inc(count)
 
     def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:
-        """These pods wait, by namespace and reason, the oldest for so long; nobody else does."""
+        """Set the number of waiting pods by namespace and reason, and the age of the oldest."""
         self._waiting.clear()
         for labels, count in counts.items():
             self._waiting.labels(*labels).set(count)

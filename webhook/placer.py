@@ -1,7 +1,7 @@
-"""The placer: of all replicas the elected one; has the controllers work, whenever something has changed.
+"""The placer: runs the controllers in the elected replica, one after the other, whenever something has changed.
 
-Everything it does is written by compare-and-swap and found again by the next one, so that two placers at once, should
-it ever come to that, waste work and do no harm.
+Controllers write by compare-and-swap, and the next placer finds what they have written. So two placers at the same time
+would waste work but do no harm.
 """
 
 from __future__ import annotations
@@ -15,102 +15,106 @@ from typing import Final
 
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
-from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.pods.stored_pod import Pod
 from webhook.store.api_store import ApiStore
 
 logger = logging.getLogger(__name__)
 
-RESYNC_SECONDS: Final = 30.0  # for what an API server refused, and no event will bring back
-BREATH_SECONDS: Final = 0.2  # changes of one moment are looked at together
-MAX_BREATH_SECONDS: Final = 2.0  # a look is long when the API server is slow, and then shares wait to be given back
+RESYNC_SECONDS: Final = 30.0  # for writes that the API server rejected, which no event announces again
+MIN_PAUSE_SECONDS: Final = 0.2  # changes within this time share a round
+MAX_PAUSE_SECONDS: Final = 2.0  # rounds are long while the API server is slow, and shares must still be released
 
 
 class Placer:
-    """`leads` says whether we are the elected one."""
+    """Rounds of the controllers; `leads`: whether this replica is elected."""
 
     def __init__(
         self,
-        ledger_now: ApiStore,
-        allocations_controller: AllocationController,
-        gates: Gates,
+        store: ApiStore,
+        touched_nodes: TouchedNodes,
+        allocations: AllocationController,
+        scheduler: GatedPodScheduler,
         *,
         leads: Callable[[], bool],
-        evictions: Evictor | None = None,
+        evictor: Evictor | None = None,
         resizer: Resizer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = ledger_now
-        self._pods = ledger_now.pods
-        self._allocations_controller = allocations_controller
-        self._gates = gates
+        self._store = store
+        self._pods = store.pods
+        self._touched_nodes = touched_nodes
+        self._allocations = allocations
+        self._scheduler = scheduler
         self._leads = leads
-        self._evictions = evictions
+        self._evictor = evictor
         self._resizer = resizer
         self._clock = clock
         self._index = PodIndex()
         self._woken = asyncio.Event()
-        self._sleep_seconds = 0.0
-        ledger_now.on_change(self.wake)
+        self._pause_seconds = 0.0
+        store.on_change(self.wake)
         self._pods.subscribe(self._pod_changed)
 
     def wake(self) -> None:
-        """Something has changed: the next round is due."""
+        """Make the next round due."""
         self._woken.set()
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        self.wake()
-        self._index.pod(before, after)
+        self._touched_nodes.update_pod(before, after)
+        self._index.update(before, after)
         if before is None and after is not None:
-            self._gates.came(after)
+            self._scheduler.pod_created(after)
+        self.wake()
 
     async def run(self) -> None:
-        """Work whenever something has changed, until cancelled."""
+        """Do rounds until cancelled."""
         await self._store.synced()
         await self._pods.synced.wait()
         while True:
             await self.step()
 
     async def step(self) -> None:
-        """Wait until there may be something to do, and do it."""
+        """Wait until a round is due, and do it if this replica leads."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._sleep_seconds):
+            async with asyncio.timeout(self._pause_seconds):
                 await self._woken.wait()
         started = time.monotonic()
         self._woken.clear()
-        self._sleep_seconds = RESYNC_SECONDS
+        self._pause_seconds = RESYNC_SECONDS
         if self._leads():
             try:
-                self._sleep_seconds = await self.work()
+                self._pause_seconds = await self.reconcile()
             except Exception:
-                # One pod that nobody foresaw must not take the webhook down, which shares this process.
-                self._allocations_controller.look_again()
-                logger.exception("The placer failed, and goes on")
-        # Never busy for more than half of the time: the event loop is the webhook's too.
+                # A pod that the code does not expect must not stop the webhook, which shares this process.
+                self._touched_nodes.requeue()
+                logger.exception("A round of the placer failed; the next one retries")
+        # Busy for at most half of the time, because the event loop also answers reviews.
         spent = time.monotonic() - started
-        await asyncio.sleep(min(MAX_BREATH_SECONDS, max(BREATH_SECONDS, spent)))
+        await asyncio.sleep(min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, spent)))
 
-    async def work(self) -> float:
-        """Do all that can be done now; return in how many seconds to look again if nothing changes before."""
-        touched = self._allocations_controller.look()
-        next_expiry = await self._allocations_controller.keep(touched)
-        resize_again = None
+    async def reconcile(self) -> float:
+        """Do one round; return in how many seconds the next is due if nothing changes before."""
+        touched = self._touched_nodes.collect(self._store.stored(), also=self._allocations.unconfirmed)
+        next_expiry = await self._allocations.reconcile(touched)
+        next_resize = None
         if self._resizer is not None:
-            # Before the gated ones: what grows is on a GPU already and cannot go anywhere else.
+            # Before gated pods, because a share that grows cannot go to another GPU.
             try:
-                resize_again = await self._resizer.resize(touched, self._pods.objects)
+                next_resize = await self._resizer.reconcile(touched, self._pods.objects)
             except Exception:
-                self._allocations_controller.look_again()
-                # They have no part in it, and would all wait for ever.
-                logger.exception("The resizer failed, and the gated pods have their turn")
-        tell_again = await self._gates.open_all(self._index)
-        stuck_again = None
-        if self._evictions is not None:
-            stuck_again = await self._evictions.look(list(self._index.stuck.values()), touched)
-        if self._allocations_controller.has_more:
+                # Gated pods must not wait for a resizer that fails in every round.
+                self._touched_nodes.requeue()
+                logger.exception("The resizer failed; the round continues with the gated pods")
+        next_placement = await self._scheduler.reconcile(self._index)
+        next_eviction = None
+        if self._evictor is not None:
+            next_eviction = await self._evictor.reconcile(list(self._index.stuck.values()), touched)
+        if self._touched_nodes.has_more:
             return 0.0
-        waits = (again for again in (resize_again, tell_again, stuck_again) if again is not None)
+        waits = (seconds for seconds in (next_resize, next_placement, next_eviction) if seconds is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))

@@ -1,7 +1,8 @@
-"""AdmissionReview v1: what the API server sends, and the answers we may give.
+"""AdmissionReview v1: requests of the API server, and the responses we may give.
 
-Format: https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response
-A denial travels with HTTP 200: any other status counts as a webhook that failed, and its sentence reaches nobody.
+Format:
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response A
+denial has HTTP status 200. Any other status counts as a failed webhook, and its message does not reach the user.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from gpushare import errors
 
 API_VERSION: Final = "admission.k8s.io/v1"
 MAX_MESSAGE: Final = 1000  # characters
-MAX_WARNING: Final = 256  # of longer ones the API server keeps as much if there are many
+MAX_WARNING: Final = 256  # characters; the API server truncates longer ones if there are many
 
 # HTTP status of a denial -> the reason that clients show before the sentence.
 _REASONS: Final[Mapping[int, str]] = {
@@ -29,7 +30,7 @@ _REASONS: Final[Mapping[int, str]] = {
 
 
 class AdmissionRequest(TypedDict):
-    """`request` of an AdmissionReview, as far as we read it."""
+    """The fields of an AdmissionReview's `request` that we read."""
 
     uid: str
     operation: str
@@ -42,7 +43,7 @@ class AdmissionRequest(TypedDict):
 
 
 class Status(TypedDict):
-    """`response.status` of a denied review: why."""
+    """The `response.status` of a denial."""
 
     code: int
     message: str
@@ -50,7 +51,7 @@ class Status(TypedDict):
 
 
 class AdmissionResponse(TypedDict):
-    """`response` of an AdmissionReview."""
+    """The `response` of an AdmissionReview."""
 
     uid: str
     allowed: bool
@@ -62,7 +63,7 @@ class AdmissionResponse(TypedDict):
 
 
 class AdmissionReview(TypedDict):
-    """The envelope of requests and of responses."""
+    """The envelope of requests and responses."""
 
     apiVersion: str
     kind: str
@@ -75,7 +76,7 @@ Operation = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReviewResponse:
-    """What we say to one request. `outcome` is a word for metrics and logs: placed, gated, denied, …"""
+    """Our response to a request. `outcome` is a word for metrics and logs: placed, gated, denied, …"""
 
     outcome: str
     allowed: bool = True
@@ -87,7 +88,7 @@ class ReviewResponse:
 
 
 class MalformedReviewError(ValueError):
-    """Not an AdmissionReview v1 with a pod in it; the message says what is missing."""
+    """The body is not an AdmissionReview v1 with a pod; the message says what is missing."""
 
 
 def allow(outcome: str) -> ReviewResponse:
@@ -96,13 +97,13 @@ def allow(outcome: str) -> ReviewResponse:
 
 
 def deny(code: int, message: str, *, outcome: str = "denied") -> ReviewResponse:
-    """Refuse with a sentence; `code` is the HTTP status that the client sees. What is in it may be a user's words."""
+    """Deny with a sentence, which may quote the user; `code` is the HTTP status that the client sees."""
     message = errors.shortened(message, longest=MAX_MESSAGE)
     return ReviewResponse(outcome, False, code, message, audit={"decision": f"{outcome}: {message}"})
 
 
 def read(body: bytes | str) -> AdmissionRequest:
-    """The request in a review as received. Raises MalformedReviewError."""
+    """Return the request of a review. Raises MalformedReviewError."""
     try:
         review = json.loads(body)
     except ValueError as error:
@@ -118,7 +119,7 @@ def read(body: bytes | str) -> AdmissionRequest:
         raise MalformedReviewError("request.uid is missing")
     if not isinstance(request.get("operation"), str):
         raise MalformedReviewError("request.operation is missing")
-    key = "oldObject" if request["operation"] == "DELETE" else "object"  # what is deleted comes as it was
+    key = "oldObject" if request["operation"] == "DELETE" else "object"  # a deleted object is sent as it was
     if not isinstance(request.get(key), dict):
         raise MalformedReviewError(f"request.{key} is missing")
     request["object"] = request[key]
@@ -126,7 +127,7 @@ def read(body: bytes | str) -> AdmissionRequest:
 
 
 def respond(request: AdmissionRequest, answer: ReviewResponse) -> AdmissionReview:
-    """The review to send back."""
+    """Return the review to send back."""
     response: AdmissionResponse = {"uid": request["uid"], "allowed": answer.allowed}
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "Forbidden")
@@ -142,7 +143,7 @@ def respond(request: AdmissionRequest, answer: ReviewResponse) -> AdmissionRevie
 
 
 def cut(sentence: str, *, longest: int = MAX_WARNING) -> str:
-    """The sentence, or without its middle, in at most `longest` characters: the end has the nearest miss."""
+    """Shorten a sentence to `longest` characters by cutting its middle: its end has the nearest miss."""
     if len(sentence) <= longest:
         return sentence
     rest = longest // 2

@@ -1,7 +1,7 @@
-"""HTTPS: reviews in, reviews out. Knows HTTP, knows no policy.
+"""HTTPS server: reviews in, reviews out, without any policy.
 
-The API server never sends a review again that got lost: a pod is refused then. It goes on using the connections it has,
-also to a replica that its Service has forgotten. So none is closed without an answer to what may be on its way on it.
+The API server does not retry a lost review; it rejects the pod. It also keeps using its open connections to a replica
+that the Service no longer lists. So no connection is closed without an answer to a review that may be in flight.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 
 Admit = Callable[[review.AdmissionRequest], Awaitable[review.ReviewResponse]]
 
-DRAIN_SECONDS: Final = 12.0  # longer than the webhook's timeout: who still waits then has given up
-IDLE_SECONDS: Final = 600.0  # the API server closes a connection that it has not used for 90 s: it closes, never we
-BACKLOG: Final = 1024  # connections of several API servers that all begin at once
-QUIET_SECONDS: Final = 2.0  # without a review: hardly anybody uses the connections that are left
-LEAVE_SECONDS: Final = 8.0  # at most, for an API server that goes on and on
-LOOK_SECONDS: Final = 0.1
+SHUTDOWN_SECONDS: Final = 12.0  # longer than the webhook's timeout, after which no client waits
+IDLE_SECONDS: Final = 600.0  # the API server closes connections that are unused for 90 s, so we never do
+BACKLOG: Final = 1024  # connections of several API servers that start together
+QUIET_SECONDS: Final = 2.0  # without a review: the remaining connections are unused
+MAX_DRAIN_SECONDS: Final = 8.0  # for an API server that keeps sending reviews
+POLL_SECONDS: Final = 0.1
 
 
-class Leaving:
-    """How a replica goes without losing a review: each connection ends with an answer, and silence is waited for."""
+class GracefulShutdown:
+    """Shuts a replica down without losing a review: connections are closed by answers, after a quiet period."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -44,38 +44,38 @@ class Leaving:
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Keep count; from `quiet` on an answer says that its connection ends with it."""
+        """Record the time of each review; once draining, close its connection after the answer."""
         self._last_review = self._clock()
         answer = await handler(request)
         if self._begun:
             answer.force_close()
         return answer
 
-    async def quiet(self, open_connections: Callable[[], int]) -> None:
-        """Return when no connection is left, or those that are were not used for a while; in bounded time."""
+    async def drain(self, open_connections: Callable[[], int]) -> None:
+        """Wait until no connection is left or the others are unused for a while, for a limited time."""
         self._begun = True
         began = self._last_review = self._clock()
         while open_connections() and self._clock() - self._last_review < QUIET_SECONDS:
-            if self._clock() - began > LEAVE_SECONDS:
-                logger.warning("Stopped to listen although reviews go on coming: is there no preStop pause?")
+            if self._clock() - began > MAX_DRAIN_SECONDS:
+                logger.warning("Stopped listening although reviews keep arriving: is the preStop pause missing?")
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 def application(
     admit: Admit,
-    leaving: Leaving | None = None,
+    shutdown: GracefulShutdown | None = None,
     timing: connections.ConnectionWatch | None = None,
     slots: connection_slots.ConnectionSlots | None = None,
 ) -> web.Application:
-    """The application with its one route, `/mutate`."""
-    in_hand, lines = bounds.InHand(), bounds.LogRation()
+    """Return the application with its only route, `/mutate`."""
+    in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
 
     @web.middleware
-    async def give_place(
+    async def yield_slot(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """While other connections wait, an answer ends its own."""
+        """Close the connection after its answer while others wait."""
         try:
             answer = await handler(request)
         except web.HTTPException as error:
@@ -87,33 +87,33 @@ def application(
 
     async def mutate(request: web.Request) -> web.Response:
         try:
-            async with in_hand.body(request) as body:
+            async with in_flight.body(request) as body:
                 asked = review.read(body)
-                del body  # what it was read into is as large
+                del body  # the parsed review is as large
                 return web.json_response(review.respond(asked, await admit(asked)))
         except review.MalformedReviewError as error:
             return refused(request, error, 400)
         except bounds.TooMuchError as error:
             answer = refused(request, error, error.status)
-            answer.force_close()  # what else it would send is not waited for
+            answer.force_close()  # do not wait for the rest of the body
             return answer
 
     def refused(request: web.Request, error: Exception, status: int) -> web.Response:
-        unsaid = lines.take()
-        if unsaid is not None:
-            extra = {"err": str(error), "peer": request.remote, "unsaid": unsaid}
+        dropped = lines.allow()
+        if dropped is not None:
+            extra = {"err": str(error), "peer": request.remote, "dropped": dropped}
             logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
     app = web.Application(
-        middlewares=[*(kept.middleware for kept in (timing, leaving) if kept is not None), give_place]
+        middlewares=[*(kept.middleware for kept in (timing, shutdown) if kept is not None), yield_slot]
     )
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
 
 
 class _Site(web.BaseSite):
-    """As aiohttp's own for TCP, with bounds in time and number."""
+    """A site like aiohttp's TCPSite, with our connection protocol."""
 
     def __init__(
         self, runner: web.AppRunner, host: str, port: int, protocol: Callable[[web.Server], asyncio.BaseProtocol]
@@ -124,7 +124,7 @@ class _Site(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The address that is listened on."""
+        """The URL of the socket."""
         return f"https://{self._place[0]}:{self._place[1]}"
 
     async def start(self) -> None:
@@ -139,20 +139,20 @@ class _Site(web.BaseSite):
 
 @contextlib.asynccontextmanager
 async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> AsyncIterator[int]:
-    """Serve while the context lasts; yield the port (chosen by the system when `port` is 0).
+    """Serve while the context lasts; yield the port (chosen by the system if `port` is 0).
 
-    At the end whoever still sends reviews is answered until there is silence; then no connection is taken any more,
-    those that are idle are ended, and what is in hand is answered.
+    At the end, reviews are answered until there is silence. Then the socket is closed, idle connections are closed, and
+    in-flight reviews are answered.
     """
-    leaving, timing, slots = Leaving(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
+    shutdown, timing, slots = GracefulShutdown(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
 
     def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
         return connection_slots.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
 
     runner = web.AppRunner(
-        application(admit, leaving, timing, slots),
+        application(admit, shutdown, timing, slots),
         access_log=None,
-        shutdown_timeout=DRAIN_SECONDS,
+        shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
         lingering_time=0.0,
         read_bufsize=connection_slots.READ_AHEAD_BYTES,
@@ -162,8 +162,8 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         site = _Site(runner, host, port, protocol)
         await site.start()
         yield int(runner.addresses[0][1])
-        await leaving.quiet(lambda: len(timing))
+        await shutdown.drain(lambda: len(timing))
         await site.stop()
-        logger.info("Stopped to listen", extra={"connections": len(timing), "left": await timing.dismiss()})
+        logger.info("Stopped listening", extra={"connections": len(timing), "left": await timing.dismiss()})
     finally:
         await runner.cleanup()

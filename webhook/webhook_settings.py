@@ -25,7 +25,7 @@ MAX_SECONDS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """How one webhook process runs; the flags' help says what each means. Ports of 0 are chosen by the system."""
+    """The settings of one webhook process; the help of the flags describes each. The system chooses ports of 0."""
 
     kubeconfig: str | None = None
     from_file: Path | None = None
@@ -40,10 +40,10 @@ class WebhookSettings:
     namespace: str = contract.SYSTEM_NAMESPACE
     instance: str = "gpushare-webhook"
     policy: str = policies.DEFAULT
-    reservation_seconds: int = 60  # as long as the API server may take to store a pod that we have let pass
-    patience_seconds: int = 300  # how long others may pass a pod that waits for more room
-    stuck_seconds: int = 60  # how long the scheduler may try to bind a pod where it was placed
-    rotation_seconds: int = 900  # between the steps of a rotation: until every replica and API server follows
+    reservation_seconds: int = 60  # as long as the API server may take to store an admitted pod
+    patience_seconds: int = 300  # how long a pod that needs more room may be overtaken
+    stuck_seconds: int = 60  # how long the scheduler may try to bind a placed pod
+    rotation_seconds: int = 900  # between rotation steps, until all replicas and API servers follow
     certificate_directory: Path = Path("/tmp/gpushare-webhook")  # noqa: S108 - an emptyDir in the manifests
     certificate_files: Path | None = None
     client_ca_file: Path | None = None
@@ -61,18 +61,20 @@ class WebhookSettings:
 
 
 class UsageError(ValueError):
-    """Flags that are invalid; the message says which and why."""
+    """A flag is invalid; the message says which and why."""
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
-    """Settings from flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help."""
+    """Parse flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help and
+    --version.
+    """
     parser = _parser()
     try:
         namespace, unknown = parser.parse_known_args(arguments)  # parse_args would exit by itself
     except argparse.ArgumentError as error:
         raise UsageError(str(error)) from error
     if unknown:
-        raise UsageError(f"{' '.join(unknown)} is unknown: --help lists the flags")
+        raise UsageError(f"{' '.join(unknown)} is unknown: see --help for the flags")
     flags = vars(namespace)
     if flags.pop("version"):
         parser.exit(message=f"gpushare {gpushare.__version__}\n")
@@ -93,7 +95,7 @@ def _typed(name: str, text: str | bool) -> object:
         return text
     if name in MAX_SECONDS:
         if not text.isdecimal() or not 1 <= int(text) <= MAX_SECONDS[name]:
-            raise UsageError(f'{flag} "{text}" is not a time: write 1 to {MAX_SECONDS[name]} seconds')
+            raise UsageError(f'{flag} "{text}" is not a duration: write 1 to {MAX_SECONDS[name]} seconds')
         return int(text)
     if name in {"port", "probe_port"}:
         if not text.isdecimal() or int(text) > 65535:
@@ -121,20 +123,22 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
                 f'--url "{settings.url}" is not an address of this webhook: write https://HOST:PORT{contract.WEBHOOK_PATH}'
             )
     if settings.state is not None and settings.from_file is None:
-        raise UsageError("--state is only for a cluster in memory: give --from as well, or leave it out")
+        raise UsageError(
+            "--state requires --from, because it is for a cluster in memory: add --from, or remove --state"
+        )
     if settings.certificate_files is not None and (settings.url is not None or settings.from_file is not None):
         raise UsageError(
-            f"--certificate-files {settings.certificate_files} goes without --url and --from: whoever makes the "
-            "certificates also makes the API server trust them"
+            f"--certificate-files {settings.certificate_files} cannot be combined with --url or --from: the "
+            "issuer of the certificates also makes the API server trust them"
         )
     if settings.client_ca_file is not None and not settings.client_ca_file.is_file():
         raise UsageError(
-            f"--client-ca-file {settings.client_ca_file} is not a file: name one with the authority of the "
-            "certificates that the API servers show, in PEM"
+            f"--client-ca-file {settings.client_ca_file} is not a file: write a PEM file with the authority of "
+            "the API servers' client certificates"
         )
     if settings.from_file is not None:
         if settings.kubeconfig is not None or settings.url is not None:
-            raise UsageError("--from is a cluster in memory: it goes without --kubeconfig and --url")
+            raise UsageError("--from is a cluster in memory: it cannot be combined with --kubeconfig or --url")
         if not probe_port_given:
             return dataclasses.replace(settings, probe_port=0)
     return settings
@@ -148,13 +152,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m webhook",
         description="The admission webhook of gpushare, and its placer.",
-        epilog=f"Every flag can be set in the environment too, as {ENVIRONMENT_PREFIX}PORT for --port.",
+        epilog=f"Each flag can be set in the environment too: {ENVIRONMENT_PREFIX}PORT for --port.",
         exit_on_error=False,
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--kubeconfig", help="how to reach the cluster; by default the pod's ServiceAccount, then $KUBECONFIG")
-    add("--from", dest="from_file", metavar="FILE", help="no cluster: admit on the GPUNodes of this YAML or JSON file")
+    add(
+        "--from",
+        dest="from_file",
+        metavar="FILE",
+        help="use the GPUNodes of this YAML or JSON file instead of a cluster",
+    )
     add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each review")
     add("--host", help="address to serve reviews on (default: all)")
     add("--port", help="port to serve reviews on, 0 for any (default: 8443)")
@@ -162,21 +171,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--probe-host", help="address for /healthz, /readyz and /metrics (default: all)")
     add("--probe-port", help="port for /healthz, /readyz and /metrics, 0 for any (default: 8081; with --from: 0)")
     add("--url", help=f"register this address, https://HOST:PORT{contract.WEBHOOK_PATH}, instead of the Service")
-    add("--service", help=f"the Service that leads here (default: {SERVICE})")
-    add("--namespace", help=f"where our Lease and our certificates are (default: {contract.SYSTEM_NAMESPACE})")
+    add("--service", help=f"the Service of this webhook (default: {SERVICE})")
+    add(
+        "--namespace", help=f"the namespace of the Lease and of the certificates (default: {contract.SYSTEM_NAMESPACE})"
+    )
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
-    add("--policy", help=f"placement where a pod names none: {', '.join(policies.POLICIES)}")
+    add("--policy", help=f"placement policy for pods that name none: {', '.join(policies.POLICIES)}")
     stored = (
         "how long a share waits for its pod to be stored; at least the API server's --request-timeout (default: 60)"
     )
     add("--reservation-seconds", help=stored)
-    add("--patience-seconds", help="how long others may pass a pod that waits for more room (default: 300)")
-    add("--stuck-seconds", help="how long the scheduler may try to bind a pod where it was placed (default: 60)")
-    add("--rotation-seconds", help="how long each step of a certificate rotation is left to spread (default: 900)")
-    add("--certificate-directory", metavar="DIRECTORY", help="where certificates are kept as files")
-    mounted = "serve the tls.crt and tls.key of this directory, as of a mounted Secret, and make and register none"
+    add("--patience-seconds", help="how long a pod that needs more room may be overtaken (default: 300)")
+    add("--stuck-seconds", help="how long the scheduler may try to bind a placed pod (default: 60)")
+    add("--rotation-seconds", help="pause between two steps of a certificate rotation (default: 900)")
+    add("--certificate-directory", metavar="DIRECTORY", help="where certificates are stored as files")
+    mounted = "serve tls.crt and tls.key of this directory, such as a mounted Secret, and issue and register none"
     add("--certificate-files", metavar="DIRECTORY", help=mounted)
-    only = "answer reviews only from who has a certificate of an authority in this file; by default from everybody"
+    only = "accept only clients with a certificate of an authority in this file; by default all"
     add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
     add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")

@@ -184,7 +184,11 @@ class Stage:
         for item in calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
             node = codec.read(item)
             problems += [*ledger.violations(node), *node.problems]
-            held |= {entry.id: (entry.pod.uid, entry.pod.name) for entry in node.allocations if not entry.is_hold}
+            held |= {
+                entry.id: (entry.pod.uid, entry.pod.name)
+                for entry in node.allocations
+                if not entry.is_backfill_reservation
+            }
         problems += [
             f"{pod} has the share {id_}, the ledger not" for id_, (_, pod) in claimed.items() if id_ not in held
         ]

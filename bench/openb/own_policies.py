@@ -27,7 +27,7 @@ class Gpushare:
     def __init__(self, policy: str, nodes: Sequence[Node]) -> None:
         self._policy = policy
         self._fleet = Fleet()
-        self._workload = WorkloadMix(lambda: self._fleet.learn(self._workload.take()))
+        self._workload = WorkloadMix(lambda: self._fleet.learn(self._workload.snapshot()))
         self._views: list[GpuNode] = []
         self._cpu = [node.cpu_milli for node in nodes]
         self._memory = [node.memory_mib for node in nodes]

@@ -16,7 +16,7 @@ from gpushare import contract
 from lab import gpushare, lab_layout, node_mounts
 
 LOGS = f"{contract.SYSTEM_NAMESPACE}_{gpushare.WEBHOOK}-*/*/*.log"
-SAYS = '"msg": "Failed to judge a pod"'
+SAYS = '"msg": "Failed to review a pod"'
 POLL_SECONDS = 0.5
 MAX_SENTENCES = 3
 

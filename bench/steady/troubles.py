@@ -21,7 +21,7 @@ DEPLOYMENT = f"deployment/{gpushare.WEBHOOK}"
 REPLICAS = 2
 WELL_SECONDS = 240.0
 POLL_SECONDS = 0.3
-ON_ITS_WAY_SECONDS = 1.0
+IN_FLIGHT_SECONDS = 1.0
 ROTATION_SECONDS = 15
 
 
@@ -121,7 +121,7 @@ def _note_failover(stage: Stage, killed: float) -> None:
     seen = stage.seen
     if seen is not None:
         # What was on its way when it was killed is no word of the next one.
-        after = killed + ON_ITS_WAY_SECONDS
+        after = killed + IN_FLIGHT_SECONDS
         stage.until(lambda: seen.released and seen.released[-1] > after, "a new placer")
         first = min(at for at in seen.released if at > after)
         stage.notes.append(f"placer killed: shares were given back again {first - killed:.0f} s later")

@@ -69,7 +69,9 @@ def in_the_way(tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_byte
     if not departed and not is_old:
         return None
     for grant in tenant.grants:
-        given = sum(ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_hold)
+        given = sum(
+            ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_backfill_reservation
+        )
         held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
         total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
         if total and given + mine + sum(held.values()) > total:

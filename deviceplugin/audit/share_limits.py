@@ -69,7 +69,7 @@ def _compared(
                 _measured(share, seen_share, gpu, beyond),
             )
     for entry in node.allocations:
-        for position, ledger_share in enumerate(() if entry.is_hold else entry.shares):
+        for position, ledger_share in enumerate(() if entry.is_backfill_reservation else entry.shares):
             amounts = (ledger_share.request_percent, ledger_share.limit_percent, ledger_share.memory_bytes)
             for gpu, uuid in enumerate(ledger_share.gpu_uuids):
                 share = AuditedShare(entry.pod.namespace, entry.pod.name, ledger_share.containers, uuid, *amounts)

@@ -98,7 +98,7 @@ def affected(
     of_ledger = [
         (entry.pod.namespace, entry.pod.name)
         for entry in (node.allocations if node is not None else ())
-        if gpu in entry.gpu_uuids and entry.pod.name and not entry.is_hold
+        if gpu in entry.gpu_uuids and entry.pod.name and not entry.is_backfill_reservation
     ]
     of_kubelet = [
         (container.namespace, container.pod)

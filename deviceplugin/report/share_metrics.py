@@ -168,5 +168,5 @@ def _labels(tenant: Tenant, node_name: str) -> list[str]:
 def _charges(node: GpuNode | None) -> Iterator[ShareOnGpu]:
     """Yield the charges of pods, without reservations and backfill reservations: their pods may never appear."""
     for charge in accounting.charges(node) if node is not None else ():
-        if charge.entry.pod.uid and not charge.entry.is_hold:
+        if charge.entry.pod.uid and not charge.entry.is_backfill_reservation:
             yield charge

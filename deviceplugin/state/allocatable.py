@@ -59,7 +59,7 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
     gpus: the node's GPUs; node: its ledger; pods: the pods on it.
     """
     fractional = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL]
-    entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_hold]
+    entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_backfill_reservation]
     counted = _counted(entries, pods)
     units = {}
     for name, amount in PER_GPU.items():

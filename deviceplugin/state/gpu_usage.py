@@ -46,7 +46,7 @@ def users(
     users_of: dict[str, dict[str, None]] = collections.defaultdict(dict)
     known: set[str] = set()
     for entry in allocations:
-        if not entry.is_hold:  # a backfill reservation has no pod yet, and gives way
+        if not entry.is_backfill_reservation:  # a backfill reservation has no pod yet, and gives way
             for uuid in entry.gpu_uuids:
                 users_of[uuid][_pod(entry)] = None
     for container in held:

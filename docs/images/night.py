@@ -25,7 +25,7 @@ from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode
 from gpushare.mix import Mix
 from webhook import metrics as webhook_metrics
-from webhook.controllers.cluster_figures import ClusterFigures
+from webhook.controllers.leader_reports import ClusterFigures
 
 MINUTES, STEP = 360, 5
 GIB = 1 << 30

@@ -65,7 +65,7 @@ class Movable:
         if worlds.is_planned(entry):
             return None
         manifest = self._world.manifest(entry)
-        if entry.is_hold or entry.reserved_until is not None or manifest is None:
+        if entry.is_backfill_reservation or entry.reserved_until is not None or manifest is None:
             self._fixed["not known as a running pod"] += 1
             return None
         reason = evicting.protected(manifest, most_priority=self._priority) or self._budgets.forbids(manifest)

@@ -151,7 +151,7 @@ def _looked_at(held: ShareVerdict, share: ReportedShare, loose: Collection[tuple
 
 def _ledger(node: GpuNode) -> Iterator[ShareVerdict]:
     for entry in node.allocations:
-        if entry.is_hold or entry.reserved_until is not None:
+        if entry.is_backfill_reservation or entry.reserved_until is not None:
             continue  # no pod of it has been seen yet
         for share in entry.shares:
             amounts = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)

@@ -157,7 +157,7 @@ def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[No
             if miss.gpu_index is not None and gpu.index != miss.gpu_index:
                 continue
             for entry in sorted(used.holders, key=_size):
-                if entry.id in seen or entry.is_hold or entry.reserved_until is not None:
+                if entry.id in seen or entry.is_backfill_reservation or entry.reserved_until is not None:
                     continue
                 seen.add(entry.id)
                 if len(seen) > _MAX_MOVES:

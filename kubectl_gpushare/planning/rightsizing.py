@@ -83,7 +83,7 @@ def suggest(nodes: Iterable[GpuNode], reported: Mapping[peaks.Key, ReportedPeak]
         _suggestion(node, entry, shares, reported, rules)
         for node in nodes
         for entry in node.allocations
-        if not entry.is_hold and entry.reserved_until is None
+        if not entry.is_backfill_reservation and entry.reserved_until is None
         for shares in _alike(entry)
     ]
 

@@ -54,7 +54,7 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
     users = [
         f"{entry.pod.namespace}/{entry.pod.name}"
         for entry in node.allocations
-        if gpu.uuid in entry.gpu_uuids and not entry.id.startswith(contract.HOLD_PREFIX)
+        if gpu.uuid in entry.gpu_uuids and not entry.id.startswith(contract.BACKFILL_PREFIX)
     ]
     waits = f", once these pods have ended: {', '.join(sorted(users))}" if users else ""
     devices = " + ".join(f"{count} × {name}" for name, count in _counted(gpu.mig_profiles))

@@ -213,8 +213,10 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
 
 def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
     """`(shares, backfill reservations)` among the holders."""
-    holds = tuple([holder for holder in used.holders if holder.is_hold])
-    return tuple([holder for holder in used.holders if not holder.is_hold]) if holds else used.holders, holds
+    holds = tuple([holder for holder in used.holders if holder.is_backfill_reservation])
+    return tuple(
+        [holder for holder in used.holders if not holder.is_backfill_reservation]
+    ) if holds else used.holders, holds
 
 
 def _gone(uuid: str) -> Gpu:

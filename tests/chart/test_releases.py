@@ -47,7 +47,7 @@ def own() -> Iterator[access.Access]:
 @pytest.fixture(scope="module")
 def bundle() -> str:
     """A caBundle: the API server reads them."""
-    held = issuing.take(RotationStep.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
+    held = issuing.apply_step(RotationStep.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
     return base64.b64encode(held.bundle.encode()).decode()
 
 

@@ -22,7 +22,7 @@ from gpushare.refusal import Cause
 from tests.docs import commands, pages
 from tests.monitoring import rules
 from webhook import metrics as webhook_metrics
-from webhook.controllers.cluster_figures import ClusterFigures
+from webhook.controllers.leader_reports import ClusterFigures
 
 MAX_LABELS = 20
 REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"

@@ -88,12 +88,13 @@ def fill(cluster: Cluster) -> None:
     time.sleep(1.0)
     cluster.create(builders.pod("passes", request="0.1", memory="1Gi", uuid="GPU-node-a-2"))
     until(
-        lambda: any(allocation.id.startswith(contract.HOLD_PREFIX) for allocation in cluster.node().allocations),
+        lambda: any(allocation.id.startswith(contract.BACKFILL_PREFIX) for allocation in cluster.node().allocations),
         cluster.explain,
     )
     until(
         lambda: all(
-            allocation.reserved_until is None or is_hold(allocation) for allocation in cluster.node().allocations
+            allocation.reserved_until is None or is_backfill_reservation(allocation)
+            for allocation in cluster.node().allocations
         )
     )
 
@@ -108,8 +109,8 @@ def keep_ledger(gpunode: dict[str, Any], pods: list[dict[str, Any]]) -> None:
         Path(os.environ["GPUSHARE_KEEP_LEDGER"]).write_text(f"{json.dumps(kept, indent=1, sort_keys=True)}\n")
 
 
-def is_hold(entry: Allocation) -> bool:
-    return entry.id.startswith(contract.HOLD_PREFIX)
+def is_backfill_reservation(entry: Allocation) -> bool:
+    return entry.id.startswith(contract.BACKFILL_PREFIX)
 
 
 def stays(condition: Callable[[], bool], explain: Callable[[], object], *, seconds: float = 3.0) -> None:
@@ -121,7 +122,7 @@ def stays(condition: Callable[[], bool], explain: Callable[[], object], *, secon
 
 def given(node: GpuNode) -> dict[str, Allocation]:
     """What pods hold for good, without holds, which grow and shrink as the placer sees fit."""
-    return {name: entry for name, entry in held(node).items() if not is_hold(entry)}
+    return {name: entry for name, entry in held(node).items() if not is_backfill_reservation(entry)}
 
 
 PATIENCE = "--patience-seconds=1"
@@ -146,7 +147,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     stays(lambda: given(cluster.node()) == meant, cluster.explain)
     assert cluster.notes(contract.EVENT_LOST) == cluster.notes(contract.EVENT_ADOPTED) == []
     assert contract.ALLOCATION not in annotations(cluster, "waits")
-    assert any(map(is_hold, cluster.node().allocations))
+    assert any(map(is_backfill_reservation, cluster.node().allocations))
 
     # What was begun by the one is ended by the other, and its pods are like any others.
     say(cluster, "shrinks", 15 * GIB)

@@ -63,7 +63,7 @@ def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
     assert len(entries["pair"].shares[0].gpu_uuids) == 2
     assert entries["pair"].shares[0].containers == ("main", "side")
     assert entries["shrinks"].shares[0].shrink_to_bytes == 15 * GIB
-    assert entries["waits"].id.startswith(contract.HOLD_PREFIX)
+    assert entries["waits"].id.startswith(contract.BACKFILL_PREFIX)
 
 
 def test_what_is_read_is_written_as_it_was(kept: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path
         (gpunode,) = [item for item in json.loads(state.read_text())["items"] if item["kind"] == contract.GPUNODE_KIND]
         entries = by_name(codec.read(gpunode))
         assert {name: entries.get(name) for name in meant} == meant
-        assert entries["waits"].id.startswith(contract.HOLD_PREFIX)
+        assert entries["waits"].id.startswith(contract.BACKFILL_PREFIX)
         source = state
 
 

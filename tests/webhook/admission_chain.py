@@ -1,4 +1,4 @@
-"""A chain of mutating webhooks with gpushare's among them, called as an API server calls them, on nodes in memory."""
+"""A chain of mutating webhooks that includes gpushare's, called as an API server calls them, on nodes in memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from webhook import admission, metrics, review
 from webhook.store import memory_store, reservation
 
 Pod = dict[str, Any]
-Webhook = Callable[[Pod], None]  # changes the pod in place; to call it again changes nothing
+Webhook = Callable[[Pod], None]  # changes the pod in place; idempotent
 TAINT = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Admitted:
-    """What became of a pod: as it would be stored, and gpushare's answers in the order of its calls."""
+    """A pod as it would be stored, and gpushare's answers in the order of its calls."""
 
     pod: Pod
     answers: tuple[review.ReviewResponse, ...]
@@ -39,7 +39,7 @@ class Admitted:
 
     @property
     def sharers(self) -> list[str]:
-        """Its containers with resources of gpushare's."""
+        """Return its containers with resources of gpushare's."""
         everyone = (*self.pod["spec"]["containers"], *self.pod["spec"].get("initContainers", []))
         return [
             container["name"]
@@ -49,7 +49,7 @@ class Admitted:
 
 
 class Chain:
-    """`before` and `behind`: the other webhooks, by the order of their configurations' names."""
+    """A chain of webhooks; `before` and `behind`: the other webhooks, by the order of their configurations' names."""
 
     def __init__(
         self, nodes: Iterable[dict[str, Any]], *, gpus: int = 2, storage: Iterable[dict[str, Any]] = ()
@@ -61,12 +61,14 @@ class Chain:
         self._admission = admission.Admission(self.store, reserving, metrics.Metrics())
 
     def review(self, manifest: Pod, **more: Any) -> review.ReviewResponse:
-        """gpushare's answer to one call."""
+        """Return gpushare's response to one call."""
         request: Any = {"uid": "u", "operation": "CREATE", "namespace": "default", "object": copy.deepcopy(manifest)}
         return asyncio.run(self._admission.answer({**request, **more}))
 
     def create(self, manifest: Pod, *, before: Iterable[Webhook] = (), behind: Iterable[Webhook] = ()) -> Admitted:
-        """Two rounds: in the second a webhook is called if another has changed the pod after it."""
+        """Create a pod in two rounds: in the second, a webhook is reinvoked if another one has changed the pod after
+        it.
+        """
         pod, answers = copy.deepcopy(manifest), list[review.ReviewResponse]()
         chain: list[Webhook | None] = [*before, None, *behind]
         last: list[Pod] = []
@@ -84,18 +86,18 @@ class Chain:
         return Admitted(pod, tuple(answers))
 
     def confirm(self) -> None:
-        """Have all pods so far be stored and seen."""
+        """Store all pods so far, and let the webhook see them."""
         for name, entries in self.allocations().items():
             seen = {entry.id: dataclasses.replace(entry.pod, uid=f"uid-{entry.id}") for entry in entries}
             self.store.change(name, functools.partial(ledger.confirm, pods=seen))
 
     def allocations(self) -> dict[str, list[Allocation]]:
-        """By node, of those that have some."""
+        """Return all allocations by node."""
         return {view.node.name: list(view.node.allocations) for view in self.store.views() if view.node.allocations}
 
 
 def node(name: str, labels: Mapping[str, str] | None = None, *, cpu: str = "8", tainted: bool = False) -> Any:
-    """A ready Node with two GPUs and an agent."""
+    """Return a ready Node with two GPUs and an agent."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -109,7 +111,7 @@ def node(name: str, labels: Mapping[str, str] | None = None, *, cpu: str = "8", 
 
 
 def sidecar(at: int, name: str = "proxy", **resources: Any) -> Webhook:
-    """Injects a container; 0: in front."""
+    """Inject a container at an index; 0 is the front."""
 
     def inject(pod: Pod) -> None:
         containers = pod["spec"]["containers"]
@@ -121,7 +123,7 @@ def sidecar(at: int, name: str = "proxy", **resources: Any) -> Webhook:
 
 
 def gate(name: str) -> Webhook:
-    """Holds the pod back, as Kueue does."""
+    """Add a scheduling gate, as Kueue does."""
 
     def hold_back(pod: Pod) -> None:
         gates = pod["spec"].setdefault("schedulingGates", [])
@@ -132,7 +134,7 @@ def gate(name: str) -> Webhook:
 
 
 def selector(key: str, value: str) -> Webhook:
-    """Adds a line to the node selector."""
+    """Add a label to the node selector."""
 
     def select(pod: Pod) -> None:
         pod["spec"].setdefault("nodeSelector", {})[key] = value
@@ -141,7 +143,7 @@ def selector(key: str, value: str) -> Webhook:
 
 
 def requests(resource: str, amount: str) -> Webhook:
-    """Has every container of the pod's own ask for so much of the node."""
+    """Add a resource request to each container of the pod."""
 
     def ask(pod: Pod) -> None:
         for container in pod["spec"]["containers"]:
@@ -152,7 +154,7 @@ def requests(resource: str, amount: str) -> Webhook:
 
 
 def annotate(key: str, value: str) -> Webhook:
-    """Adds an annotation if it is not there."""
+    """Add an annotation if it is missing."""
 
     def add(pod: Pod) -> None:
         pod["metadata"].setdefault("annotations", {}).setdefault(key, value)

@@ -1,4 +1,4 @@
-"""What a Service does for the API server: one address, several replicas, each connection to the next that answers."""
+"""A load balancer in front of the replicas, as a Service is: one address, each connection to the next live replica."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Balancer:
         self._open: set[asyncio.StreamWriter] = set()
 
     def send_to(self, *ports: int) -> None:
-        """These are the replicas from now on; connections to others end, which clients would go on using."""
+        """Use these replicas from now on, and close connections to others, which clients would keep using."""
         self.ports[:] = ports
         assert self._loop is not None
         asyncio.run_coroutine_threadsafe(self._cut(), self._loop).result(10)

@@ -17,7 +17,7 @@ from tests.config import manifests as manifest_files
 from tests.webhook import balancer, replica
 from tests.webhook.replica import until
 
-MANIFESTS = ("rbac", "policy", "certificates", "admission")  # beside the namespace and the CRD
+MANIFESTS = ("rbac", "policy", "certificates", "admission")  # in addition to the namespace and the CRD
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
@@ -25,7 +25,7 @@ LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/l
 
 
 class Cluster:
-    """What a test does with the cluster, and sees of it."""
+    """A cluster as a test uses and sees it."""
 
     def __init__(self, administrator: access.Access, namespace: str, front: balancer.Balancer, directory: Path) -> None:
         self.administrator = administrator
@@ -37,7 +37,7 @@ class Cluster:
 
     @functools.cached_property
     def account(self) -> replica.ServiceAccount:
-        """The webhook's, which has the rights of the manifests and no others."""
+        """Return the webhook's ServiceAccount, with exactly the permissions of the manifests."""
         directory = self.directory / "serviceaccount"
         named = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
         return replica.ServiceAccount(directory, self.administrator.mount_service_account(*named, directory))
@@ -46,7 +46,7 @@ class Cluster:
         return self.administrator.kubectl(*arguments, **more)
 
     def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> replica.Replica:
-        """One more replica, ready and behind the balancer; `environment`: of another release."""
+        """Start another replica, ready and behind the balancer; `environment`: of another release."""
         name = f"replica-{len(self.replicas)}"
         flags = (
             f"--url=https://127.0.0.1:{self.front.port}{contract.WEBHOOK_PATH}",
@@ -65,7 +65,7 @@ class Cluster:
         return started
 
     def is_registered(self) -> bool:
-        """Whether the API server already knows: it learns of a new registration by a watch."""
+        """Whether the API server uses the registration, which it learns from a watch."""
         try:
             self.create(builders.pod("nobody", request="0.01"), dry_run=True)
         except lab_errors.LabError:
@@ -73,7 +73,7 @@ class Cluster:
         return True
 
     def add_plain_node(self, name: str) -> None:
-        """A Node that is ready."""
+        """Create a ready Node."""
         made = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -82,26 +82,28 @@ class Cluster:
         self.administrator.create(NODES, made)
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
         self.administrator.patch(f"{NODES}/{name}/status", ready)
-        # Without a node controller nobody else would take this away.
+        # Remove it here, because there is no node controller.
         self.administrator.patch(f"{NODES}/{name}", {"spec": {"taints": None}})
 
     def describe(self, node: str, amounts: Mapping[str, str]) -> None:
-        """What a Node has, as its kubelet would say."""
+        """Write a Node's status, as its kubelet would."""
         status = {"status": {"allocatable": amounts, "capacity": amounts}}
         self.administrator.patch(f"{NODES}/{node}/status", status)
 
     def add_node(self, node: GpuNode) -> None:
-        """A Node that is ready, and its GPUNode."""
+        """Create a ready Node and its GPUNode."""
         self.add_plain_node(node.name)
         self.administrator.create(contract.GPUNODE_PATH, codec.to_document(node))
         self.change(node.name, {"status": codec.to_status(node)}, "status")
 
     def change(self, gpunode: str, patch: Mapping[str, object] | Sequence[object], subresource: str = "") -> None:
-        """Patch a GPUNode, as somebody else would."""
+        """Patch a GPUNode, as another client would."""
         self.administrator.patch(f"{contract.GPUNODE_PATH}/{gpunode}/{subresource}".rstrip("/"), patch)
 
     def remake(self, node: GpuNode) -> None:
-        """Make a GPUNode as the agent does, by two writes: without a spec, and its GPUs by the status."""
+        """Create a GPUNode as the agent does, by two writes: the object without a spec, then its status with the
+        GPUs.
+        """
         bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": node.name}}
         self.administrator.create(contract.GPUNODE_PATH, bare)
         self.change(node.name, {"status": codec.to_status(node)}, "status")
@@ -112,22 +114,22 @@ class Cluster:
         return self.administrator.create(f"{self.path}/pods", manifest, dry_run=dry_run)
 
     def events(self, namespace: str | None = None) -> list[dict[str, Any]]:
-        """The Events of its own or another namespace; those about nodes are in `default`."""
+        """Return the Events of its namespace, or of another one; Events about nodes are in `default`."""
         events = self.administrator.read(f"/api/v1/namespaces/{namespace or self.namespace}/events")
         return list(events["items"])
 
     def notes(self, reason: str, namespace: str | None = None) -> list[str]:
-        """What Events of this reason say."""
+        """Return the notes of Events with this reason."""
         return [event["message"] for event in self.events(namespace) if event["reason"] == reason]
 
     def create_placed(self, manifest: dict[str, Any]) -> dict[str, Any]:
-        """Create a pod, and return it once it has its share: it waits where those before it are yet to be seen."""
+        """Create a pod, and return it once it has a share: it may wait until earlier pods are seen."""
         name = self.create(manifest)["metadata"]["name"]
         until(lambda: contract.ALLOCATION in self.pod(name)["metadata"]["annotations"], self.explain)
         return self.pod(name)
 
     def refuses(self, manifest: dict[str, Any], said: str) -> bool:
-        """Whether a pod would be refused now, with these words in what is said."""
+        """Whether a pod would be rejected now with these words."""
         try:
             self.create(manifest, dry_run=True)
         except lab_errors.LabError as error:
@@ -138,7 +140,7 @@ class Cluster:
         self.administrator.delete(f"{self.path}/pods/{name}")
 
     def bind(self, name: str) -> None:
-        """Bind a pod that was placed to its node, as the scheduler would."""
+        """Bind a placed pod to its node, as the scheduler would."""
         node = self.pod(name)["metadata"]["annotations"][contract.NODE]
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
@@ -155,11 +157,11 @@ class Cluster:
         return codec.read(self.administrator.read(f"{contract.GPUNODE_PATH}/{name}"))
 
     def is_open(self, name: str = "node-a") -> bool:
-        """Whether a GPUNode has a ledger, and may be placed on."""
+        """Whether a GPUNode has a ledger."""
         return "allocations" in self.administrator.read(f"{contract.GPUNODE_PATH}/{name}").get("spec", {})
 
     def is_settled(self, name: str = "node-a") -> bool:
-        """Whether the ledger holds exactly what the pods that were placed hold, all of it confirmed."""
+        """Whether the ledger is exactly what the placed pods hold, and confirmed."""
         node = self.node(name)
         assert ledger.violations(node) == []
         held = {(entry.id, entry.pod.uid) for entry in node.allocations if entry.reserved_until is None}
@@ -177,26 +179,26 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def manifests(api_server: access.Access) -> Iterator[access.Access]:
-    """The API server with gpushare's manifests."""
+    """An API server with gpushare's manifests."""
     yield from installed(api_server)
 
 
 @pytest.fixture
 def cluster(manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
-    """No replica runs yet, and there is one node, `node-a`, with four GPUs of 80 GiB."""
+    """A cluster without replicas, with one node, `node-a`, that has four GPUs of 80 GiB."""
     yield from prepared(manifests, tmp_path)
 
 
 @pytest.fixture
 def scheduled(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
-    """The same with a real scheduler."""
+    """The same cluster with a real scheduler."""
     for administrator in installed(scheduler):
         yield from prepared(administrator, tmp_path)
 
 
 def apply(administrator: access.Access, base: Path = BASE) -> None:
-    """The manifests of this release, or of another one."""
-    # The replicas of a test have made an address of its client configuration, beside which no Service may be.
+    """Apply the manifests of this release, or of another one."""
+    # The replicas of a test register a URL, and the API server allows no Service next to it.
     if administrator.find(CONFIGURATION) is not None:
         administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
     _apply(administrator, [base / "namespace", base / "crd"])
@@ -210,10 +212,10 @@ def _apply(administrator: access.Access, directories: list[Path]) -> None:
 
 
 def installed(administrator: access.Access) -> Iterator[access.Access]:
-    """The API server with the manifests of this release, until it is done with."""
+    """Yield the API server with the manifests of this release."""
     apply(administrator)
     yield administrator
-    # These would refuse the pods of other tests.
+    # These would reject the pods of other tests.
     with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
         administrator.kubectl("delete", "--ignore-not-found", "-k", directory)
     with administrator.namespace() as namespace:
@@ -221,7 +223,7 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
 
 
 def _is_free_of_policies(administrator: access.Access, namespace: str) -> bool:
-    """Whether others' pods are let in: the API server goes on asking a policy for a moment after it was deleted."""
+    """Whether pods of other tests are admitted: the API server applies a policy for a moment after it was deleted."""
     manifest = builders.counted(builders.pod("nobody", namespace=namespace))
     try:
         administrator.create(f"/api/v1/namespaces/{namespace}/pods", manifest, dry_run=True)
@@ -231,7 +233,7 @@ def _is_free_of_policies(administrator: access.Access, namespace: str) -> bool:
 
 
 def prepared(administrator: access.Access, directory: Path) -> Iterator[Cluster]:
-    """A cluster on it with one node and no replica, until it is done with."""
+    """Yield a cluster with one node and no replica."""
     with administrator.namespace() as namespace, balancer.running() as front:
         made = Cluster(administrator, namespace, front, directory)
         made.add_node(builders.node())

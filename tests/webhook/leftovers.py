@@ -1,4 +1,4 @@
-"""What stays behind in memory of what is over: nothing else tells that it was forgotten."""
+"""Finds objects that stay in memory after their use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def left_bytes(do: Callable[[], object]) -> int:
-    """How many bytes that were taken while it was done are still taken."""
+    """Return how many bytes stay allocated after a call."""
     tracemalloc.start()
     try:
         do()

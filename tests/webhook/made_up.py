@@ -1,4 +1,4 @@
-"""Random nodes and pods, as odd as the API server lets them be, from a seed."""
+"""Random nodes and pods, as unusual as the API server accepts, from a seed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ THING = "example.com/thing"
 
 
 class MadeUp:
-    """`draw` is the only source of chance."""
+    """A generator of objects; `draw` is the only source of randomness."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
 
     def node(self, name: str) -> dict[str, Any]:
-        """With its status; conditions and taints are in agreement, as a node controller would leave them."""
+        """Return a node with its status; conditions and taints agree, as a node controller would write them."""
         draw = self.draw
         labels = {contract.HOSTNAME_LABEL: f"{name}.example", "zone": draw.choice(ZONES)}
         if draw.random() < 0.7:
@@ -70,7 +70,7 @@ class MadeUp:
         }
 
     def pod(self, name: str, *, related: bool = False) -> dict[str, Any]:
-        """One to be scheduled. `related`: with relations to other pods or to a volume, and little else."""
+        """Return a pod to be scheduled. `related`: with relations to other pods or to a volume, and little else."""
         draw = self.draw
         spec: dict[str, Any] = {"containers": [{"name": "c0", "image": "none"}] if related else self._containers("c")}
         if not related and draw.random() < 0.3:
@@ -99,7 +99,7 @@ class MadeUp:
         return self._manifest(name, spec)
 
     def pod_info(self, name: str, node: str) -> dict[str, Any]:
-        """One that is on a node already; the API server does not ask whether it fits."""
+        """Return a pod that is on a node already; the API server does not check whether it fits."""
         made = self.pod(name)
         spec = made["spec"]
         if self.draw.random() < 0.5:
@@ -113,7 +113,7 @@ class MadeUp:
         return made
 
     def limits(self, node: str) -> dict[str, Any] | None:
-        """The CSINode of a node that has one."""
+        """Return the CSINode of a node that has one."""
         if self.draw.random() < 0.3:
             return None
         driver: dict[str, Any] = {"name": DRIVER, "nodeID": node}
@@ -127,7 +127,7 @@ class MadeUp:
         }
 
     def resized(self, stored: dict[str, Any]) -> dict[str, Any]:
-        """A status in which the kubelet gives the first container more CPU than it asks for now, or less."""
+        """Return a status where the kubelet gives the first container more or less CPU than its request."""
         container = stored["spec"]["containers"][0]
         reports = {
             "resources": {"requests": {"cpu": self.draw.choice(("50m", "1500m"))}},
@@ -227,7 +227,7 @@ class MadeUp:
         )
 
     def _volumes(self, claims: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Some of the claims, and one volume that nobody attaches."""
+        """Return some of the claims, and one volume that needs no attachment."""
         chosen = self.draw.sample(claims, k=self.draw.choice((1, 1, 2)))
         mounted = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in chosen]
         return [*mounted, {"name": "inline", "csi": {"driver": DRIVER}}]

@@ -1,4 +1,4 @@
-"""Other webhooks before and behind ours, in the process of the test."""
+"""Other webhooks, called before and after ours, in the test's process."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ SIDECAR = {"op": "add", "path": "/spec/containers/-", "value": {"name": "injecte
 
 
 async def inject(request: review.AdmissionRequest) -> review.ReviewResponse:
-    """Add a container, so that ours is asked again."""
+    """Add a container, so that our webhook is reinvoked."""
     names = [container["name"] for container in request["object"]["spec"]["containers"]]
     return review.ReviewResponse("injected", patch=() if "injected" in names else (SIDECAR,))
 
 
 def changing(change: Callable[[Any], None], name: str) -> server.Admit:
-    """A webhook that changes pods in this way; to the pod `nobody` it only adds a container of its name."""
+    """Return a webhook with this change; to the pod `nobody` it only adds a container with its name."""
 
     async def admit(request: review.AdmissionRequest) -> review.ReviewResponse:
         before: Any = request["object"]
@@ -48,8 +48,8 @@ def changing(change: Callable[[Any], None], name: str) -> server.Admit:
 
 
 def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
-    """The bundle of its authorities, and what it serves with."""
-    held = issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
+    """Return the bundle of its authorities, and a TLS context to serve with."""
+    held = issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
     tls = Tls(directory)
     tls.load(held)
     return held.bundle, tls.context
@@ -59,9 +59,9 @@ def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
 async def running(
     cluster: Cluster, admit: server.Admit, directory: Path, *, name: str = "zz", sign: str = "injected"
 ) -> AsyncIterator[None]:
-    """Webhooks are called in the order of their configurations' names: zz after ours.
+    """Run webhooks, called in the order of their configurations' names: zz after ours.
 
-    sign: the name of the container that it adds to the pod `nobody`.
+    sign: name of the container that a webhook adds to the pod `nobody`.
     """
     bundle, context = certificates(directory)
     async with (
@@ -75,7 +75,7 @@ async def running(
 async def registered(
     cluster: Cluster, port: int, bundle: str, *, name: str = "zz", sign: str = "injected"
 ) -> AsyncIterator[None]:
-    """The API server calls `port` for each pod of the test's namespace; it must change a pod that is called nobody."""
+    """Register a webhook for pods of the test's namespace; it must change a pod that is called nobody."""
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         authority = base64.b64encode(bundle.encode()).decode()
         webhook = {
@@ -106,7 +106,7 @@ async def registered(
 
 
 async def is_called(cluster: Cluster, api: api_client.ApiClient, sign: str) -> bool:
-    """Whether the API server already knows: it learns of a new configuration by a watch."""
+    """Whether the API server calls the webhook, which it learns from a watch."""
     plain = builders.pod("nobody", namespace=cluster.namespace)
     try:
         planned = await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", plain, query={"dryRun": "All"})

@@ -1,4 +1,4 @@
-"""A webhook as it is deployed: a process of its own, with the rights of its ServiceAccount and no others."""
+"""A webhook as it is deployed: in its own process, with exactly the permissions of its ServiceAccount."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from tests import unshared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
-# As in a pod: its ServiceAccount is where every client looks for it. Nobody else sees what is mounted here.
+# Mounted where every client expects it, as in a pod, and visible to this process only.
 MOUNTED = 'mount -t tmpfs none /var/run; mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; exec "$@"'
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceAccount:
-    """What the kubelet gives a pod: a directory with token and CA, and variables that say where the API server is."""
+    """A ServiceAccount as the kubelet mounts it: a directory with token and CA, and variables for the API server."""
 
     directory: Path
     variables: Mapping[str, str]
 
 
 class Replica:
-    """A running `python -m webhook`.
-
-    account: None where it speaks to no API server.
-    environment: of another release, which Python finds there; by default it is this one.
+    """A running `python -m webhook`. account: None without an API server. environment: of another release, or this
+    one.
     """
 
     def __init__(
@@ -77,7 +75,7 @@ class Replica:
             return 0, str(error)
 
     def metrics(self) -> list[str]:
-        """The page's lines; no answer is not taken for a page on which nothing has been counted."""
+        """Return the lines of /metrics; raises if there is no answer."""
         status, page = self.probe("/metrics")
         assert status == 200, f"{status} {page}\n{self._log.read_text()}"
         return page.splitlines()
@@ -89,7 +87,7 @@ class Replica:
         raise KeyError(name)
 
     def reviews(self) -> dict[str, float]:
-        """Reviews answered since the last `count_from_here`, by outcome; only those that there were."""
+        """Return reviews answered since the last `count_from_here`, by outcome."""
         prefix = 'gpushare_webhook_reviews_total{outcome="'
         lines = [line for line in self.metrics() if line.startswith(prefix)]
         counts = {line[len(prefix) : line.index('"}')]: float(line.rpartition(" ")[2]) for line in lines}
@@ -144,7 +142,7 @@ def running(
 
 
 def until(condition: Callable[[], bool], explain: Callable[[], object] = str, *, seconds: float = 20.0) -> None:
-    """Wait for something that no event tells us of, bounded in time."""
+    """Poll a condition, for a limited time."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, explain()

@@ -1,4 +1,6 @@
-"""Whatever JSON is sent as a pod: an answer with a sentence, and no failure of ours if it is a pod; what is none is denied."""
+"""Any JSON that is sent as a pod gets an answer with a sentence; a valid pod causes no failure, an invalid one is
+denied.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,10 @@ def answer(pod: Any, **more: Any) -> tuple[review.ReviewResponse, MemoryStore]:
 
 
 def judged(pod: Any) -> review.ReviewResponse:
-    """With all that must hold of every answer."""
+    """Return the answer, after checks that hold for every answer."""
     response, store = answer(pod)
     assert response.outcome != "error", response.message
-    assert response.code != 400 or pod_structure.wrong(pod) or "name of their own" in response.message
+    assert response.code != 400 or pod_structure.wrong(pod) or "need unique names" in response.message
     assert len(response.message) < 1000
     assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
     text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, response))
@@ -68,7 +70,7 @@ def judged(pod: Any) -> review.ReviewResponse:
 
 
 def put(pod: Any, path: list[int], value: Any) -> Any:
-    """The pod with something else at a place that the numbers lead to."""
+    """Return the pod with another value at the place that the numbers select."""
     if not path or not isinstance(pod, dict | list) or not pod:
         return value
     number = path[0] % len(pod)
@@ -105,11 +107,11 @@ def test_any_text_in_our_annotations_is_answered(annotations: dict[str, str]) ->
 
 @hypothesis.given(strategies.pods())
 @hypothesis.settings(max_examples=20)
-def test_what_a_user_may_send_is_a_pod(pod: dict[str, Any]) -> None:
+def test_made_up_pods_are_valid(pod: dict[str, Any]) -> None:
     assert pod_structure.wrong(pod) is None
 
 
-def test_what_is_no_pod_is_denied() -> None:
+def test_object_that_is_no_pod_is_denied() -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
     assert pod_structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
@@ -118,11 +120,11 @@ def test_what_is_no_pod_is_denied() -> None:
 
 
 @pytest.mark.parametrize("names", [["main", "main"], ["main", ""], [None]])
-def test_containers_without_a_name_of_their_own_are_denied(names: list[str | None]) -> None:
+def test_containers_without_unique_names_are_denied(names: list[str | None]) -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["containers"] = [{"name": name} for name in names]
     response = judged(pod)
     assert (response.code, response.message) == (
         400,
-        "spec.containers and spec.initContainers do not each have a name of their own",
+        "spec.containers and spec.initContainers need unique names",
     )

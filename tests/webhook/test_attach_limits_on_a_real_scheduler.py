@@ -1,5 +1,6 @@
-"""How many volumes a node can attach, on the real scheduler: what is pinned somewhere it binds there, and what has no
-place waits with its words and is never put before it."""
+"""How many volumes a node can attach, on the real scheduler: it binds the pods that we pin, and pods that we refuse
+wait with its words.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ EXCEEDS = f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there,
 
 
 class Storage:
-    """Objects that no driver stands behind, made by hand."""
+    """Storage objects without a driver, made by hand."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._api = cluster.administrator
@@ -44,7 +45,7 @@ class Storage:
             self._global.append(f"{path}/{name}")
 
     def limit(self, node: str, most: int) -> None:
-        """What the driver's registrar would write."""
+        """Write what the driver's registrar would write."""
         driver = {"name": DRIVER, "nodeID": node, "allocatable": {"count": most}}
         self.create("storage.k8s.io/v1", "CSINode", node, spec={"drivers": [driver]})
 
@@ -53,7 +54,7 @@ class Storage:
         self.limit(node, most)
 
     def claim(self, name: str) -> None:
-        """One that is bound to a volume of its own."""
+        """Create a claim that is bound to its own volume."""
         size, modes = {"storage": "1Gi"}, ["ReadWriteMany"]
         volume = f"{self._namespace}-{name}"
         spec = {
@@ -77,7 +78,7 @@ class Storage:
         claims = [f"{self._claims}/{claim['metadata']['name']}" for claim in self._api.read(self._claims)["items"]]
         for path in (*claims, *self._global):
             self._api.delete(path)
-            if self._api.find(path) is not None:  # nobody is here who takes the finalizers of volumes and claims away
+            if self._api.find(path) is not None:  # no controller here removes the finalizers of volumes and claims
                 self._api.patch(path, {"metadata": {"finalizers": None}})
 
 
@@ -103,9 +104,7 @@ def place(made: dict[str, Any]) -> str:
     return str(made["metadata"]["annotations"].get(contract.NODE, ""))
 
 
-def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none(
-    scheduled: Cluster, storage: Storage
-) -> None:
+def test_pod_whose_volume_cannot_be_attached_goes_elsewhere_or_waits(scheduled: Cluster, storage: Storage) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     add_node(scheduled, "node-b")
     storage.limit("node-a", 1)
@@ -117,7 +116,7 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
     first = place(scheduled.create_placed(mounting("first", "one")))
     until(lambda: bound(scheduled, "first") == first, scheduled.explain)
     inline = {"csi": {"driver": DRIVER}}
-    # There is the same volume already, and the other is one that nobody attaches.
+    # One volume is attached there already, and the other needs no attachment.
     alike = scheduled.create_placed(mounting("alike", "one", inline=inline, uuid=f"GPU-{first}-0"))
     assert place(alike) == first
     until(lambda: bound(scheduled, "alike") == first, scheduled.explain)
@@ -133,7 +132,7 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
     ]
     without = scheduled.create_placed(mounting("without"))  # who mounts nothing is not concerned
     until(lambda: bound(scheduled, "without") == place(without), scheduled.explain)
-    # The scheduler says the same of whoever is not asked about by us.
+    # The scheduler says the same of a pod that the webhook does not review.
     plain = mounting("plain", "three")
     plain["metadata"]["annotations"] = {}
     scheduled.create(plain)
@@ -146,9 +145,7 @@ def test_what_a_node_cannot_attach_goes_to_another_and_waits_where_there_is_none
     assert not reason(scheduled, "third")
 
 
-def test_a_claim_that_is_made_for_the_pod_or_not_bound_yet_counts_and_one_that_is_missing_is_waited_for(
-    scheduled: Cluster, storage: Storage
-) -> None:
+def test_unbound_claims_count_and_missing_claims_are_waited_for(scheduled: Cluster, storage: Storage) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     storage.limit("node-a", 1)
     name = f"wait-{scheduled.namespace}"

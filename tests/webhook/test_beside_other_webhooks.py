@@ -1,4 +1,4 @@
-"""Another webhook behind ours: one that changes pods after us, and one that rejects them."""
+"""Another webhook after ours: one that changes pods, and one that rejects them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def create(cluster: Cluster) -> dict[str, object]:
         return await api.create(f"/api/v1/namespaces/{cluster.namespace}/pods", manifest)
 
 
-async def test_a_pod_that_another_webhook_changes_keeps_its_one_share(cluster: Cluster, tmp_path: Path) -> None:
+async def test_pod_changed_by_another_webhook_keeps_its_share(cluster: Cluster, tmp_path: Path) -> None:
     started = cluster.start()
     async with other_webhook.running(cluster, other_webhook.inject, tmp_path / "other"):
         stored = json.loads(json.dumps(await create(cluster)))
@@ -46,7 +46,7 @@ async def test_a_pod_that_another_webhook_changes_keeps_its_one_share(cluster: C
     until(lambda: cluster.is_settled() and len(cluster.node().allocations) == 1, cluster.explain)
 
 
-async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: Cluster, tmp_path: Path) -> None:
+async def test_share_of_a_pod_rejected_by_another_webhook_expires(cluster: Cluster, tmp_path: Path) -> None:
     started = cluster.start("--reservation-seconds=20")  # a pause is no reason to see it lapse too soon
     async with other_webhook.running(cluster, reject, tmp_path / "other"):
         for _ in range(ATTEMPTS):
@@ -54,7 +54,7 @@ async def test_the_share_of_a_pod_that_another_webhook_rejects_lapses(cluster: C
                 await create(cluster)
             if "placed" in started.reviews():
                 break
-            # On a slow disk it comes without a share; what is written late is given back.
+            # On a slow disk the pod gets no share at first; a share that is written late is released.
             await asyncio.to_thread(until, lambda: cluster.node().allocations == (), cluster.explain)
         assert len(cluster.node().allocations) == 1, cluster.explain()
     until(lambda: cluster.node().allocations == (), cluster.explain, seconds=60)
@@ -69,7 +69,7 @@ KUEUE = "kueue.x-k8s.io/admission"
 
 @contextlib.asynccontextmanager
 async def others(cluster: Cluster, directory: Path, **changes: admission_chain.Webhook) -> AsyncIterator[None]:
-    """Webhooks that change pods, each in a configuration of its name: aa… are called before ours, zz… behind it."""
+    """Run webhooks that change pods; aa… is called before ours, zz… after it."""
     async with contextlib.AsyncExitStack() as stack:
         for name, change in changes.items():
             admit = other_webhook.changing(change, name)
@@ -80,7 +80,7 @@ async def others(cluster: Cluster, directory: Path, **changes: admission_chain.W
 
 
 async def test_several_webhooks_before_and_behind_change_a_pod(cluster: Cluster, tmp_path: Path) -> None:
-    """A label before us; sidecars in front and at the end, a selector and a variable behind us."""
+    """A label before us; sidecars at both ends, a selector and a variable after us."""
     started = cluster.start()
     async with others(
         cluster,
@@ -112,7 +112,7 @@ async def test_a_sidecar_in_front_leaves_the_share_where_it_is(cluster: Cluster,
     assert cluster.node().allocations[0].shares[0].containers == ("main",)
 
 
-async def test_a_pod_that_kueue_holds_back_behind_us_holds_no_share(cluster: Cluster, tmp_path: Path) -> None:
+async def test_pod_gated_by_kueue_after_us_has_no_share(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start()
     async with others(cluster, tmp_path, zzkueue=admission_chain.gate(KUEUE)):
         stored: Any = await create(cluster)

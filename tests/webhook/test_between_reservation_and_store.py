@@ -1,6 +1,7 @@
-"""What happens after a share was reserved and before its pod is stored: its GPUNode goes, or somebody else claims it.
+"""Events between the reservation of a share and the storing of its pod: its GPUNode is deleted, or another pod claims
+it.
 
-A webhook behind ours holds the pod up for as long as the test likes.
+A webhook after ours delays the pod for as long as the test wants.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ATTEMPTS = 5
 
 @dataclasses.dataclass
 class Between:
-    """The pod that is held up: `reserved` is set once ours has given it a share, and it goes on when `go_on` is."""
+    """A delayed pod: `reserved` is set once it has a share, and it continues once `go_on` is set."""
 
     cluster: Cluster
     api: api_client.ApiClient
@@ -50,7 +51,7 @@ class Between:
         return review.deny(403, "not today") if self.refuses else review.allow("passed")
 
     async def begin(self, manifest: dict[str, Any]) -> asyncio.Task[dict[str, Any]]:
-        """Store the pod until it is held up with its share; anew where it comes without, as on a slow disk."""
+        """Create the pod until it is delayed with its share, and again if it has none, as on a slow disk."""
         manifest["metadata"]["labels"] = {HELD_UP: "true"}
         for _ in range(ATTEMPTS):
             storing = asyncio.create_task(self.create(manifest))
@@ -79,7 +80,7 @@ async def between(cluster: Cluster, directory: Path) -> AsyncIterator[Between]:
             yield made
 
 
-async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: Cluster, tmp_path: Path) -> None:
+async def test_recreated_gpunode_includes_the_share_of_a_pod_in_flight(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start()
     async with between(cluster, tmp_path / "other") as on_its_way:
         storing = await on_its_way.begin(builders.pod("trainer", request="0.5", uuid="GPU-node-a-0"))
@@ -98,7 +99,7 @@ async def test_a_gpunode_made_anew_knows_of_the_pod_that_is_on_its_way(cluster: 
         assert (held.id, held.pod.uid) == (reserved.id, stored["metadata"]["uid"])
 
 
-async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_path: Path) -> None:
+async def test_reservation_of_a_pod_that_never_appears_expires(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start("--reservation-seconds=15")
     async with between(cluster, tmp_path / "other") as on_its_way:
         storing = await on_its_way.begin(builders.pod("trainer", request="0.5"))
@@ -114,7 +115,7 @@ async def test_one_whose_pod_never_comes_lapses_there_too(cluster: Cluster, tmp_
 
 
 @pytest.mark.parametrize("comes_back", [True, False])
-async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path, comes_back: bool) -> None:
+async def test_pod_with_a_missing_gpu_gets_an_event(cluster: Cluster, tmp_path: Path, comes_back: bool) -> None:
     cluster.start()
     other = dataclasses.replace(builders.node(), gpus=(dataclasses.replace(builders.gpu(), uuid="GPU-other"),))
     async with between(cluster, tmp_path / "other") as on_its_way:
@@ -128,7 +129,7 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
         await storing
         await on_its_way.until(lambda: bool(cluster.notes(contract.EVENT_LOST)))
     (said,) = cluster.notes(contract.EVENT_LOST)
-    gone = f'could not be written again: node-a has no GPU "{reserved.gpu_uuids[0]}"'
+    gone = f'could not be restored: node-a has no GPU "{reserved.gpu_uuids[0]}"'
     assert (gone if comes_back else "there is no GPUNode node-a") in said
     if comes_back:
         assert cluster.node().allocations == ()
@@ -140,9 +141,7 @@ async def test_a_pod_whose_gpu_is_gone_is_told(cluster: Cluster, tmp_path: Path,
     assert ledger.violations(cluster.node()) == []
 
 
-async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_are_told(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_one_of_several_claimants_gets_the_reservation(cluster: Cluster, tmp_path: Path) -> None:
     started = cluster.start()
     unnamed = builders.pod(request="0.5")
     del unnamed["metadata"]["name"]
@@ -165,7 +164,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
         on_its_way.go_on.set()
         conflicts = await storing
     names = {pod["metadata"]["name"] for pod in claimed}
-    # Who has an owner is recreated; the other one stays, and is told.
+    # A pod with an owner is recreated; the other one stays, and gets an Event.
     until(lambda: {pod["metadata"]["name"] for pod in cluster.pods()} == names, cluster.explain)
     assert conflicts["metadata"]["name"] not in names
     until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)
@@ -173,7 +172,7 @@ async def test_of_several_who_claim_one_reservation_one_has_it_and_the_others_ar
     assert held.pod.name in names
     said = f"names the allocation {reserved.id}, which {cluster.namespace}/{held.pod.name} holds: it has no share"
     assert all(note.startswith(said) for note in cluster.notes(contract.EVENT_LOST))
-    evicted = "evicted, because it has no share of its own: ReplicaSet trainers recreates it"
+    evicted = "evicted, because another pod holds its share: ReplicaSet trainers recreates it"
     until(lambda: cluster.notes(contract.EVENT_REPLACED) == [evicted], cluster.explain)
     cluster.delete(held.pod.name)  # then the other one, which names it, may have it
     (left,) = names - {held.pod.name}

@@ -1,4 +1,6 @@
-"""Whoever reaches the port: how long and how much he may send, and who is answered meanwhile."""
+"""Limits for clients that reach the port: how long and how much they may send, and which others are answered
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
 
 @contextlib.asynccontextmanager
 async def other_process(directory: Path) -> AsyncIterator[tuple[int, Callable[[], int]]]:
-    """A webhook in memory in a process of its own; its port, and how many bytes it has now."""
+    """Run a webhook in memory in another process; yield its port, and a function for its memory in bytes."""
     port_file, nodes = directory / "port", directory / "nodes.json"
     nodes.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": [codec.to_document(builders.node())]}))
     arguments = [f"--from={nodes}", "--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
@@ -73,7 +75,7 @@ async def begins(port: int) -> asyncio.StreamWriter:
 @contextlib.asynccontextmanager
 async def serving(directory: Path, client_ca_file: Path | None = None) -> AsyncIterator[int]:
     tls = Tls(directory, client_ca_file)
-    tls.load(issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+    tls.load(issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
     async with server.serve(admit, tls.context, host="127.0.0.1", port=0) as port:
         yield port
 
@@ -145,7 +147,7 @@ async def test_json_that_would_take_a_hundred_times_its_size_is_not_read(tmp_pat
 
 
 @pytest.mark.slow
-async def test_who_stops_in_the_middle_is_left_and_others_are_answered(
+async def test_stalled_client_is_dropped_and_others_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bounds, "BODY_SECONDS", 0.5)
@@ -186,7 +188,7 @@ async def test_half_a_header_is_not_waited_for_and_an_unused_connection_is_kept(
 async def test_an_idle_connection_ends_with_an_answer_that_loses_no_review(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it was ever used or not; the client does not have to close it."""
+    """For used and unused connections; the client need not close them."""
     assert connections.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it: it closes first
     monkeypatch.setattr(connections.ConnectionWatch.__init__, "__defaults__", (10.0, 0.5))
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.0)
@@ -204,7 +206,7 @@ async def test_an_idle_connection_ends_with_an_answer_that_loses_no_review(
 
 
 async def test_silent_connections_give_their_places_to_reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as ever come: some are served, some wait, and each newcomer gets the place of one that is idle."""
+    """With any number of connections: some are served, some wait, and each new one gets the slot of an idle one."""
     monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 8)
     monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 8)
     monkeypatch.setattr(connections, "FRESH_SECONDS", 0.5)
@@ -218,10 +220,8 @@ async def test_silent_connections_give_their_places_to_reviews(tmp_path: Path, m
             await client.close()
 
 
-async def test_an_address_that_holds_all_that_it_may_keeps_no_other_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even by requests that are never whole, whose connections are not idle."""
+async def test_address_at_its_limit_does_not_block_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not by incomplete requests, whose connections are not idle."""
     monkeypatch.setattr(bounds, "MAX_OF_ADDRESS", 4)
     monkeypatch.setattr(bounds, "MAX_WAITING", 8)
     async with serving(tmp_path) as port:
@@ -266,8 +266,8 @@ async def test_while_connections_wait_an_answer_ends_its_own(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-async def test_a_replica_is_small_whatever_connections_there_are(tmp_path: Path) -> None:
-    """A replica of its own, and as many connections as it serves of one address, each with most of a body."""
+async def test_replica_stays_small_with_many_connections(tmp_path: Path) -> None:
+    """As many connections as a replica serves of one address, each with most of a body."""
     async with other_process(tmp_path) as (port, resident_bytes):
         at_rest = resident_bytes()
         writers = await asyncio.gather(*(begins(port) for _ in range(bounds.MAX_OF_ADDRESS)))
@@ -283,7 +283,7 @@ async def test_a_replica_is_small_whatever_connections_there_are(tmp_path: Path)
 
 
 class Body:
-    """A request of which only the content is looked at."""
+    """A request of which only the content is read."""
 
     def __init__(self, *chunks: bytes) -> None:
         self.content, self.chunks = self, [*chunks, b""]
@@ -292,8 +292,8 @@ class Body:
         return self.chunks.pop(0)
 
 
-async def test_bodies_wait_for_each_other_and_what_was_answered_counts_no_more() -> None:
-    in_hand, order = bounds.InHand(10), []
+async def test_bodies_wait_until_others_are_answered() -> None:
+    in_hand, order = bounds.InFlightLimiter(10), []
 
     async def work(name: str, size: int, goes: asyncio.Event) -> None:
         async with in_hand.body(Body(b"x" * size)) as body:  # type: ignore[arg-type]
@@ -306,15 +306,15 @@ async def test_bodies_wait_for_each_other_and_what_was_answered_counts_no_more()
     tasks.append(asyncio.create_task(work("second", 5, second)))
     for _ in range(10):
         await asyncio.sleep(0)
-    assert (order, in_hand.taken_bytes) == ([("first", 8)], 8)
+    assert (order, in_hand.in_flight_bytes) == ([("first", 8)], 8)
     first.set()
     second.set()
     await asyncio.gather(*tasks)
-    assert (order, in_hand.taken_bytes) == ([("first", 8), ("second", 5)], 0)
+    assert (order, in_hand.in_flight_bytes) == ([("first", 8), ("second", 5)], 0)
 
 
 def authority(directory: Path, name: str) -> tuple[Path, ssl.SSLContext]:
-    """A file with an authority, and a client that shows a certificate which that authority has signed (itself)."""
+    """Return a file with an authority, and a client with a certificate that the authority has signed (itself)."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -350,7 +350,7 @@ async def answered(port: int, context: ssl.SSLContext | None) -> bool:
     return b"200" in line
 
 
-async def test_with_an_authority_only_who_has_its_certificate_is_answered(tmp_path: Path) -> None:
+async def test_client_ca_admits_only_clients_with_its_certificate(tmp_path: Path) -> None:
     trusted, of_api_server = authority(tmp_path, "trusted")
     _, of_another = authority(tmp_path, "another")
     async with serving(tmp_path / "tls", trusted) as port:
@@ -367,6 +367,6 @@ def test_an_authority_that_is_not_there_is_named() -> None:
 def test_a_line_that_any_client_can_cause_is_rationed() -> None:
     now = 0.0
     lines = bounds.LogRation(clock=lambda: now)
-    assert [lines.take() for _ in range(1000)] == [0, *[None] * 999]
+    assert [lines.allow() for _ in range(1000)] == [0, *[None] * 999]
     now = 1.0
-    assert lines.take() == 999
+    assert lines.allow() == 999

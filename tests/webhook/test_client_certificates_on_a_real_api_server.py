@@ -1,4 +1,4 @@
-"""A webhook that speaks to the API server alone: by the certificate that the lab's shows it, as docs/security.md says."""
+"""A webhook that accepts only the API server, by its client certificate, as docs/security.md says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.webhook.replica import until
 pytestmark = pytest.mark.apiserver
 
 
-def test_the_api_server_is_answered_and_nobody_else(cluster: Cluster) -> None:
+def test_only_the_api_server_is_answered(cluster: Cluster) -> None:
     lab = cluster.administrator.lab
     if lab is None:
         pytest.skip("whether this cluster's API server shows a certificate, nobody has said")
@@ -35,7 +35,7 @@ def test_the_api_server_is_answered_and_nobody_else(cluster: Cluster) -> None:
 
 
 def made_up(port: int, context: ssl.SSLContext) -> int:
-    """The status with which something that is not a review is answered."""
+    """Return the status of the answer to a body that is not a review."""
     client = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
     try:
         client.request("POST", contract.WEBHOOK_PATH, body="{}", headers={"Content-Type": "application/json"})

@@ -1,4 +1,4 @@
-"""The wall clock of one webhook jumps by an hour, forth and back, while reservations wait for their pods."""
+"""The wall clock of one webhook jumps by an hour, both ways, while reservations wait for their pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock(tmp_path: Path) -> clocks.Clock:
 
 
 def reserve(cluster: Cluster, identity: str, *, until_seconds: float) -> None:
-    """As a replica would whose clock is right, for a pod that is on its way."""
+    """Reserve a share for a pod in flight, as a replica with a correct clock would."""
     entry = {
         "id": identity,
         "pod": {"namespace": cluster.namespace, "name": identity},
@@ -42,19 +42,17 @@ def held(cluster: Cluster) -> set[str]:
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
-    cluster: Cluster, clock: clocks.Clock, hours: int
-) -> None:
+def test_reservation_lasts_its_lifetime_despite_wrong_clocks(cluster: Cluster, clock: clocks.Clock, hours: int) -> None:
     placer = cluster.start(f"--reservation-seconds={LIFETIME_SECONDS}", environment={**os.environ, **clock.environment})
     other = cluster.start("--no-placer", f"--reservation-seconds={LIFETIME_SECONDS}")
     until(lambda: placer.metric("gpushare_placer_leads") == 1, placer.explain)
     cluster.create(builders.pod("lives", request="0.5"))
     until(cluster.is_settled, cluster.explain)
 
-    began = time.monotonic()  # whoever sees the reservation sees it later, and may end it so long after that
+    began = time.monotonic()  # each replica sees the reservation later, and may expire it as much later
     reserve(cluster, "reserved", until_seconds=LIFETIME_SECONDS)
     clock.set(hours * 3600)
-    cluster.create(builders.pod("during", request="0.1"))  # whichever replica; the placer is woken
+    cluster.create(builders.pod("during", request="0.1"))  # on either replica; the placer is woken
     while True:
         is_there = "reserved" in held(cluster)
         if time.monotonic() - began >= LIFETIME_SECONDS:
@@ -76,16 +74,14 @@ def test_a_reservation_lasts_its_lifetime_whatever_a_clock_says(
     assert other.process.poll() is None
 
 
-def test_what_certifies_it_is_not_made_anew_for_a_clock_that_was_put_back(
-    cluster: Cluster, clock: clocks.Clock
-) -> None:
+def test_clock_that_was_set_back_causes_no_reissue(cluster: Cluster, clock: clocks.Clock) -> None:
     looking_often = "--rotation-seconds=6"
     set_wrong = cluster.start(looking_often, environment={**os.environ, **clock.environment})
     right = cluster.start(looking_often)
     served = len(set_wrong.logged("Loaded a certificate")), len(right.logged("Loaded a certificate"))
     clock.set(-3600)
     for number in range(6):  # for longer than it takes to look again, which is once in 0.4 s
-        cluster.create(builders.pod(f"pod-{number}", request="0.05"))  # whichever replica
+        cluster.create(builders.pod(f"pod-{number}", request="0.05"))  # on either replica
     until(cluster.is_settled, cluster.explain)
     assert [line for line in set_wrong.logged("Changed the certificates") if line["step"] == "start"][1:] == []
     assert (len(set_wrong.logged("Loaded a certificate")), len(right.logged("Loaded a certificate"))) == served

@@ -1,4 +1,4 @@
-"""`kubectl gpushare defrag --cpu-pods --apply`: a pod without a GPU makes room, and the real scheduler finds it another."""
+"""`kubectl gpushare defrag --cpu-pods --apply`: a pod without a GPU makes room, and the real scheduler moves it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def plain(name: str, cpu: str, node: str = "", owner: dict[str, Any] | None = No
 
 
 def owner_of(cluster: Cluster) -> dict[str, Any]:
-    """A ReplicaSet of one pod, as an owner reference."""
+    """Return a ReplicaSet of one pod, as an owner reference."""
     template = {"metadata": {"labels": {"app": "service"}}, "spec": builders.pod("service")["spec"]}
     made = {
         "apiVersion": "apps/v1",
@@ -47,7 +47,7 @@ def owner_of(cluster: Cluster) -> dict[str, Any]:
 
 @contextmanager
 def recreated(cluster: Cluster, name: str, successor: dict[str, Any]) -> Iterator[None]:
-    """What its kubelet and its owner do once the pod is evicted: it ends, and there is another."""
+    """Do what kubelet and owner do after an eviction: end the pod, and create another."""
     stopping = threading.Event()
 
     def run() -> None:
@@ -74,7 +74,7 @@ def defrag(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_a_pod_without_a_gpu_leaves_for_one_that_lacks_its_cpu(scheduled: Cluster) -> None:
+def test_pod_without_a_gpu_is_evicted_for_one_that_lacks_cpu(scheduled: Cluster) -> None:
     scheduled.describe("node-a", {"cpu": "2", **HOST, **GPUS})
     scheduled.add_plain_node("plain")
     scheduled.describe("plain", {"cpu": "64", **HOST})

@@ -1,4 +1,4 @@
-"""Who has much to do lets a review be answered after one piece of it, and not after several."""
+"""Long work lets a review be answered after one piece, and not after several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def piece_of_work() -> None:
     time.sleep(event_loop.WORK_SECONDS)
 
 
-async def test_an_answer_waits_for_one_piece_of_work() -> None:
+async def test_answer_waits_for_one_piece_of_work_only() -> None:
     pieces = 0
 
     async def work() -> None:
@@ -38,7 +38,7 @@ async def test_an_answer_waits_for_one_piece_of_work() -> None:
     assert sorted(waited)[len(waited) * 3 // 4] <= 1  # another one comes in where the machine stood still
 
 
-def test_who_has_little_to_do_rests_once() -> None:
+def test_short_work_rests_once() -> None:
     rests: list[float | None] = []
 
     def pass_time(seconds: float | None) -> None:

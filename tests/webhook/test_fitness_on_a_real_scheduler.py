@@ -1,7 +1,7 @@
-"""What we say of a node, the real kube-scheduler does: it binds a pinned pod where we say that it fits, and nowhere else.
+"""Our node filters agree with the real kube-scheduler: it binds a pinned pod exactly where we say that it fits.
 
-Random nodes with random pods on them are made up. Then each of many random pods is tried on each node, by a copy that is
-pinned as the webhook pins pods, and taken away again.
+The test makes up random nodes with random pods. Then it tries each of many random pods on each node, with a copy that
+is pinned as the webhook pins pods, and deletes the copy.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SEED = int(
 
 
 class Scheduler:
-    """The cluster, and what its scheduler decides."""
+    """A cluster, and the decisions of its scheduler."""
 
     def __init__(self, api: api_client.ApiClient, namespace: str) -> None:
         self.api = api
@@ -63,7 +63,9 @@ class Scheduler:
         await self.api.patch(path, {"spec": {"taints": node["spec"]["taints"]}})  # admission has added one
 
     async def add_volumes(self) -> None:
-        """Claims that are bound: to a volume which only the first zone reaches, and to some that have to be attached."""
+        """Create bound claims: of a volume that only the first zone reaches, and of volumes that need to be
+        attached.
+        """
         expression = {"key": "zone", "operator": "In", "values": [made_up.ZONES[0]]}
         reached = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
         await self._add_volume(made_up.CLAIM, local={"path": "/data"}, nodeAffinity=reached)
@@ -71,7 +73,7 @@ class Scheduler:
             await self._add_volume(name, csi={"driver": made_up.DRIVER, "volumeHandle": name})
 
     async def attach(self, claim: str, node: str) -> None:
-        """As if a pod had been there that mounted it."""
+        """Attach a volume as for a pod that mounts it."""
         source = {"persistentVolumeName": self.volume(claim)}
         attachment = {
             "apiVersion": "storage.k8s.io/v1",
@@ -82,7 +84,7 @@ class Scheduler:
         await self.api.create("/apis/storage.k8s.io/v1/volumeattachments", attachment)
 
     def volume(self, claim: str) -> str:
-        """The name of a claim's volume."""
+        """Return the name of a claim's volume."""
         return f"{self.namespace}-{claim}"
 
     async def _add_volume(self, name: str, **source: Any) -> None:
@@ -115,7 +117,7 @@ class Scheduler:
         await self.api.patch(f"{claims}/{name}/status", {"status": {"phase": "Bound"}})
 
     async def tries(self, pairs: list[tuple[dict[str, Any], str]]) -> list[str | None]:
-        """For each pod and hostname: None if the scheduler binds it there, else why not. The pods are gone afterwards."""
+        """Return, for each pod and hostname, None if the scheduler binds it there, else why not. Deletes the pods."""
         names = await asyncio.gather(*(self._create(manifest, hostname) for manifest, hostname in pairs))
         async with asyncio.timeout(SECONDS):
             decisions = [await self._decision(name) for name in names]
@@ -124,7 +126,7 @@ class Scheduler:
         return decisions
 
     async def valid(self, make: Callable[[], dict[str, Any]], *, dry_run: bool = False) -> dict[str, Any]:
-        """The first of what is made up that the API server takes; with `dry_run`, as it was made up."""
+        """Return the first made-up object that the API server accepts; with `dry_run`, as it was made up."""
         for _ in range(20):
             made = make()
             with contextlib.suppress(api_errors.Invalid):
@@ -220,7 +222,7 @@ async def _populate(trial: Trial) -> None:
 
 
 def differences(manifest: dict[str, Any], node: dict[str, Any], ours: str | None, theirs: str | None) -> list[str]:
-    """Where we disagree, except where we mean to: a spread is judged as for a pod that is not pinned."""
+    """Return differing verdicts, except intended ones: spread constraints are judged as for an unpinned pod."""
     if (ours is None) == (theirs is None):
         return []
     if manifest["spec"].get("topologySpreadConstraints") and theirs is None:
@@ -229,9 +231,9 @@ def differences(manifest: dict[str, Any], node: dict[str, Any], ours: str | None
 
 
 def verdicts_on(trial: Trial, manifest: dict[str, Any]) -> list[str | None]:
-    """What we say of each node."""
+    """Return our verdict on each node."""
     metadata = {**manifest["metadata"], "namespace": trial.scheduler.namespace}
-    judge = trial.store.chooser.unfit({**manifest, "metadata": metadata})
+    judge = trial.store.chooser.node_filter({**manifest, "metadata": metadata})
     return [judge(node["metadata"]["name"]) for node in trial.nodes]
 
 
@@ -239,7 +241,7 @@ def counted(verdicts: collections.Counter[str], ours: str | None) -> None:
     verdicts["fits" if ours is None else " ".join(ours.split()[:3])] += 1
 
 
-async def test_a_pod_that_we_pin_is_bound_there_and_one_that_we_refuse_is_not(trial: Trial) -> None:
+async def test_scheduler_binds_pinned_pods_and_not_refused_ones(trial: Trial) -> None:
     pods = [await trial.scheduler.valid(functools.partial(trial.made.pod, "try"), dry_run=True) for _ in range(PODS)]
     hostnames = [node["metadata"]["labels"][contract.HOSTNAME_LABEL] for node in trial.nodes]
     verdicts: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Gangs with real processes: whole or not at all, also when the placer is killed in the middle of placing one."""
+"""Gangs with real processes: all members are placed or none, also when the placer is killed while it places one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_whole(cluster: Cluster, group: str, size: int) -> bool:
     return len([name for name in gated(cluster) if name.startswith(group)]) in {0, size}
 
 
-def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster) -> None:
+def test_gang_waits_for_its_last_member_and_then_starts(cluster: Cluster) -> None:
     cluster.start()
     *first, last = members(3)
     for waiting, manifest in zip((2, 1), first, strict=True):
@@ -46,7 +46,7 @@ def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster
         assert made["metadata"]["annotations"][contract.REASON] == (
             'waits for its group "ring": its 3 pods are placed together'
         )
-        # Of all that wait, whoever came before: a reason stays true while others come.
+        # Of all waiting pods, in any order of creation: a reason stays true while others arrive.
         for member in ("ring-0", "ring-1")[: 3 - waiting]:
             more = f"waits for {waiting} more of its group"
             until(lambda member=member, more=more: more in reason(cluster, member), cluster.explain)
@@ -57,7 +57,7 @@ def test_a_gang_waits_for_its_last_member_and_then_starts_whole(cluster: Cluster
     assert len(cluster.node().allocations) == 3
 
 
-def test_a_gang_that_does_not_fit_holds_nothing_until_it_does(cluster: Cluster) -> None:
+def test_gang_that_does_not_fit_has_no_shares(cluster: Cluster) -> None:
     cluster.start()
     cluster.create(builders.pod("holder", request="0.1"))
     for member in members(4):
@@ -70,7 +70,7 @@ def test_a_gang_that_does_not_fit_holds_nothing_until_it_does(cluster: Cluster) 
     until(cluster.is_settled, cluster.explain)
 
 
-def test_two_gangs_of_which_one_fits_do_not_block_each_other(cluster: Cluster) -> None:
+def test_gangs_do_not_block_each_other(cluster: Cluster) -> None:
     cluster.start()
     red, blue = members(3, group="red"), members(3, group="blue")
     for pair in zip(red, blue, strict=True):
@@ -86,7 +86,7 @@ def test_two_gangs_of_which_one_fits_do_not_block_each_other(cluster: Cluster) -
 
 
 @pytest.mark.parametrize("moment", ["reserved", "opened"])
-def test_a_placer_killed_while_it_places_a_gang_leaves_none_in_part(cluster: Cluster, moment: str) -> None:
+def test_placer_killed_within_a_gang_leaves_no_partial_gang(cluster: Cluster, moment: str) -> None:
     cluster.add_node(builders.node("node-b", gpus=8))
     first = cluster.start()
     until(lambda: first.metric("gpushare_placer_leads") == 1, first.explain)
@@ -109,7 +109,7 @@ def test_a_placer_killed_while_it_places_a_gang_leaves_none_in_part(cluster: Clu
 
 @pytest.mark.parametrize("held", [1, 11])
 def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: Cluster, held: int) -> None:
-    """The very state that it leaves when it dies between two reservations, or before the first gate."""
+    """The state that a placer leaves when it dies between two reservations, or before it ungates the first pod."""
     cluster.add_node(builders.node("node-b", gpus=8))
     first = cluster.start("--no-placer")
     made = [cluster.create(member) for member in members(12, request="0.6")]
@@ -133,7 +133,7 @@ def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: 
     assert {f"left{number}" for number in range(held)} <= kept
 
 
-def test_a_gang_that_lost_a_member_gives_back_what_a_dead_placer_reserved(cluster: Cluster) -> None:
+def test_incomplete_gang_releases_the_reservations_of_a_dead_placer(cluster: Cluster) -> None:
     first = cluster.start("--no-placer")
     made = [cluster.create(member) for member in members(3)]
     metadata = made[0]["metadata"]

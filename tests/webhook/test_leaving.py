@@ -1,4 +1,4 @@
-"""A replica that goes: nobody who still talks to it is left without an answer."""
+"""A replica that shuts down answers every client that still talks to it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REVIEW = {
 
 
 class Connection:
-    """What the API server has in its pool: a connection that stays open between reviews."""
+    """A pooled connection of the API server, which stays open between reviews."""
 
     _BODY = json.dumps(REVIEW)
     REQUEST = (
@@ -42,7 +42,7 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     async def review(self) -> str:
-        """Send one; return the head of the answer, in small letters."""
+        """Send a review; return the head of the answer in lower case."""
         self.send(self.REQUEST)
         return await self.answer()
 
@@ -50,19 +50,19 @@ class Connection:
         self._writer.write(part)
 
     async def send_all(self, part: bytes) -> None:
-        """Return when the other side has read nearly all of it."""
+        """Send until the server has read nearly all of it."""
         self._writer.write(part)
         await asyncio.wait_for(self._writer.drain(), 10)
 
     async def answer(self) -> str:
-        """The head, in small letters."""
+        """Return the head of the answer in lower case."""
         answered = (await self._reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = next(line.split()[1] for line in answered.splitlines() if line.startswith("content-length"))
         await self._reader.readexactly(int(length))
         return answered
 
     async def ended(self) -> bool:
-        """Whether the server has ended it, without a word in between."""
+        """Whether the server has closed the connection without sending more."""
         return await self._reader.read() == b""
 
     @staticmethod
@@ -78,7 +78,7 @@ class Connection:
 class Replica:
     def __init__(self, directory: Path) -> None:
         tls = Tls(directory)
-        tls.load(issuing.take(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+        tls.load(issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
         self._tls = tls.context
         self.stop, self.slow = asyncio.Event(), asyncio.Event()
         self.slow.set()
@@ -117,7 +117,7 @@ async def running(directory: Path) -> AsyncIterator[tuple[Replica, asyncio.Task[
 
 
 async def until_listening_ends(port: int) -> None:
-    """Wait until nobody can connect any more."""
+    """Wait until connections are refused."""
     async with asyncio.timeout(20):
         while True:
             try:
@@ -130,63 +130,63 @@ async def until_listening_ends(port: int) -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is not about the time: on a busy machine more of it may pass before the test goes on."""
+    """Prolong the timeouts for tests that are not about time, because the machine may be busy."""
     monkeypatch.setattr(server, "QUIET_SECONDS", 30.0)
-    monkeypatch.setattr(server, "LEAVE_SECONDS", 60.0)
+    monkeypatch.setattr(server, "MAX_DRAIN_SECONDS", 60.0)
 
 
 @pytest.fixture
 def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what is to come after the last connection was taken."""
+    """Leave time for events after the last connection was accepted."""
     monkeypatch.setattr(connections, "DISMISS_SECONDS", 10.0)
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_pooled_connection_is_answered_once_more_and_told_to_end(tmp_path: Path) -> None:
+async def test_pooled_connection_gets_a_last_answer_that_closes_it(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         pooled = [await replica.connect() for _ in range(2)]
         for connection in pooled:
             assert "connection: close" not in await connection.review()
         replica.stop.set()
-        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        await asyncio.sleep(2 * server.POLL_SECONDS)
         for connection in pooled:
             assert "connection: close" in await connection.review()
             assert await connection.ended()
-        await asyncio.wait_for(task, server.QUIET_SECONDS / 2)  # nobody is left to wait for
+        await asyncio.wait_for(task, server.QUIET_SECONDS / 2)  # no connection is left to wait for
 
 
 @pytest.mark.usefixtures("patient")
-async def test_who_has_not_heard_yet_that_it_goes_can_still_come(tmp_path: Path) -> None:
+async def test_new_connections_are_accepted_while_draining(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, _):
         pooled = await replica.connect()
         replica.stop.set()
-        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        await asyncio.sleep(2 * server.POLL_SECONDS)
         late = await replica.connect()
         assert "connection: close" in await late.review()
         pooled.close()
 
 
 @pytest.mark.usefixtures("patient")
-async def test_what_is_in_hand_at_the_signal_is_answered(tmp_path: Path) -> None:
+async def test_in_flight_reviews_are_answered_at_shutdown(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, _):
         connection = await replica.connect()
         replica.slow.clear()
         asked = asyncio.create_task(connection.review())
         await asyncio.sleep(0.1)
         replica.stop.set()
-        await asyncio.sleep(2 * server.LOOK_SECONDS)
+        await asyncio.sleep(2 * server.POLL_SECONDS)
         replica.slow.set()
         assert "200 ok" in await asked
 
 
-async def test_a_review_that_crosses_the_end_of_its_connection_is_to_be_sent_again(tmp_path: Path) -> None:
+async def test_review_on_a_closing_connection_is_retried(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         used, unused = [await replica.connect() for _ in range(2)]
         assert "200 ok" in await used.review()
         replica.stop.set()
         await asyncio.wait_for(
             task, server.QUIET_SECONDS + connections.DISMISS_SECONDS + 5
-        )  # nobody who says nothing holds it up for long
+        )  # a silent client does not delay the shutdown for long
         for connection in (used, unused):
             assert connections.SEND_AGAIN.decode().lower() == await connection.review()
             assert await connection.ended()
@@ -194,7 +194,7 @@ async def test_a_review_that_crosses_the_end_of_its_connection_is_to_be_sent_aga
 
 
 @pytest.mark.usefixtures("lenient")
-async def test_who_has_only_just_connected_when_it_ends_is_answered(tmp_path: Path) -> None:
+async def test_connection_just_before_the_end_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         reader, writer = await asyncio.open_connection("127.0.0.1", replica.port)  # the handshake is to come
         other = await replica.connect()
@@ -211,7 +211,7 @@ async def test_who_has_only_just_connected_when_it_ends_is_answered(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("lenient")
-async def test_who_has_sent_half_a_review_when_it_ends_is_answered(tmp_path: Path) -> None:
+async def test_half_sent_review_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         in_body, in_head = [await replica.connect() for _ in range(2)]
         in_body.send(Connection.REQUEST[:-5])
@@ -226,7 +226,7 @@ async def test_who_has_sent_half_a_review_when_it_ends_is_answered(tmp_path: Pat
         await asyncio.wait_for(task, 20)
 
 
-async def test_the_rest_of_a_review_that_crosses_is_not_answered_by_a_reset(tmp_path: Path) -> None:
+async def test_review_in_flight_is_not_answered_by_a_reset(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, _):
         crossing = await replica.connect()
         await crossing.review()
@@ -237,7 +237,7 @@ async def test_the_rest_of_a_review_that_crosses_is_not_answered_by_a_reset(tmp_
 
 
 @pytest.mark.usefixtures("lenient")
-async def test_a_handshake_that_failed_holds_nobody_up(tmp_path: Path) -> None:
+async def test_failed_handshake_does_not_delay_the_shutdown(tmp_path: Path) -> None:
     async with running(tmp_path) as (replica, task):
         writers = [(await asyncio.open_connection("127.0.0.1", replica.port))[1] for _ in range(5)]
         (await replica.connect()).close()
@@ -248,25 +248,30 @@ async def test_a_handshake_that_failed_holds_nobody_up(tmp_path: Path) -> None:
         await asyncio.wait_for(task, connections.DISMISS_SECONDS / 2)
 
 
-async def test_somebody_who_never_stops_to_send_is_left_in_bounded_time() -> None:
+async def test_endless_sender_delays_the_shutdown_for_a_bounded_time() -> None:
     now = 0.0
-    leaving = server.Leaving(clock=lambda: now)
+    leaving = server.GracefulShutdown(clock=lambda: now)
 
     async def answer(_: Any) -> web.StreamResponse:
         return web.Response()
 
-    going = asyncio.create_task(leaving.quiet(lambda: 1))
+    going = asyncio.create_task(leaving.drain(lambda: 1))
     await asyncio.sleep(0)  # it begins, at 0
-    while now <= server.LEAVE_SECONDS:
+    while now <= server.MAX_DRAIN_SECONDS:
         assert not going.done()
         now += 1
         await leaving.middleware(None, answer)  # type: ignore[arg-type]
-        await asyncio.sleep(1.5 * server.LOOK_SECONDS)
+        await asyncio.sleep(1.5 * server.POLL_SECONDS)
     await asyncio.wait_for(going, 1)
 
 
 def test_the_api_server_ends_idle_connections_not_we() -> None:
     assert server.IDLE_SECONDS > 90  # of Go's http.Transport, as the API server sets it
     # SIGTERM comes when the pause of preStop is over; then all waits have to fit into the daemon's time.
-    waits = server.LEAVE_SECONDS, connections.DISMISS_SECONDS, server.DRAIN_SECONDS, cluster_process.FLUSH_SECONDS
+    waits = (
+        server.MAX_DRAIN_SECONDS,
+        connections.DISMISS_SECONDS,
+        server.SHUTDOWN_SECONDS,
+        cluster_process.FLUSH_SECONDS,
+    )
     assert sum(waits) < shutdown.GRACE_SECONDS

@@ -1,4 +1,4 @@
-"""GPUNodes that are deleted, emptied or edited into nonsense by hand: living pods keep what they have."""
+"""GPUNodes that are deleted, emptied or corrupted by hand: living pods keep their shares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.webhook.replica import until
 pytestmark = pytest.mark.apiserver
 
 
-def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(cluster: Cluster) -> None:
+def test_shares_of_living_pods_are_restored_before_new_placements(cluster: Cluster) -> None:
     cluster.start()
     cluster.start()
     for number in range(4):
@@ -26,7 +26,7 @@ def test_the_shares_of_living_pods_are_written_again_before_anything_is_placed(c
     before = {entry.id: entry for entry in cluster.node().allocations}
     cluster.kubectl("delete", "gpunode", "node-a")
     cluster.remake(builders.node())
-    # At once, while nobody knows yet what is on it.
+    # At once, before its pods are known.
     made = [cluster.create(builders.pod(f"newcomer-{number}", request="0.5")) for number in range(3)]
     until(lambda: set(before) <= {entry.id for entry in cluster.node().allocations}, cluster.explain)
     assert {entry.id: entry for entry in cluster.node().allocations if entry.id in before} == before
@@ -46,7 +46,7 @@ def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
     until(cluster.is_settled, cluster.explain)
 
 
-def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster) -> None:
+def test_manually_emptied_allocations_are_restored(cluster: Cluster) -> None:
     replica = cluster.start()
     cluster.create_placed(builders.pod("holder", request="0.7"))
     until(cluster.is_settled, cluster.explain)
@@ -59,7 +59,7 @@ def test_a_list_of_allocations_emptied_by_hand_is_filled_again(cluster: Cluster)
     assert ("pods", "get") in used
 
 
-def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) -> None:
+def test_share_that_no_longer_fits_is_reported_and_not_restored(cluster: Cluster) -> None:
     cluster.start()
     cluster.create_placed(builders.pod("holder", request="0.7", uuid="GPU-node-a-0"))
     until(cluster.is_settled, cluster.explain)
@@ -76,7 +76,7 @@ def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) ->
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
     until(lambda: bool(cluster.notes(contract.EVENT_LOST)), cluster.explain)
     (said,) = cluster.notes(contract.EVENT_LOST)
-    assert "could not be written again: node-a/0 has not enough left for" in said
+    assert "could not be restored: node-a/0 has not enough left for" in said
     assert ledger.violations(cluster.node()) == []
 
 
@@ -112,7 +112,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
     patch = json.dumps([{"op": "add", "path": "/spec/allocations/-", "value": entry}], ensure_ascii=False)
     cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={patch}")
     if what in {"over-committed", "no such GPU"}:
-        # It names a pod that has another share: what a pod holds twice is released, once that was said.
+        # The entry names a pod that has another share: a second share is released once it was reported.
         until(lambda: bool(started.logged("Something in the ledger is wrong")), started.explain)
     else:
         until(lambda: started.metric("gpushare_placer_ledger_problems") == 1, started.explain)
@@ -127,7 +127,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
     assert started.process.poll() is None
 
 
-def test_what_the_schema_refuses_never_comes_so_far(cluster: Cluster) -> None:
+def test_entries_rejected_by_the_schema_cannot_be_written(cluster: Cluster) -> None:
     for patch in ({"allocations": "all of it"}, {"allocations": [{"id": ""}]}, {"cordoned": [1]}):
         body = json.dumps({"spec": patch})
         with pytest.raises(lab_errors.LabError, match="is invalid"):

@@ -1,4 +1,4 @@
-"""A cluster in memory, asked over HTTPS as an API server would ask."""
+"""A cluster in memory, called over HTTPS as an API server would call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 class Running:
-    """A webhook of two nodes with two GPUs each, and the state that it writes."""
+    """A webhook with two nodes of two GPUs each, and the state that it writes."""
 
     def __init__(self, directory: Path) -> None:
         self.state = directory / "state.json"
@@ -50,7 +50,7 @@ class Running:
         return answered["response"]
 
     def admit(self, manifest: dict[str, Any], **more: Any) -> Any:
-        """The pod as it would be stored."""
+        """Return the pod as it would be stored."""
         response = self.review(manifest, **more)
         assert response["allowed"], response
         return jsonpatch.apply_patch(manifest, json.loads(base64.b64decode(response.get("patch", "W10="))))
@@ -102,7 +102,7 @@ def test_a_pod_is_placed_and_kept_in_the_state(webhook: Running) -> None:
     assert held.reserved_until is None
 
 
-def test_what_does_not_fit_is_gated_and_what_makes_no_sense_is_denied(webhook: Running) -> None:
+def test_pod_without_room_is_gated_and_invalid_pod_is_denied(webhook: Running) -> None:
     for number in range(5):
         webhook.review(builders.pod(f"pod-{number}", request="1"))
     denied = webhook.review(builders.pod("bad", request="1.5"))
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_gated_and_what_makes_no_sense_is_denied(webhook: R
     assert webhook.process.metric("gpushare_webhook_review_duration_seconds_count") == 6
 
 
-def test_a_gated_pod_is_placed_when_one_that_was_in_its_way_is_deleted(webhook: Running) -> None:
+def test_gated_pod_is_placed_when_another_pod_is_deleted(webhook: Running) -> None:
     for number in range(4):
         webhook.admit(builders.pod(f"first-{number}", request="1"))
     webhook.admit(builders.pod("waiting", request="0.5"))
@@ -133,7 +133,7 @@ def test_a_gated_pod_is_placed_when_one_that_was_in_its_way_is_deleted(webhook: 
     webhook.delete("nobody")
 
 
-def test_a_gang_is_placed_whole_once_it_is_complete(webhook: Running) -> None:
+def test_gang_is_placed_once_it_is_complete(webhook: Running) -> None:
     gang = [builders.pod(f"red-{number}", request="1", group="red", group_size="3") for number in range(3)]
     for pod in gang[:2]:
         webhook.admit(pod)
@@ -145,7 +145,7 @@ def test_a_gang_is_placed_whole_once_it_is_complete(webhook: Running) -> None:
     assert all(entry.reserved_until is None for node in webhook.nodes() for entry in node.allocations)
 
 
-def test_a_gang_without_room_holds_nothing_and_smaller_ones_pass_it(webhook: Running) -> None:
+def test_gang_without_room_has_no_shares_and_smaller_ones_overtake_it(webhook: Running) -> None:
     webhook.admit(builders.pod("first", request="1"))
     for number in range(4):
         webhook.admit(builders.pod(f"red-{number}", request="1", group="red", group_size="4"))
@@ -190,7 +190,7 @@ def test_a_dry_run_is_answered_and_forgotten(webhook: Running) -> None:
         pytest.param({"annotations": {}}, {}, id="not-ours"),
     ],
 )
-def test_what_is_not_for_us_passes_untouched(webhook: Running, change: dict[str, Any], more: dict[str, str]) -> None:
+def test_other_reviews_pass_unchanged(webhook: Running, change: dict[str, Any], more: dict[str, str]) -> None:
     manifest = builders.pod(request="0.5")
     manifest["metadata"].update(change)
     response = webhook.review(manifest, **more)
@@ -198,7 +198,7 @@ def test_what_is_not_for_us_passes_untouched(webhook: Running, change: dict[str,
     assert "patch" not in response
 
 
-def test_what_is_no_pod_is_denied_and_the_next_is_served(webhook: Running) -> None:
+def test_invalid_pod_is_denied_and_the_next_is_served(webhook: Running) -> None:
     broken = builders.pod(request="0.5")
     broken["spec"]["containers"][0]["env"] = "no list"
     status = webhook.review(broken)["status"]
@@ -207,7 +207,7 @@ def test_what_is_no_pod_is_denied_and_the_next_is_served(webhook: Running) -> No
     assert not webhook.process.logged("Failed to judge a pod")
 
 
-def test_what_is_no_review_is_an_http_error(webhook: Running) -> None:
+def test_body_that_is_no_review_gets_an_http_error(webhook: Running) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400") as raised:
         webhook.post(b"{}")
     assert json.load(raised.value) == {"error": "the body is not an AdmissionReview"}
@@ -241,7 +241,7 @@ async def test_a_pod_is_kept_off_nodes_that_it_does_not_select(tmp_path: Path) -
     store, _ = memory_cluster.read(source)
     manifest = builders.pod(request="0.5")
     manifest["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "node-b"}
-    unfit = store.chooser.unfit(manifest)
+    unfit = store.chooser.node_filter(manifest)
     assert unfit("node-b") is None
     assert unfit("node-a") == "lacks the label kubernetes.io/hostname=node-b of the pod's nodeSelector"
 

@@ -1,4 +1,4 @@
-"""What a scrape of the webhook says."""
+"""The metrics of the webhook, as a scrape returns them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_scrape_has_a_line_for_every_value_from_the_beginning(name: str, value
     assert labels == set(values)
 
 
-def test_a_reason_that_nobody_waits_for_any_more_is_told_no_more() -> None:
+def test_reason_without_waiting_pods_has_no_series() -> None:
     measures = metrics.Metrics()
     measures.waiting({("ml", "memory"): 2, ("web", "group"): 1}, longest_seconds=30.0)
     measures.waiting({("ml", "memory"): 1}, longest_seconds=5.0)

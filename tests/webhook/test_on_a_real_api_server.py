@@ -1,4 +1,4 @@
-"""The life of a pod as the API server, two webhooks and the placer live it."""
+"""The life of a pod with a real API server, two webhooks and the placer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
-from webhook.controllers.profile_publisher import AGAIN_SECONDS, ProfilePublisher
+from webhook.controllers.leader_reports import REWRITE_SECONDS, ProfilePublisher
 
 pytestmark = pytest.mark.apiserver
 
 
 async def create_all(cluster: Cluster, manifests: list[dict[str, Any]]) -> list[dict[str, Any] | Exception]:
-    """Create pods all at once; what became of each."""
+    """Create pods at the same time; return the results."""
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
 
@@ -60,7 +60,7 @@ def test_a_pod_is_placed_confirmed_and_released(cluster: Cluster) -> None:
     assert sum(started.reviews().values()) == 1
 
 
-def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster) -> None:
+def test_viewer_of_gpunodes_reads_the_placement_profile(cluster: Cluster) -> None:
     manifest = BASE / "webhook" / "placement.yaml"
     cluster.kubectl("apply", "-f", str(manifest))
     cluster.start("--policy=pack")
@@ -90,9 +90,7 @@ def test_who_may_view_gpunodes_reads_by_what_the_webhook_places(cluster: Cluster
         cluster.kubectl("delete", "-f", str(manifest))
 
 
-async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edited(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+async def test_profile_is_rewritten_after_failures_and_edits(cluster: Cluster, tmp_path: Path) -> None:
     now = [0.0]
     account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
     credentials = cluster.administrator.service_account_kubeconfig(*account, tmp_path / "webhook.kubeconfig")
@@ -104,7 +102,7 @@ async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edit
         cluster.kubectl("apply", "-f", str(manifest))
         try:
             named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
-            for seconds in (0.0, AGAIN_SECONDS):
+            for seconds in (0.0, REWRITE_SECONDS):
                 now[0] += seconds
                 await publisher.step()
                 assert json.loads(cluster.kubectl("get", *named, "-o", "json"))["data"]["policy"] == "pack"
@@ -114,7 +112,7 @@ async def test_what_the_plugin_is_told_is_told_again_where_it_failed_or_was_edit
 
 
 def watches_of_all_pods(administrator: access.Access) -> set[str]:
-    """Their ids, as the API server has written them down."""
+    """Return the IDs of the watches of all pods, from the audit log."""
     assert administrator.lab is not None
     calls = api_audit.calls(administrator.lab.audit_log)
     return {call.id for call in calls if (call.verb, call.resource, call.namespace) == ("watch", "pods", "")}
@@ -130,7 +128,7 @@ def test_a_webhook_watches_all_pods_once(cluster: Cluster) -> None:
     assert len(watches_of_all_pods(cluster.administrator) - before) == 1
 
 
-def test_a_pod_that_has_ended_holds_nothing(cluster: Cluster) -> None:
+def test_ended_pod_has_no_share(cluster: Cluster) -> None:
     cluster.start()
     cluster.create_placed(builders.pod(request="1"))
     ended = json.dumps({"status": {"phase": "Succeeded"}})
@@ -171,7 +169,7 @@ def test_forged_results_are_stripped(cluster: Cluster) -> None:
     assert annotations(stored)[contract.GPU_UUIDS].startswith("GPU-node-a-")
 
 
-def test_a_copied_pod_gets_a_share_of_its_own(cluster: Cluster) -> None:
+def test_copied_pod_gets_its_own_share(cluster: Cluster) -> None:
     cluster.start()
     first = cluster.create_placed(builders.pod("first", request="0.5"))
     copy = {
@@ -190,7 +188,7 @@ def test_a_gated_pod_says_why_and_runs_when_there_is_room(cluster: Cluster) -> N
     cluster.start()
     for number in range(4):
         cluster.create_placed(builders.pod(f"first-{number}", request="1"))
-    until(cluster.is_settled, cluster.explain)  # before, it is why a pod waits that others have yet to be stored
+    until(cluster.is_settled, cluster.explain)  # until then the reason may be that other pods are not stored yet
     waiting = cluster.create(builders.pod("waiting", request="0.5", memory="8Gi"))
     assert waiting["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
     reason = annotations(waiting)[contract.REASON]
@@ -255,8 +253,8 @@ async def test_reservations_that_wait_share_a_write(cluster: Cluster) -> None:
     made = await create_all(cluster, pods(30, request="0.1", memory="1Gi"))
     stored = sum(not isinstance(outcome, Exception) for outcome in made)
     assert stored > 20, made
-    # Who was gated while the disk was slow is placed later; a write whose answer was lost is not counted, and what was
-    # reserved for a pod that was not stored lapses.
+    # Pods that were gated while the disk was slow are placed later; an unanswered write is not counted, and
+    # reservations of pods that were not stored expire.
     until(
         lambda: cluster.is_settled() and len(cluster.node().allocations) == len(cluster.pods()),
         cluster.explain,
@@ -285,13 +283,13 @@ async def test_a_replica_killed_in_a_burst_leaves_nothing_for_long(cluster: Clus
     until(lambda: survivor.metric("gpushare_placer_leads") == 1, survivor.explain)
 
 
-def test_what_was_promised_before_a_restart_is_found_again(cluster: Cluster) -> None:
+def test_reservations_survive_a_restart(cluster: Cluster) -> None:
     first = cluster.start()
     cluster.create_placed(builders.pod("holder", request="1", gpus="4"))
     cluster.create(builders.pod("waiting", request="0.5"))
     until(cluster.is_settled, cluster.explain)
     assert first.stop() == 0, first.explain()
-    cluster.delete("holder")  # nobody sees it
+    cluster.delete("holder")  # no client sees it
     cluster.front.ports.clear()
     cluster.start()
     until(lambda: "schedulingGates" not in cluster.pod("waiting")["spec"], cluster.explain)

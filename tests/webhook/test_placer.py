@@ -1,80 +1,93 @@
-"""One part of the placer that fails takes nothing from the others."""
+"""A controller that fails does not stop the others, and the next round handles the same nodes again."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from webhook.placer import MAX_BREATH_SECONDS, Placer
+from tests import builders
+from webhook.controllers.touched_nodes import TouchedNodes
+from webhook.placer import MAX_PAUSE_SECONDS, Placer
 
 
-class Part:
-    """Stands for a part of the placer: only whether it had its turn is looked at here."""
+class Controller:
+    """Stands for a controller: the tests only check whether it had its turn."""
 
     def __init__(self, problem: Exception | None = None) -> None:
-        self.problem, self.turns, self.repeated = problem, 0, 0
-        self.objects: dict[str, Any] = {}
-        self.has_more = False
-        self.pods = self
+        self.problem, self.turns = problem, 0
+        self.unconfirmed: frozenset[str] = frozenset()
 
-    async def work(self, *_: object) -> float | None:
+    async def reconcile(self, *_: object) -> float | None:
         self.turns += 1
         if self.problem is not None:
             raise self.problem
         return None
 
-    keep = resize = open_all = work
+
+class Store:
+    """Stands for a store with one GPUNode, in which nothing ever changes."""
+
+    def __init__(self) -> None:
+        self.nodes = [builders.node("node-a")]
+        self.objects: dict[str, Any] = {}
+        self.pods = self
+
+    def stored(self) -> list[Any]:
+        return self.nodes
 
     def listen(self, *_: object) -> None:
-        """Nothing ever changes."""
+        """Drop the listener."""
 
-    subscribe = on_change = look = listen
-
-    def look_again(self) -> None:
-        self.repeated += 1
+    subscribe = on_change = listen
 
 
-async def test_gated_pods_have_their_turn_when_the_resizer_fails(caplog: pytest.LogCaptureFixture) -> None:
-    resizer, gates = Part(KeyError("what nobody foresaw")), Part()
-    books = Part()
-    parts: Any = SimpleNamespace(store=Part(), books=books, gates=gates, resizer=resizer)
-    placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True, resizer=parts.resizer)
-    await placer.work()
-    assert (resizer.turns, gates.turns, books.repeated) == (1, 1, 1)
+def placer(touched: TouchedNodes, allocations: Any, scheduler: Any, resizer: Any = None) -> Placer:
+    store: Any = Store()
+    return Placer(store, touched, allocations, scheduler, leads=lambda: True, resizer=resizer)
+
+
+def names(touched: TouchedNodes, made: Placer) -> frozenset[str]:
+    """Return the nodes of the next round."""
+    return touched.collect(made._store.stored()).names
+
+
+async def test_gated_pods_get_their_turn_when_the_resizer_fails(caplog: pytest.LogCaptureFixture) -> None:
+    resizer, scheduler, touched = Controller(KeyError("unexpected")), Controller(), TouchedNodes()
+    made = placer(touched, Controller(), scheduler, resizer)
+    await made.reconcile()
+    assert (resizer.turns, scheduler.turns) == (1, 1)
+    assert names(touched, made) == {"node-a"}
     assert "The resizer failed" in caplog.text
 
 
 @pytest.mark.slow
-async def test_what_has_changed_is_looked_at_again_when_a_part_fails() -> None:
-    gates, books = Part(KeyError("what nobody foresaw")), Part()
-    parts: Any = SimpleNamespace(store=Part(), books=books, gates=gates)
-    placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True)
-    placer.wake()
-    await placer.step()
-    assert (gates.turns, books.repeated) == (1, 1)
+async def test_nodes_of_a_failed_round_are_handled_again() -> None:
+    scheduler, touched = Controller(KeyError("unexpected")), TouchedNodes()
+    made = placer(touched, Controller(), scheduler)
+    made.wake()
+    await made.step()
+    assert scheduler.turns == 1
+    assert names(touched, made) == {"node-a"}
+    assert names(touched, made) == frozenset()
 
 
-async def test_a_look_that_was_slow_is_not_followed_by_as_long_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API server was away for a minute; what pods have left meanwhile is given back at once, not after another."""
+async def test_pause_after_a_slow_round_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a round in which the API server did not answer for a minute, ended pods are released soon."""
     now, pauses = 0.0, []
 
-    class Slow(Part):
-        async def work(self, *_: object) -> float | None:
+    class Slow(Controller):
+        async def reconcile(self, *_: object) -> float | None:
             nonlocal now
             now += 60.0
             return None
-
-        keep = work
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
     monkeypatch.setattr("webhook.placer.time.monotonic", lambda: now)
     monkeypatch.setattr("webhook.placer.asyncio.sleep", pause)
-    parts: Any = SimpleNamespace(store=Part(), books=Slow(), gates=Part())
-    placer = Placer(parts.store, parts.books, parts.gates, leads=lambda: True)
-    placer.wake()
-    await placer.step()
-    assert pauses == [MAX_BREATH_SECONDS]
+    made = placer(TouchedNodes(), Slow(), Controller())
+    made.wake()
+    await made.step()
+    assert pauses == [MAX_PAUSE_SECONDS]

@@ -1,5 +1,6 @@
-"""Pods that other webhooks change before and behind gpushare, as public reports of Kueue, Kuma, Linkerd, Istio, Kyverno
-and others describe it."""
+"""Pods that other webhooks change before and after gpushare, as in public reports about Kueue, Kuma, Linkerd, Istio,
+Kyverno and others.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_sidecar_behind_us_changes_nothing(at: int) -> None:
     assert entry.shares[0].containers == ("main",)
 
 
-def test_a_sidecar_behind_us_changes_nothing_of_a_gated_pod() -> None:
+def test_sidecar_inserted_after_us_does_not_change_a_gated_pod() -> None:
     chain = Chain([node("node-a")])
     stored = chain.create(builders.pod(request="0.5", model="none"), behind=[sidecar(0)])
     assert [answer.outcome for answer in stored.answers] == ["gated", "gated"]
@@ -57,10 +58,10 @@ def test_a_pod_that_names_its_container_is_not_warned(chosen: str) -> None:
     assert (stored.answers[0].warnings, stored.sharers) == ((), ["main"])
 
 
-def test_the_default_container_of_a_running_pod_says_nothing_about_its_share() -> None:
+def test_default_container_of_a_running_pod_does_not_move_its_share() -> None:
     stored = Chain([node("node-a")]).create(builders.pod(request="0.5", containers=("main", "side"))).pod
     stored["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "side"
-    request = Pod.of(stored).request
+    request = Pod.from_manifest(stored).request
     assert isinstance(request, requests.Request)
     assert [demand.containers for demand in request.demands] == [("main",)]
 
@@ -84,7 +85,7 @@ def test_a_gate_behind_us_releases_the_share() -> None:
     )
     assert not stored.pod["spec"].get("nodeSelector")
     assert stored.sharers == ["main"]  # quotas count it
-    assert Pod.of(stored.pod).waits
+    assert Pod.from_manifest(stored.pod).waits
 
 
 def test_a_gate_behind_us_leaves_the_host_that_the_user_named() -> None:
@@ -114,7 +115,7 @@ def test_a_pod_that_no_longer_fits_its_node_is_placed_again(change: admission_ch
     assert stored.answers[-1].warnings == ()
 
 
-def test_a_pod_that_no_longer_fits_anywhere_is_gated_and_holds_nothing() -> None:
+def test_pod_that_no_longer_fits_is_gated_without_a_share() -> None:
     chain = two_pools()
     stored = chain.create(builders.pod(request="0.5"), behind=[selector("pool", "elsewhere")])
     assert (stored.answers[-1].outcome, chain.allocations()) == ("gated", {})
@@ -134,7 +135,7 @@ def _unhealthy(now: GpuNode) -> GpuNode:
     return dataclasses.replace(now, gpus=tuple(dataclasses.replace(gpu, healthy=False) for gpu in now.gpus))
 
 
-def test_a_pod_that_is_refused_when_it_comes_again_holds_nothing() -> None:
+def test_pod_denied_on_reinvocation_has_no_reservation() -> None:
     chain = Chain([node("node-a")])
     placed = chain.create(builders.pod(request="0.5")).pod
     placed["spec"]["hostPID"] = True
@@ -142,7 +143,7 @@ def test_a_pod_that_is_refused_when_it_comes_again_holds_nothing() -> None:
     assert chain.allocations() == {}
 
 
-def test_a_dry_run_of_a_pod_with_a_reservation_leaves_it() -> None:
+def test_dry_run_keeps_an_existing_reservation() -> None:
     chain = Chain([node("node-a")])
     placed = chain.create(builders.pod(request="0.5")).pod
     gated = copy.deepcopy(placed)
@@ -151,7 +152,7 @@ def test_a_dry_run_of_a_pod_with_a_reservation_leaves_it() -> None:
     assert len(chain.allocations()["node-a"]) == 1
 
 
-def test_a_dry_run_that_comes_again_is_not_bound_to_its_first_node() -> None:
+def test_reinvoked_dry_run_is_not_bound_to_its_first_node() -> None:
     chain, pod = two_pools(), builders.pod(request="0.5")
     for pool in ("train", "serve", "train"):
         answer = chain.review(pod, dryRun=True)
@@ -162,7 +163,7 @@ def test_a_dry_run_that_comes_again_is_not_bound_to_its_first_node() -> None:
     assert chain.allocations() == {}
 
 
-def test_what_a_later_webhook_asks_for_is_given() -> None:
+def test_request_changed_by_a_later_webhook_is_met() -> None:
     chain = Chain([node("node-a")])
     stored = chain.create(builders.pod(request="0.5"), behind=[annotate(contract.MEMORY, "4Gi")])
     (entry,) = chain.allocations()["node-a"]
@@ -171,7 +172,7 @@ def test_what_a_later_webhook_asks_for_is_given() -> None:
 
 
 def copied(stored: dict[str, Any]) -> dict[str, Any]:
-    """As a backup has it."""
+    """Return a pod as in a backup."""
     again = copy.deepcopy(stored)
     again["metadata"]["labels"]["velero.io/restore-name"] = "r1"
     return again
@@ -183,7 +184,7 @@ def test_a_copy_in_another_cluster_goes_where_there_is_room() -> None:
     assert again.annotations[contract.NODE] == "new-1"
     assert again.pod["spec"]["nodeSelector"] == {contract.HOSTNAME_LABEL: "new-1"}
     assert contract.OWN_HOSTNAME not in again.annotations
-    said = 'spec.nodeSelector kubernetes.io/hostname "old-1" is gpushare\'s choice for the pod that this is a copy of'
+    said = 'spec.nodeSelector kubernetes.io/hostname "old-1" was set by gpushare in the pod that this is a copy of'
     assert any(warning.startswith(said) for warning in again.answers[0].warnings)
 
 
@@ -195,14 +196,14 @@ def test_a_copy_keeps_the_host_that_its_user_named() -> None:
     assert again.annotations[contract.OWN_HOSTNAME] == again.annotations[contract.NODE] == "old-1"
 
 
-def test_a_copy_of_a_resized_pod_gets_what_its_annotations_say() -> None:
+def test_copy_of_a_resized_pod_gets_the_amounts_in_its_annotations() -> None:
     stored = Chain([node("node-a")]).create(builders.pod(request="0.5", memory="1Gi")).pod
     stored["metadata"]["annotations"][contract.MEMORY] = "2Gi"  # its resources are those of its birth
     chain = Chain([node("node-a")])
     again = chain.create(copied(stored))
     assert chain.allocations()["node-a"][0].shares[0].memory_bytes == 2 * builders.GIB
     assert again.pod["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_MEMORY] == "2Gi"
-    assert any("do not agree with the annotations" in warning for warning in again.answers[0].warnings)
+    assert any("do not match the annotations" in warning for warning in again.answers[0].warnings)
 
 
 def test_a_copy_for_another_container_leaves_nothing_on_the_first() -> None:
@@ -212,7 +213,7 @@ def test_a_copy_for_another_container_leaves_nothing_on_the_first() -> None:
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/nothing", "rdma/hca", "gpushare.io/gpu-percent"])
-def test_an_amount_of_zero_is_none(resource: str) -> None:
+def test_amount_of_zero_counts_as_absent(resource: str) -> None:
     manifest = builders.pod(request="0.5", containers=("main", "side"))
     for container in manifest["spec"]["containers"]:
         container["resources"] = {"limits": {resource: "0"}, "requests": {resource: "0"}}
@@ -262,7 +263,7 @@ def test_an_init_container_uses_the_gpu_before_the_app_does(
     assert {uuid: ledger.held(entry, uuid) for uuid in entry.gpu_uuids} == held
 
 
-def test_a_pod_that_does_not_fit_is_told_what_it_asks_for_in_turn() -> None:
+def test_refusal_names_what_containers_use_in_turn() -> None:
     manifest = builders.in_turn(warm="0.8", main="0.7", model="none")
     stored = Chain([node("node-a")]).create(manifest)
     assert stored.annotations[contract.REASON].startswith(
@@ -270,7 +271,7 @@ def test_a_pod_that_does_not_fit_is_told_what_it_asks_for_in_turn() -> None:
     )
 
 
-def test_an_init_container_that_another_webhook_puts_in_front_does_not_move_the_share() -> None:
+def test_inserted_init_container_does_not_move_the_share() -> None:
     manifest = builders.pod()
     manifest["metadata"]["annotations"] = {f"{contract.REQUEST}.warm": "0.8", f"{contract.REQUEST}.main": "0.7"}
     manifest["spec"]["initContainers"] = [{"name": "warm", "image": "x"}]

@@ -1,4 +1,4 @@
-"""What a ResourceQuota bounds of shares, as docs/placement.md says, and what it does not."""
+"""The limits that a ResourceQuota sets for shares, and those that it cannot, as docs/placement.md says."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def used(cluster: Cluster) -> dict[str, str]:
     return counted
 
 
-def test_a_quota_of_memory_cannot_be_passed_by_percent(cluster: Cluster) -> None:
+def test_memory_quota_cannot_be_bypassed_by_percentages(cluster: Cluster) -> None:
     started = cluster.start()
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))
-    # Without a controller nobody else would say what is used.
+    # Write the used amounts here, because there is no quota controller.
     status = json.dumps({"status": {"hard": HARD, "used": dict.fromkeys(HARD, "0")}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
     until(lambda: cluster.refuses(builders.pod("in-bytes", memory="30Gi"), "exceeded quota"), cluster.explain)
@@ -57,7 +57,7 @@ def test_a_quota_of_memory_cannot_be_passed_by_percent(cluster: Cluster) -> None
     cluster.create_placed(builders.pod("third", request="0.05"))
 
     def is_gated() -> bool:
-        """The webhook hears of what is used a moment later."""
+        """The webhook sees the used amount a moment later."""
         cluster.refuses(builders.pod("fourth", request="0.01"), "exceeded quota")
         return str(started.logged("Answered a review")[-1]["decision"]).startswith("gated")
 

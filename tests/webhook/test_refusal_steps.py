@@ -1,6 +1,6 @@
-"""What it takes to refuse a pod, in steps and not in time: few for each node, whatever the pod has.
+"""The cost of a refusal, in steps instead of time: few per node for every pod.
 
-A step is a call of a function of Python. `bench/refusals.py` measures the time, and searches for the dearest pod.
+A step is a call of a Python function. `bench/refusals.py` measures the time, and searches for the most expensive pod.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def store(nodes: int) -> MemoryStore:
-    """Full GPUs; on each node two pods of templates of their own, and labels and taints like no other's."""
+    """Return a store with full GPUs; each node has two pods of different templates, and unique labels and taints."""
     gpunodes, machines, pods = [], [], []
     for number in range(nodes):
         name = f"n{number:03d}"
@@ -109,7 +109,7 @@ async def steps(nodes: int, spec: Json) -> int:
         }  # fmt: skip
         counted = 0
         gc.collect()
-        gc.disable()  # what other tests have left behind is not to end, in calls of its own, while we count
+        gc.disable()  # no finalizers of other tests' garbage in the count
         sys.setprofile(count)
         try:
             answer = await admission.answer(request)
@@ -121,6 +121,6 @@ async def steps(nodes: int, spec: Json) -> int:
 
 
 @pytest.mark.parametrize("name", SPECS)
-async def test_law_one_more_node_costs_few_steps_whatever_the_pod_has(name: str) -> None:
+async def test_law_each_node_costs_few_steps_for_any_pod(name: str) -> None:
     more = await steps(MANY, SPECS[name]) - await steps(FEW, SPECS[name])
     assert more <= PER_NODE * (MANY - FEW)

@@ -1,4 +1,4 @@
-"""Pods that the API server refuses after the webhook: what they keep from others meanwhile."""
+"""Pods that the API server rejects after the webhook: how much they keep from other pods meanwhile."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
     started, where = cluster.start("--no-placer"), f"--namespace={cluster.namespace}"
     hard = {f"requests.{contract.RESOURCE_PERCENT}": "0"}
     cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in hard.items()))
-    # Without a controller nobody else would say what is used.
+    # Write the used amounts here, because there is no quota controller.
     status = json.dumps({"status": {"hard": hard, "used": hard}})
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
 
     def is_known() -> bool:
-        """To the API server, and to the webhook: both hear of the quota a moment later."""
+        """API server and webhook see the quota a moment later."""
         return not is_placed(cluster) and str(started.logged("Answered a review")[-1]["decision"]).startswith("gated")
 
     until(is_known, started.explain)
@@ -39,7 +39,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
         refused(cluster, f"refused-{number}", said="exceeded quota")
     assert cluster.node().allocations == ()
     assert started.reviews() == {"gated": 3}
-    # What frees the quota is heard of, and nobody has to wait for the placer then.
+    # A watch shows that the quota is free again, so no pod has to wait for the placer then.
     cluster.kubectl("delete", "quota", "gpus", where)
     until(lambda: is_placed(cluster), started.explain)
 
@@ -52,7 +52,7 @@ def is_placed(cluster: Cluster) -> bool:
     return contract.ALLOCATION in made["metadata"]["annotations"]
 
 
-def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cluster: Cluster) -> None:
+def test_rejected_pods_reserve_little_and_then_nothing(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=1")
     cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
     until(lambda: not is_placed(cluster), started.explain)
@@ -80,7 +80,7 @@ def test_what_somebody_else_refuses_keeps_little_and_after_some_times_nothing(cl
     until(cluster.is_settled, cluster.explain)
 
 
-def test_a_share_that_a_policy_does_not_store_keeps_nobody_else_out(cluster: Cluster) -> None:
+def test_share_rejected_by_a_policy_does_not_block_other_pods(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=1")
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""What docs/operations.md tells an administrator to type does what it says."""
+"""The commands in docs/operations.md do what it says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_certificates_are_made_anew(cluster: Cluster) -> None:
     cluster.create_placed(builders.pod("after", request="0.5"))
 
 
-def test_what_an_agent_leaves_in_a_node_is_taken_out(cluster: Cluster) -> None:
+def test_leftovers_of_an_agent_are_removed(cluster: Cluster) -> None:
     patch = {"status": {"capacity": {contract.RESOURCE_MEMORY: "80Gi"}}}
     status = ("patch", "node", "node-a", "--subresource=status")
     cluster.kubectl(*status, "--type=merge", "-p", json.dumps(patch))

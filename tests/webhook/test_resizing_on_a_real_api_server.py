@@ -1,4 +1,4 @@
-"""Pods that ask for another amount of what they hold, with real processes; the test is the agent."""
+"""Pods that request another amount, with real processes; the test acts as the agent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def create(cluster: Cluster, name: str, *, binds: bool = True, **asked: str) -> 
 
 
 def ask(cluster: Cluster, name: str, **asked: str) -> None:
-    """As its user would."""
+    """Change a pod's annotations, as a user would."""
     changes = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
     cluster.administrator.patch(f"{cluster.path}/pods/{name}", {"metadata": {"annotations": changes}})
 
@@ -39,17 +39,21 @@ def annotations(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 def held(cluster: Cluster, name: str) -> tuple[int, int, int | None]:
-    """Request in per cent, memory and what it is to shrink to in GiB."""
+    """Return request in percent, memory in GiB and the target of a shrink in GiB."""
     node = cluster.node()
     assert ledger.violations(node) == []
-    (entry,) = (allocation for allocation in node.allocations if allocation.pod.name == name and not allocation.is_hold)
+    (entry,) = (
+        allocation
+        for allocation in node.allocations
+        if allocation.pod.name == name and not allocation.is_backfill_reservation
+    )
     (share,) = entry.shares
     less = share.shrink_to_bytes
     return share.request_percent, share.memory_bytes // GIB, None if less is None else less // GIB
 
 
 def say(cluster: Cluster, name: str, *, gib: float, used: float) -> None:
-    """The agent's word."""
+    """Write the agent's answer."""
     (identity,) = (allocation.id for allocation in cluster.node().allocations if allocation.pod.name == name)
     word = {"allocation": identity, "share": 0, "memory": int(gib * GIB), "used": int(used * GIB)}
     says(cluster, [word])
@@ -74,13 +78,14 @@ def test_a_share_grows_at_once_where_there_is_room_and_nothing_else_is_written(c
     assert not {contract.REASON, contract.HELD} & set(annotations(cluster, "one"))
     until(
         lambda: (
-            cluster.notes(contract.EVENT_RESIZED) == ["has 0.6 GPU (limit 0.8) with 40Gi now, as its annotations ask"]
+            cluster.notes(contract.EVENT_RESIZED)
+            == ["has 0.6 GPU (limit 0.8) with 40Gi now, as its annotations request"]
         ),
         cluster.explain,
     )
 
 
-def test_one_that_does_not_fit_says_so_and_grows_when_another_leaves(cluster: Cluster) -> None:
+def test_resize_waits_and_grows_when_another_pod_leaves(cluster: Cluster) -> None:
     started = cluster.start()
     for name in ("one", "two"):
         create(cluster, name, request="0.4", memory="40Gi", uuid="GPU-node-a-0")
@@ -98,7 +103,7 @@ def test_one_that_does_not_fit_says_so_and_grows_when_another_leaves(cluster: Cl
     assert started.metric("gpushare_placer_resized_total") == 1
 
 
-def test_one_that_waits_to_grow_is_before_the_gated_ones_when_room_comes(cluster: Cluster) -> None:
+def test_growing_share_comes_before_gated_pods(cluster: Cluster) -> None:
     cluster.start()
     for name in ("one", "two"):
         create(cluster, name, request="0.5", memory="40Gi", uuid="GPU-node-a-0")
@@ -131,7 +136,7 @@ def test_memory_shrinks_in_two_steps_also_when_the_placer_dies_between_them(clus
     until(lambda: held(cluster, "one") == (50, 10, None), cluster.explain, seconds=60)
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
     until(
-        lambda: cluster.notes(contract.EVENT_RESIZED) == ["has 0.5 GPU with 10Gi now, as its annotations ask"],
+        lambda: cluster.notes(contract.EVENT_RESIZED) == ["has 0.5 GPU with 10Gi now, as its annotations request"],
         cluster.explain,
     )
 
@@ -158,7 +163,7 @@ def test_a_wish_that_is_taken_back_leaves_no_trace(cluster: Cluster) -> None:
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
 
 
-def test_what_makes_no_sense_is_told_and_leaves_the_ledger_as_it_is(cluster: Cluster) -> None:
+def test_invalid_annotation_is_reported_and_changes_nothing(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5")
     ask(cluster, "one", limit="0.4")
@@ -171,7 +176,7 @@ def test_what_makes_no_sense_is_told_and_leaves_the_ledger_as_it_is(cluster: Clu
     assert cluster.notes(contract.EVENT_RESIZED) == []
 
 
-def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cluster: Cluster) -> None:
+def test_lost_ledger_is_restored_with_held_and_not_requested_amounts(cluster: Cluster) -> None:
     first = cluster.start("--reservation-seconds=3")
     for name in ("one", "two"):
         create(cluster, name, request="0.4", memory="40Gi", uuid="GPU-node-a-0")
@@ -180,7 +185,7 @@ def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cl
     for name in ("one", "two"):
         until(lambda name=name: contract.HELD in annotations(cluster, name), cluster.explain)  # type: ignore[misc]
     before = {name: held(cluster, name)[:2] for name in ("one", "two")}
-    # Nobody is left who remembers it.
+    # No process is left that remembers it.
     first.kill()
     cluster.front.ports.remove(first.port)
     cluster.kubectl("delete", "gpunode", "node-a")
@@ -191,7 +196,7 @@ def test_a_ledger_that_was_lost_gets_what_was_held_and_not_what_was_asked_for(cl
     until(lambda: held(cluster, "two") == (40, 40, 10), cluster.explain)
 
 
-def test_a_share_does_not_grow_beyond_the_quota_of_its_namespace(cluster: Cluster) -> None:
+def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5", memory="40Gi")
     quota = {
@@ -209,7 +214,7 @@ def test_a_share_does_not_grow_beyond_the_quota_of_its_namespace(cluster: Cluste
 
 
 def resize(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
-    """`kubectl gpushare resize` in this cluster."""
+    """Run `kubectl gpushare resize` in this cluster."""
     command = (sys.executable, "-m", "kubectl_gpushare", "resize", "--namespace", cluster.namespace, *arguments)
     administrator = cluster.administrator
     variables = {"KUBECONFIG": str(administrator.kubeconfig), "KUBECTL_PATH": str(administrator.kubectl_program)}
@@ -223,7 +228,7 @@ def resize(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_the_plugin_asks_for_it_and_tells_what_became_of_it(cluster: Cluster) -> None:
+def test_plugin_requests_a_rotation_and_reports_the_result(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5", memory="40Gi")
     more = resize(cluster, "one", "--request", "0.75", "--memory", "60Gi")

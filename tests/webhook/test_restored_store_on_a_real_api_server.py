@@ -1,4 +1,4 @@
-"""etcd is put back to what it was while a replica runs, which remembers what came later: the ledger is that of the pods."""
+"""etcd is restored to an earlier state while a replica runs that remembers later ones: the ledger follows the pods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LATER_WRITES = 300  # so many that the API server does not get there again while
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Of a lab of its own: nobody else's API server goes back in time."""
+    """Return the directory of a separate lab, so that no other test's API server goes back in time."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         yield Path(scratch) / "lab"
         labs.down(Path(scratch) / "lab")
@@ -41,7 +41,7 @@ def cluster(directory: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 
 class Store:
-    """The files of etcd, while nobody serves from them."""
+    """The files of etcd, while it does not run."""
 
     def __init__(self, directory: Path, copy: Path) -> None:
         self._directory, self._copy = directory, copy
@@ -64,7 +64,7 @@ class Store:
 
 
 def write(cluster: Cluster, count: int) -> None:
-    """Let the count of versions go on."""
+    """Advance the resource version."""
     made = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"later-{number}"}} for number in range(count)
     ]
@@ -73,12 +73,12 @@ def write(cluster: Cluster, count: int) -> None:
 
 
 def placed(cluster: Cluster) -> set[str]:
-    """Names of the pods that hold something."""
+    """Return the names of the pods with allocations."""
     pods = (pod["metadata"] for pod in cluster.pods())
     return {pod["name"] for pod in pods if contract.ALLOCATION in pod.get("annotations", {})}
 
 
-def test_the_ledger_is_that_of_the_pods_after_a_restore(cluster: Cluster, directory: Path, tmp_path: Path) -> None:
+def test_ledger_matches_the_pods_after_an_etcd_restore(cluster: Cluster, directory: Path, tmp_path: Path) -> None:
     store = Store(directory, tmp_path / "backup")
     cluster.start()
     for name in ("kept", "deleted-later"):

@@ -1,4 +1,4 @@
-"""A namespace under the restricted Pod Security Standard: shares need nothing that it forbids."""
+"""A namespace under the restricted Pod Security Standard: shares need nothing that the standard forbids."""
 
 from __future__ import annotations
 

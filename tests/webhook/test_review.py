@@ -1,4 +1,4 @@
-"""AdmissionReview v1, both ways."""
+"""AdmissionReview v1: requests and responses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_review_is_read() -> None:
         (envelope(request={"uid": "u", "operation": "DELETE", "oldObject": None}), "request.oldObject is missing"),
     ],
 )
-def test_what_is_no_review_is_named(body: str, says: str) -> None:
+def test_malformed_review_is_named(body: str, says: str) -> None:
     with pytest.raises(review.MalformedReviewError, match=says):
         review.read(body)
 
@@ -61,12 +61,12 @@ def test_a_denial_has_its_sentence_and_its_code() -> None:
     assert response["auditAnnotations"] == {"decision": "denied: write less"}
 
 
-def test_warnings_are_cut_to_what_clients_show() -> None:
+def test_warnings_are_shortened_to_the_shown_length() -> None:
     response = review.respond(REQUEST, review.ReviewResponse("placed", warnings=("short", "x" * 300)))["response"]
     assert response["warnings"] == ["short", "x" * 127 + "…" + "x" * 128]
 
 
-def test_of_a_warning_that_is_too_long_the_nearest_miss_at_its_end_is_kept() -> None:
+def test_long_warning_keeps_the_nearest_miss_at_its_end() -> None:
     sentence = (
         "waits for a GPU: no GPU fits " + "0.5 GPU with 100Gi and " * 12 + "; nearest: lab-node-0/0 has 40Gi in all"
     )

@@ -1,4 +1,4 @@
-"""What the API server does with a review that crosses the end of its connection: a pool of its own, and no mercy."""
+"""How the API server treats a review in flight on a connection that is being closed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CROSSES = "crosses"  # the name of the pod whose review does, once
 
 
 class Crossing:
-    """A server on whose connections, each time that it may, the review of one pod crosses the server's last words."""
+    """A server that closes a connection just as the review of one pod arrives, whenever it may."""
 
     def __init__(self, last_words: bytes) -> None:
         self.reviews: list[tuple[int, str]] = []
@@ -38,7 +38,7 @@ class Crossing:
         writer.close()
 
     async def close(self) -> None:
-        """End what the API server keeps in its pool."""
+        """Close the API server's pooled connections."""
         for writer in self._open:
             writer.close()
             with contextlib.suppress(OSError):

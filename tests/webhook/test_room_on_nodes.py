@@ -1,4 +1,4 @@
-"""A node must have room for the pod itself, not only a GPU: also for those that were placed and are not bound yet."""
+"""A node needs room for the pod itself, and not only a GPU; pods that are placed and not bound yet count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALLOCATABLE = {
 
 
 def describe(cluster: Cluster, **changed: str) -> None:
-    """As the kubelet of node-a would."""
+    """Write the Node's status, as the kubelet of node-a would."""
     cluster.describe("node-a", {**ALLOCATABLE, **changed})
 
 
@@ -66,7 +66,7 @@ def test_two_replicas_see_each_others_pods_before_they_are_bound(cluster: Cluste
     until(lambda: cluster.is_settled() and len(placed(cluster)) == 2, cluster.explain)
 
 
-def test_a_kubelet_that_offers_no_share_now_gets_none_until_it_does(cluster: Cluster) -> None:
+def test_node_without_offered_shares_gets_no_pods(cluster: Cluster) -> None:
     describe(cluster, **{contract.RESOURCE_PERCENT: "0"})
     replica = cluster.start()
     waiting = cluster.create(asking("trainer"))
@@ -76,7 +76,7 @@ def test_a_kubelet_that_offers_no_share_now_gets_none_until_it_does(cluster: Clu
     until(lambda: placed(cluster) == {"trainer"}, replica.explain)
 
 
-def test_pods_of_others_take_room_too(cluster: Cluster) -> None:
+def test_pods_without_shares_use_room_too(cluster: Cluster) -> None:
     describe(cluster)
     cluster.create({**builders.pod("other"), "spec": {**asking("other")["spec"], "nodeName": "node-a"}})
     replica = cluster.start()

@@ -1,6 +1,6 @@
-"""What a round looks at, in steps and not in time: nearly nothing when nothing has changed, however many pods there are.
+"""The cost of a round, in steps instead of time: nearly nothing if nothing has changed, with any number of pods.
 
-A step is a line that Python runs, once for each time round a loop. `bench/rounds.py` measures the time.
+A step is an executed line of Python. `bench/rounds.py` measures the time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from tests import builders
 from webhook import event_loop, metrics
 from webhook.controllers.allocations.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
-from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.placer import Placer
 from webhook.store import workload_mix
 from webhook.store.api_store import ApiStore
@@ -40,7 +41,7 @@ GIB = 2**30
 
 
 class Api:
-    """Stands for an API server that refuses every write, and in which happens what it is told."""
+    """Stands for an API server that rejects every write and sends the events that a test gives it."""
 
     def __init__(self, nodes: list[GpuNode], pods: list[Json]) -> None:
         gpunodes = [codec.to_document(node) for node in nodes]
@@ -69,7 +70,7 @@ class Api:
 
 
 def stopped() -> float:
-    """A clock by which no time passes: nothing becomes due between two rounds."""
+    """Return a constant time, so that nothing becomes due between two rounds."""
     return 0.0
 
 
@@ -92,7 +93,7 @@ def gated(name: str) -> Json:
 
 
 def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
-    """So many nodes with so many pods each."""
+    """Return this many nodes with this many pods each."""
     made: list[GpuNode] = []
     there: list[Json] = []
     for number in range(nodes):
@@ -109,41 +110,43 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
 
 
 def is_lesson_due(pods: int, known_pods: int) -> bool:
-    """Whether placement learns again, now that there are so many pods: the first lesson may have been of a part."""
+    """Whether placement learns again with this many pods, because the first lesson may have covered only some."""
     return pods - known_pods >= max(workload_mix.FEWEST, known_pods // workload_mix.PART)
 
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rests are taken by the clock, and their steps would be counted."""
+    """Disable rests, which depend on the clock and would be counted."""
     monkeypatch.setattr(event_loop, "WORK_SECONDS", math.inf)
 
 
 async def steps(nodes: int, pods: int, *, what: str = "") -> int:
-    """Of one round, after some of the same cluster; `what` one pod of all does."""
+    """Return the steps of one round, after earlier rounds on the same cluster; `what` one of the pods does."""
     made, there = cluster(nodes, pods)
     if what == "asks for more than there is":
         there[0]["metadata"]["annotations"][contract.MEMORY] = "500Gi"
     api: Any = Api(made, [*there, *([gated("large")] if what == "waits" else [])])
-    measures, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
-    ledger_now = ApiStore(api, measures, clock=stopped)
-    reserving = Reservation(ledger_now, policy="pack")
+    measured, recorder = metrics.Metrics(), events.Recorder(api, controller="test", instance="test")
+    store = ApiStore(api, measured, clock=stopped)
+    reserving = Reservation(store, policy="pack")
+    touched_nodes = TouchedNodes()
     placer = Placer(
-        ledger_now,
-        AllocationController(api, ledger_now, recorder, measures, clock=stopped),
-        Gates(api, ledger_now, reserving, recorder, measures, clock=stopped, wall_clock=stopped),
+        store,
+        touched_nodes,
+        AllocationController(api, store, touched_nodes, recorder, measured, clock=stopped),
+        GatedPodScheduler(api, store, reserving, recorder, measured, clock=stopped, wall_clock=stopped),
         leads=lambda: True,
-        resizer=Resizer(api, ledger_now, recorder, measures, clock=stopped),
-        evictions=Evictor(api, recorder, measures, clock=stopped),
+        resizer=Resizer(api, store, recorder, measured, clock=stopped),
+        evictor=Evictor(api, recorder, measured, clock=stopped),
         clock=stopped,
     )
-    tasks = [asyncio.create_task(ledger_now.run())]
-    await ledger_now.synced()
+    tasks = [asyncio.create_task(store.run())]
+    await store.synced()
     async with asyncio.timeout(20):  # what placement learns of them aside, now and again, is not to end while we count
-        while is_lesson_due(nodes * pods, ledger_now.chooser.mix.pods):  # noqa: ASYNC110
+        while is_lesson_due(nodes * pods, store.chooser.mix.pods):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     for _ in range(2):
-        await placer.work()
+        await placer.reconcile()
     if what == "has changed":
         after = {**there[0], "metadata": {**there[0]["metadata"], "resourceVersion": "2"}}
         api.events.put_nowait({"type": "MODIFIED", "object": after})
@@ -156,10 +159,10 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
         return count
 
     gc.collect()
-    gc.disable()  # what other tests have left behind is not to end, in lines of its own, while we count
+    gc.disable()  # no finalizers of other tests' garbage in the count
     sys.settrace(count)
     try:
-        await placer.work()
+        await placer.reconcile()
     finally:
         sys.settrace(before)
         gc.enable()
@@ -170,12 +173,12 @@ async def steps(nodes: int, pods: int, *, what: str = "") -> int:
 
 
 @pytest.mark.parametrize("what", ["", "waits"])
-async def test_law_a_round_in_which_nothing_has_changed_costs_the_same_however_many_pods_there_are(what: str) -> None:
+async def test_law_idle_round_costs_the_same_for_any_number_of_pods(what: str) -> None:
     assert await steps(8, MANY, what=what) == await steps(8, FEW, what=what)
 
 
 @pytest.mark.parametrize("what", ["", "has changed", "asks for more than there is"])
-async def test_law_one_more_node_costs_few_steps_whatever_one_pod_does(what: str) -> None:
+async def test_law_each_node_costs_few_steps_whatever_one_pod_does(what: str) -> None:
     assert await steps(48, FEW, what=what) - await steps(8, FEW, what=what) <= PER_NODE * 40
 
 

@@ -1,4 +1,4 @@
-"""Pods that were placed and that the real scheduler then cannot bind: its own sentence is told, and who can is recreated."""
+"""Placed pods that the real scheduler cannot bind: they get its message, and are recreated if possible."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def bound(cluster: Cluster, name: str) -> str:
 
 
 def verdict(cluster: Cluster, name: str) -> str:
-    """What the scheduler says of it."""
+    """Return the scheduler's message."""
     conditions = cluster.pod(name).get("status", {}).get("conditions") or []
     return next((condition["message"] for condition in conditions if condition.get("reason") == "Unschedulable"), "")
 
 
 def stop_scheduler(cluster: Cluster) -> None:
-    """So that something can happen between placement and binding."""
+    """Stop the scheduler, so that something can happen between placement and binding."""
     lab = cluster.administrator.lab
     assert lab is not None
     pid = daemon_process.pid_of("kube-scheduler", lab.processes)
@@ -70,7 +70,7 @@ def start_scheduler(cluster: Cluster) -> None:
     lab_cluster.up(lab.directory, node_count=0, scheduler=True)
 
 
-def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(scheduled: Cluster) -> None:
+def test_scheduler_message_is_reported_and_owned_pod_moves(scheduled: Cluster) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     for name in ("node-b", "node-c"):
         add_node(scheduled, name)
@@ -104,7 +104,7 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     ):
         sentence = verdict(scheduled, name)
         assert words in sentence
-        whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a pod that was placed stays: "
+        whole = f"was placed on {node}, where the scheduler cannot bind it: {sentence}; a placed pod cannot move: "
         assert any(note.startswith(whole) for note in said), said
     assert any("so that ReplicaSet trainers recreates it" in note for note in said)
     evicted = "evicted, because it could not be bound where it was placed: ReplicaSet trainers recreates it"
@@ -115,13 +115,14 @@ def test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere(sc
     again = scheduled.create_placed(owned)  # as its owner would
     assert again["metadata"]["annotations"][contract.NODE] == "node-d"
     until(lambda: bound(scheduled, "owned") == "node-d", scheduled.explain)
-    assert set(names) <= {pod["metadata"]["name"] for pod in scheduled.pods()}  # nobody recreates them: only told
+    # not recreated, so they only get an Event
+    assert set(names) <= {pod["metadata"]["name"] for pod in scheduled.pods()}
     scheduled.kubectl("uncordon", "node-a")
     until(lambda: bound(scheduled, "cordoned") == "node-a", scheduled.explain)
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 2, started.explain)
 
 
-def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Cluster) -> None:
+def test_nominated_pod_is_not_evicted(scheduled: Cluster) -> None:
     scheduled.describe("node-a", ALLOCATABLE)
     started = scheduled.start("--stuck-seconds=1")
     important = {
@@ -143,7 +144,7 @@ def test_for_whom_the_scheduler_makes_others_leave_is_not_evicted(scheduled: Clu
     until(lambda: "nominatedNodeName" in scheduled.pod("urgent").get("status", {}), scheduled.explain)
     until(lambda: bool(verdict(scheduled, "urgent")), scheduled.explain)
     until(lambda: bool(started.metric("gpushare_placer_leads")), started.explain)
-    time.sleep(3.0)  # three times what a stuck pod is let be
+    time.sleep(3.0)  # three times the pause before a stuck pod is evicted
     assert scheduled.pod("urgent")["status"]["nominatedNodeName"] == "node-a"
     assert (started.metric("gpushare_placer_stuck_pods"), started.metric("gpushare_placer_replaced_total")) == (0, 0)
     for pod in scheduled.pods():

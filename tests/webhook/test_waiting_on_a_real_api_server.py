@@ -1,4 +1,4 @@
-"""Pods that wait, and pods that are stuck, with real processes: what becomes of them, and what they cost."""
+"""Waiting and stuck pods with real processes: their outcome, and their cost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def owned(name: str) -> dict[str, Any]:
 
 
 def refuse_to_bind(cluster: Cluster, name: str) -> None:
-    """What the scheduler writes."""
+    """Write the condition that the scheduler writes."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "1 Insufficient cpu."}
     cluster.administrator.patch(f"{cluster.path}/pods/{name}/status", {"status": {"conditions": [condition]}})
 
@@ -72,7 +72,7 @@ def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(
     until(lambda: started.metric("gpushare_placer_stuck_pods") == 1, started.explain)
 
 
-def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
+def test_evictions_of_one_owner_are_spread(cluster: Cluster) -> None:
     started = cluster.start("--stuck-seconds=1")
     for number in range(3):
         cluster.create_placed(owned(f"trainer-{number}"))
@@ -83,7 +83,7 @@ def test_one_owner_is_not_stormed(cluster: Cluster) -> None:
     assert len(names(cluster)) == 2
 
 
-def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(cluster: Cluster) -> None:
+def test_recreated_pod_goes_to_another_node_on_any_replica(cluster: Cluster) -> None:
     cluster.add_node(builders.node("node-b"))
     placing, other = cluster.start("--stuck-seconds=2"), cluster.start("--no-placer")
     made = {**owned("trainer"), "metadata": {**owned("trainer")["metadata"], "finalizers": ["tenant.example/stay"]}}
@@ -109,18 +109,18 @@ def test_what_is_made_anew_goes_to_another_node_whichever_replica_is_asked(clust
     until(lambda: goes() == "None", cluster.explain)
     cluster.create(owned("waits"))
     said = (
-        f"{first} could not take a pod of ReplicaSet trainers before, and is left out for a while; the scheduler said"
+        f"{first} could not take a pod of ReplicaSet trainers before, and is excluded for a while; the scheduler said"
     )
     until(lambda: f"{said}: 1 Insufficient cpu." in annotations(cluster, "waits")[contract.REASON], cluster.explain)
     patch = json.dumps({"metadata": {"finalizers": None}})
     cluster.kubectl("patch", "pod", "trainer", f"--namespace={cluster.namespace}", f"--patch={patch}", "--type=merge")
 
 
-# --- gates that nobody lets us open -----------------------------------------------------------------------------------
+# --- rejected ungating ------------------------------------------------------------------------------------------------
 
 
 def shut_gates(cluster: Cluster) -> dict[str, Any]:
-    """As a policy of somebody else's may, in the namespace of the test."""
+    """Reject ungating in the namespace of the test, as another policy may."""
     name = {"name": f"shut-{cluster.namespace}"}
     version = "admissionregistration.k8s.io/v1"
     updates = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["UPDATE"]}
@@ -138,7 +138,7 @@ def shut_gates(cluster: Cluster) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(cluster: Cluster) -> None:
+def test_pod_whose_ungating_a_policy_rejects_keeps_no_gpu(cluster: Cluster) -> None:
     started = cluster.start()
     cluster.create_placed(builders.pod("first", request="1", gpus="4"))
     first_by_placer = started.reviews().get("gated", 0)  # on a slow disk
@@ -161,7 +161,7 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
 
         until(is_shut, cluster.explain)
         cluster.delete("first")
-        words = "the API server does not let its scheduling gate be opened: "
+        words = "the API server rejects the removal of its scheduling gate: "
         until(lambda: words in annotations(cluster, "shut")[contract.REASON], cluster.explain)
         assert "gates are the team's to open" in annotations(cluster, "shut")[contract.REASON]
         until(lambda: cluster.node().allocations == (), cluster.explain)
@@ -176,16 +176,16 @@ def test_whose_gate_a_policy_keeps_shut_is_told_its_words_and_keeps_no_gpu(clust
 # --- backfill ---------------------------------------------------------------------------------------------------------
 
 
-def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
+def test_small_pods_overtake_a_large_one_for_a_limited_time(cluster: Cluster) -> None:
     cluster.start("--patience-seconds=3")
-    newcomers = cluster.start("--no-placer")  # an arrival may come to whoever does not place
+    newcomers = cluster.start("--no-placer")  # a new pod may reach a replica that does not place
     for number in range(4):
         cluster.create_placed(builders.pod(f"small-{number}", request="0.5", uuid=f"GPU-node-a-{number}"))
     cluster.create(builders.pod("large", request="1", gpus="4"))
     for round_ in range(4, 40):
         cluster.create(builders.pod(f"small-{round_}", request="0.5"))
         cluster.delete(f"small-{round_ - 4}")
-        if any(entry.is_hold for entry in cluster.node().allocations):
+        if any(entry.is_backfill_reservation for entry in cluster.node().allocations):
             break
         time.sleep(0.2)  # the clock is what is tested
     else:
@@ -201,10 +201,10 @@ def test_small_pods_pass_a_large_one_only_for_so_long(cluster: Cluster) -> None:
     assert newcomers.process.poll() is None
 
 
-# --- somebody else's gate ---------------------------------------------------------------------------------------------
+# --- gates of other controllers ---------------------------------------------------------------------------------------
 
 
-def test_a_pod_that_somebody_else_holds_back_holds_no_share(cluster: Cluster) -> None:
+def test_pod_with_a_foreign_gate_has_no_share(cluster: Cluster) -> None:
     cluster.start()
     queued = builders.pod("queued", request="1", gpus="4")
     queued["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
@@ -265,8 +265,8 @@ def test_as_many_annotations_as_fit_are_no_trouble(cluster: Cluster) -> None:
     until(lambda: len(cluster.node().allocations) <= 2, cluster.explain)
 
 
-def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster) -> None:
-    """Somebody writes to the gated pod as fast as it can; what is ours cannot be written, the rest is in our way."""
+def test_concurrent_writers_do_not_keep_a_pod_gated(cluster: Cluster) -> None:
+    """Another client writes to the gated pod as fast as it can, both fields that matter to us and others."""
     cluster.start()
     for number in range(4):
         cluster.create_placed(builders.pod(f"first-{number}", request="1"))
@@ -298,11 +298,11 @@ def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster)
         )
 
 
-# --- what waiting costs -----------------------------------------------------------------------------------------------
+# --- the cost of waiting ----------------------------------------------------------------------------------------------
 
 
 def requests_so_far(cluster: Cluster) -> dict[str, float]:
-    """Requests by verb and resource, as the API server has counted them, watches and its own upkeep aside."""
+    """Return the API server's count of requests by verb and resource, without watches and its own."""
     counts: dict[str, float] = {}
     for line in cluster.administrator.text("/metrics").splitlines():
         if line.startswith("apiserver_request_total{"):
@@ -313,14 +313,14 @@ def requests_so_far(cluster: Cluster) -> dict[str, float]:
 
 
 def pods_told_of(cluster: Cluster, reason: str) -> set[str]:
-    """The names of the pods that have such an Event: one whose answer was lost may be there twice."""
+    """Return the names of pods with such an Event; an Event whose answer was lost may exist twice."""
     return {event["involvedObject"]["name"] for event in cluster.events() if event["reason"] == reason}
 
 
 def test_two_hundred_waiting_pods_cost_next_to_nothing(cluster: Cluster) -> None:
     started = cluster.start()
     cluster.create(builders.pod("all", request="1", gpus="4"))
-    # Until then others are told that it is only reserved, and told again afterwards.
+    # Until then the reason of other pods says that it is only reserved; it is updated afterwards.
     until(lambda: [entry.reserved_until for entry in cluster.node().allocations] == [None], cluster.explain)
     manifests = [builders.pod(f"waiting-{number}", request="0.5") for number in range(200)]
     items = [

@@ -1,4 +1,4 @@
-"""A pod that waits gets a warning, unless it is placed as soon as it exists."""
+"""A gated pod gets a warning, unless it will be placed as soon as it exists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_pod_that_does_not_fit_gets_a_warning() -> None:
     assert gated.answers[0].warnings == (f"waits for a GPU: {reason}",)
 
 
-def test_a_pod_that_is_placed_once_it_exists_gets_none() -> None:
+def test_pod_that_is_placed_once_stored_gets_no_warning() -> None:
     chain = Chain([node("node-a"), node("node-b")])
     for name in ("first", "second"):
         assert chain.create(builders.pod(name, request="1")).gates == []

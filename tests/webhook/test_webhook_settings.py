@@ -45,15 +45,18 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
         (["--log-level=loud"], '--log-level "loud" is unknown'),
         (["--url=http://h/mutate"], "is not an address of this webhook: write https://HOST:PORT/mutate"),
         (["--url=https://h/"], "is not an address of this webhook"),
-        (["--state=s"], "--state is only for a cluster in memory"),
-        (["--from=f", "--kubeconfig=k"], "goes without --kubeconfig and --url"),
-        (["--certificate-files=d", "--url=https://h/mutate"], "--certificate-files d goes without --url and --from"),
-        (["--certificate-files=d", "--from=f"], "--certificate-files d goes without --url and --from"),
-        (["--reservation-seconds=0"], '--reservation-seconds "0" is not a time'),
-        (["--nonsense"], "--nonsense is unknown: --help lists the flags"),
+        (["--state=s"], "--state requires --from"),
+        (["--from=f", "--kubeconfig=k"], "cannot be combined with --kubeconfig or --url"),
+        (
+            ["--certificate-files=d", "--url=https://h/mutate"],
+            "--certificate-files d cannot be combined with --url or --from",
+        ),
+        (["--certificate-files=d", "--from=f"], "--certificate-files d cannot be combined with --url or --from"),
+        (["--reservation-seconds=0"], '--reservation-seconds "0" is not a duration'),
+        (["--nonsense"], "--nonsense is unknown: see --help for the flags"),
     ],
 )
-def test_what_makes_no_sense_is_named(arguments: list[str], says: str) -> None:
+def test_unreadable_file_is_named(arguments: list[str], says: str) -> None:
     with pytest.raises(webhook_settings.UsageError) as raised:
         webhook_settings.parse(arguments, {})
     assert says in str(raised.value)

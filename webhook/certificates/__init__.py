@@ -1,9 +1,9 @@
-"""Our TLS: certificates that we make ourselves, rotate, and share between replicas, or that are given to us.
+"""TLS certificates of the webhook: issued and rotated by us and shared between replicas, or mounted.
 
-rotation                 which certificates there are, and which step brings them to what they should be; pure
+rotation                 which step brings the certificates to their desired state; pure
 issuing                  makes keys and certificates, one step at a time
-certificate_controller   a Secret that all replicas share, the API server's trust in it, and our TLS
-mounted                  in place of all these: certificates that somebody else makes, read from a mounted Secret
+certificate_controller   the Secret that all replicas share, the API server's trust in it, and our TLS context
+mounted                  certificates of another issuer, read from a mounted Secret
 ca_bundle                our CA in the MutatingWebhookConfiguration
-tls                      the context that serves, and new certificates loaded into it
+tls                      the TLS context of the server, and certificates loaded into it
 """

@@ -1,6 +1,6 @@
-"""caBundle: our CA, and outside the cluster our address, in the MutatingWebhookConfiguration.
+"""caBundle: writes our CA, and outside the cluster our URL, into the MutatingWebhookConfiguration.
 
-The manifests make it. Only these two fields are ours to write; which pods come to us is said in the manifests.
+The manifests create it and select the pods. We write only these two fields.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"  # finds
 
 
 class NotInstalledError(Exception):
-    """There is nothing to register with; the message says what to install."""
+    """The webhook configuration is missing; the message says what to install."""
 
 
 async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -> bool:
-    """Make the API server trust `bundle` (PEM) when it calls us; return whether anything had to be written.
+    """Make the API server trust `bundle` (PEM) when it calls us; return whether a write was necessary.
 
-    Raises NotInstalledError, and what the client raises.
+    Raises NotInstalledError and ClusterError.
     """
     try:
         configuration = await api.get(PATH)
@@ -45,7 +45,7 @@ async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -
 
 
 def difference(webhook: Mapping[str, Any], bundle: str, *, url: str | None) -> dict[str, Any]:
-    """What to change in a clientConfig; empty when it is as it should be. Pure."""
+    """Return the changes that a clientConfig needs; empty for none. Pure."""
     wanted: dict[str, Any] = {}
     encoded = base64.b64encode(bundle.encode()).decode()
     if webhook.get("caBundle") != encoded:
@@ -53,7 +53,7 @@ def difference(webhook: Mapping[str, Any], bundle: str, *, url: str | None) -> d
     if url is not None and webhook.get("url") != url:
         wanted["url"] = url
     if url is not None and webhook.get("service") is not None:
-        wanted["service"] = None  # the API server takes one or the other
+        wanted["service"] = None  # the API server accepts only one of the two
     return wanted
 
 

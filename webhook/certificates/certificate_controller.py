@@ -1,7 +1,7 @@
 """The certificate controller: a Secret that all replicas share, the API server's trust in it, and our TLS context.
 
-Every replica does the same: read the Secret, take the next step if one is due (by compare-and-swap: whoever is second
-reads again), register what is trusted, and only then serve.
+Every replica does the same: it reads the Secret, takes the next step if one is due, registers the trusted authorities
+and only then serves. Steps are written by compare-and-swap; the replica that loses reads again.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ def _utc_now() -> datetime.datetime:
 
 
 class CertificateController:
-    """`names`: how the API server reaches us. `register`: make it trust these certificates."""
+    """Keeps the certificates valid. names: how the API server reaches us. register: makes it trust these
+    certificates.
+    """
 
     def __init__(
         self,
         api: api_client.ApiClient,
         tls: Tls,
         register: Register,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         namespace: str,
         names: Sequence[str],
@@ -53,7 +55,7 @@ class CertificateController:
         self._api = api
         self._tls = tls
         self._register = register
-        self._metrics = measures
+        self._metrics = metrics
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
         self._namespace = namespace
         self._names = names
@@ -62,23 +64,23 @@ class CertificateController:
         self._problem: str | None = "the certificate has not been loaded yet"
 
     def missing(self) -> str | None:
-        """What keeps the API server from trusting us, as a sentence; None when nothing does."""
+        """Return why the API server cannot trust us yet, as a sentence, or None."""
         return None if self._tls.loaded is not None else self._problem
 
     async def run(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Check the certificates periodically, until cancelled."""
         while True:
             pause = await self.step()
             await asyncio.sleep(pause)
 
     async def step(self) -> float:
-        """Look once; return the pause in seconds before the next look."""
+        """Check the certificates once; return the pause before the next check, in seconds."""
         try:
             held = await self._current()
             await self._register(held)
         except (api_errors.ClusterError, ca_bundle.NotInstalledError) as error:
             self._problem = str(error)
-            logger.warning("Could not keep the certificates", extra={"err": str(error)})
+            logger.warning("Could not maintain the certificates", extra={"err": str(error)})
             return RETRY_SECONDS
         if self._tls.load(held):
             ends = rotation.serving_ends(held)
@@ -87,24 +89,26 @@ class CertificateController:
         return self._spread.total_seconds() / rotation.LOOKS_IN_A_SPREAD
 
     async def _current(self) -> Certificates:
-        """The certificates after the step that was due, if any."""
+        """Take the step that is due, if any; return the certificates after it."""
         for _ in range(ATTEMPTS):
             secret = await self._secret()
             held = _read(secret) if secret else None
             now = self._clock()
             asked = contract.ROTATE in ((secret or {}).get("metadata", {}).get("annotations") or {})
-            step = rotation.judge(held, self._names, now=now, asked=asked, spread=self._spread)
+            step = rotation.next_step(held, self._names, now=now, asked=asked, spread=self._spread)
             if step is RotationStep.KEEP and held is not None:
                 return held
-            wanted = issuing.take(step, held, self._names, now=now)
+            wanted = issuing.apply_step(step, held, self._names, now=now)
             try:
                 await self._write(secret, wanted, begins=step in {RotationStep.START, RotationStep.TRUST_NEW_AUTHORITY})
             except (api_errors.Conflict, api_errors.AlreadyExists):
-                logger.info("Another replica was faster", extra={"step": step.value})
+                logger.info("Another replica took the step first", extra={"step": step.value})
                 continue
             logger.info("Changed the certificates", extra={"step": step.value, "names": list(self._names)})
             return wanted
-        raise api_errors.Conflict(f"{self._secrets}/{contract.CERTIFICATE_SECRET}: others were faster {ATTEMPTS} times")
+        raise api_errors.Conflict(
+            f"{self._secrets}/{contract.CERTIFICATE_SECRET}: lost {ATTEMPTS} write conflicts in a row to other replicas"
+        )
 
     async def _secret(self) -> dict[str, Any] | None:
         try:
@@ -116,7 +120,7 @@ class CertificateController:
         data = _data(held)
         if secret is not None:
             changed = {**secret, "data": {**(secret.get("data") or {}), **data}}
-            if begins:  # what was asked for is done once
+            if begins:  # the annotation requests one rotation only
                 notes = secret["metadata"].get("annotations") or {}
                 kept = {key: value for key, value in notes.items() if key != contract.ROTATE}
                 changed["metadata"] = {**secret["metadata"], "annotations": kept}
@@ -134,7 +138,7 @@ class CertificateController:
             )
         except api_errors.Forbidden as error:
             raise api_errors.Forbidden(
-                f"there is no Secret {self._namespace}/{contract.CERTIFICATE_SECRET}, and we may not make it: "
+                f"there is no Secret {self._namespace}/{contract.CERTIFICATE_SECRET}, and we may not create it: "
                 f"install config/default ({error})",
                 status=error.status,
                 reason=error.reason,
@@ -152,7 +156,7 @@ def _data(held: Certificates) -> dict[str, str]:
 
 
 def _read(secret: Mapping[str, Any]) -> Certificates | None:
-    """What the Secret holds; None when it holds nothing, or nothing that makes sense."""
+    """Read the certificates in the Secret; None if there are none, or they are invalid."""
     data = secret.get("data") or {}
     if not any(data.get(key) for key in (_TRUSTED, _AUTHORITY_KEY, _SERVING, _SERVING_KEY)):
         return None
@@ -162,5 +166,5 @@ def _read(secret: Mapping[str, Any]) -> Certificates | None:
             rotation.split(texts[_TRUSTED]), texts[_AUTHORITY_KEY], texts[_SERVING], texts[_SERVING_KEY]
         )
     except (KeyError, ValueError) as error:
-        logger.warning("The stored certificates are invalid and are recreated", extra={"err": str(error)})
+        logger.warning("The stored certificates are invalid and will be reissued", extra={"err": str(error)})
         return None

@@ -1,4 +1,4 @@
-"""Issuing: makes keys and certificates, one step of `certificates` at a time."""
+"""Issuing: makes keys and certificates, one rotation step at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from webhook.certificates import rotation
 from webhook.certificates.rotation import Certificates, RotationStep
 
 
-def take(
+def apply_step(
     step: RotationStep, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime
 ) -> Certificates:
-    """The certificates after one step."""
+    """Return the certificates after one step."""
     if held is None or step is RotationStep.START:
         authority, key = _authority(now)
         return _with_new_serving(Certificates((authority,), key, "", ""), names, now)
@@ -59,7 +59,7 @@ def _with_new_serving(held: Certificates, names: Sequence[str], now: datetime.da
     authority = x509.load_pem_x509_certificate(held.trusted[0].encode())
     authority_key = serialization.load_pem_private_key(held.authority_key.encode(), password=None)
     if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise rotation.UnusableError("the authority's key is of a kind that we do not make")
+        raise rotation.UnusableError("the authority's key is not an elliptic curve key")
     key = certificate.new_key()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpushare-webhook")])
     identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value

@@ -1,7 +1,7 @@
-"""Certificates that somebody else makes, as cert-manager does: a mounted Secret, read again and again.
+"""Certificates of another issuer, such as cert-manager: a mounted Secret, polled for changes.
 
-Whoever makes them also makes the API server trust them. A Secret that has gone bad changes nothing until what was
-loaded from it ends.
+The issuer also makes the API server trust them. If the Secret becomes invalid, the loaded certificate is served until
+it expires.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from webhook.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 10.0  # the kubelet itself takes a minute or so to bring a changed Secret
+LOOK_SECONDS: Final = 10.0  # the kubelet itself takes about a minute to update a mounted Secret
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 
 
@@ -32,19 +32,19 @@ def _utc_now() -> datetime.datetime:
 
 
 class Mounted:
-    """`names`: how the API server may reach us, the one that it uses first."""
+    """Serves the certificate in a directory. names: how the API server may reach us, the one it uses first."""
 
     def __init__(
         self,
         tls: Tls,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         directory: Path,
         names: Sequence[str],
         clock: Callable[[], datetime.datetime] = _utc_now,
     ) -> None:
         self._tls = tls
-        self._metrics = measures
+        self._metrics = metrics
         self._directory = directory
         self._name = names[0]
         self._clock = clock
@@ -52,22 +52,22 @@ class Mounted:
         self._problem: str | None = f"the certificate in {directory} has not been read yet"
 
     def missing(self) -> str | None:
-        """What keeps the API server from trusting us, as a sentence; None when nothing does."""
+        """Return why the API server cannot trust us, as a sentence, or None."""
         if self._ends is not None and self._clock() < self._ends:
             return None
         return self._problem or (f"{self._directory}: {_ended(self._ends)}" if self._ends else None)
 
     async def run(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Poll the files until cancelled."""
         while True:
             self.step()
             await asyncio.sleep(LOOK_SECONDS)
 
     def step(self) -> None:
-        """Read the mounted files once, and use them if they are new."""
+        """Read the mounted files once, and load them if they are new."""
         try:
             held = _read(self._directory)
-            ends = judge(held, self._name, now=self._clock())
+            ends = check(held, self._name, now=self._clock())
         except rotation.UnusableError as error:
             problem = f"{self._directory}: {error}"
             if problem != self._problem:
@@ -80,23 +80,23 @@ class Mounted:
             logger.info("Loaded a certificate", extra={"directory": str(self._directory), "ends": ends.isoformat()})
 
 
-def judge(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:
-    """When the certificate ends. Raises UnusableError when it cannot be served under `name` now. Pure."""
+def check(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:
+    """Return when the certificate expires. Raises UnusableError if it cannot be served under `name` now. Pure."""
     try:
         serving = x509.load_pem_x509_certificates(held.serving.encode())[0]
     except ValueError as error:
-        raise rotation.UnusableError(f"{CERTIFICATE} is not a certificate in PEM ({error})") from error
+        raise rotation.UnusableError(f"{CERTIFICATE} is not a PEM certificate ({error})") from error
     try:
         key = serialization.load_pem_private_key(held.serving_key.encode(), password=None)
     except (ValueError, TypeError) as error:
-        raise rotation.UnusableError(f"{KEY} is not a private key in PEM without a password ({error})") from error
+        raise rotation.UnusableError(f"{KEY} is not an unencrypted PEM private key ({error})") from error
     if serving.public_key() != key.public_key():
-        raise rotation.UnusableError(f"{KEY} does not belong to {CERTIFICATE}: put both from the same order")
+        raise rotation.UnusableError(f"{KEY} does not belong to {CERTIFICATE}: use both files of the same certificate")
     names = rotation.names_of(serving)
     if name not in names:
         listed = ", ".join(sorted(names)) or "no name"
         raise rotation.UnusableError(
-            f"{CERTIFICATE} is for {listed}, and the API server calls {name}: add that to its dnsNames"
+            f"{CERTIFICATE} is for {listed}, but the API server calls {name}: add {name} to its dnsNames"
         )
     if serving.not_valid_after_utc <= now:
         raise rotation.UnusableError(_ended(serving.not_valid_after_utc))
@@ -106,20 +106,20 @@ def judge(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.
 
 
 def _ended(ends: datetime.datetime) -> str:
-    remedy = "have it renewed (cert-manager says why not in kubectl describe certificate)"
-    return f"{CERTIFICATE} ended on {ends:%Y-%m-%d %H:%M}: {remedy}"
+    remedy = "renew it; for cert-manager, see kubectl describe certificate"
+    return f"{CERTIFICATE} expired on {ends:%Y-%m-%d %H:%M}: {remedy}"
 
 
 def _read(directory: Path) -> Certificates:
-    """The files as they are now. Raises UnusableError."""
+    """Read the files. Raises UnusableError."""
     texts = {}
-    # The kubelet puts a whole new directory in place of the old one: both files have to come from the same.
+    # The kubelet replaces the whole directory: read both files from the same version.
     version = (directory / CERTIFICATE).resolve().parent
     for name in (CERTIFICATE, KEY):
         try:
             texts[name] = (version / name).read_text()
         except FileNotFoundError as error:
-            raise rotation.UnusableError(f"{name} is not there: mount a Secret of type kubernetes.io/tls") from error
+            raise rotation.UnusableError(f"{name} is missing: mount a Secret of type kubernetes.io/tls") from error
         except (OSError, ValueError) as error:
             raise rotation.UnusableError(f"{name} cannot be read ({error})") from error
     return Certificates((), "", texts[CERTIFICATE], texts[KEY])

@@ -1,8 +1,8 @@
-"""Certificates: which there are, and which step brings them to what they should be. Pure: held and now → step.
+"""Rotation: which step brings the certificates to their desired state. Pure: current certificates and time → step.
 
-A change of authority takes three steps, with time between for every replica and API server to follow: the new authority
-is trusted as well, then it issues the serving certificate, then the old one is forgotten. At each moment the API server
-trusts whatever certificate any replica serves. It begins when the authority gets old, or when somebody asks for it.
+A new authority takes three steps, with time in between for all replicas and API servers to follow. The new authority is
+trusted in addition, then it issues the serving certificate, then the old authority is removed. At each moment the API
+server trusts the certificate of every replica. A rotation begins when the authority gets old, or on request.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from cryptography.hazmat.primitives import serialization
 
 AUTHORITY_LIFE: Final = datetime.timedelta(days=365)
 SERVING_LIFE: Final = datetime.timedelta(days=90)
-SPREAD: Final = datetime.timedelta(minutes=15)  # until everybody has seen a step
+SPREAD: Final = datetime.timedelta(minutes=15)  # until all replicas and API servers have seen a step
 LOOKS_IN_A_SPREAD: Final = 15  # by each replica
-BACKDATED: Final = datetime.timedelta(days=1)  # for clocks that are wrong by hours, as in a wrong time zone
-_LEFT: Final = 3  # renewed when less than one third of the life is left
+BACKDATED: Final = datetime.timedelta(days=1)  # for clocks that are hours off, such as a wrong time zone
+_LEFT: Final = 3  # renewed when less than one third of the lifetime is left
 _LAST_MOMENT: Final = datetime.timedelta(hours=1)
 
 
 class UnusableError(ValueError):
-    """What was stored is not a set of certificates; the message says why."""
+    """The stored certificates are invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM texts. `trusted` has the authority's certificate first, then older authorities that are still trusted.
+    """PEM texts. `trusted` has the current authority first, then older ones that are still trusted.
 
-    Without `trusted` and `authority_key` they are somebody else's.
+    Certificates of another issuer have neither `trusted` nor `authority_key`.
     """
 
     trusted: tuple[str, ...]
@@ -44,21 +44,21 @@ class Certificates:
 
     @property
     def bundle(self) -> str:
-        """What the API server has to trust."""
+        """The authorities that the API server has to trust."""
         return "".join(self.trusted)
 
 
 class RotationStep(enum.StrEnum):
-    """What to do next; at most one at a time."""
+    """The next step of a rotation; one at a time."""
 
     KEEP = "keep"
-    START = "start"  # make everything: there is nothing, or nothing usable
+    START = "start"  # issue everything: there are no certificates, or they are invalid
     TRUST_NEW_AUTHORITY = "trust-new-authority"
-    ISSUE = "issue"  # a new serving certificate from the newest authority
+    ISSUE = "issue"  # issue a serving certificate from the newest authority
     FORGET_OLD_AUTHORITIES = "forget-old-authorities"
 
 
-def judge(
+def next_step(
     held: Certificates | None,
     names: Iterable[str],
     *,
@@ -66,9 +66,9 @@ def judge(
     asked: bool = False,
     spread: datetime.timedelta = SPREAD,
 ) -> RotationStep:
-    """The next step for a server that is reached under `names` (DNS names or IP addresses).
+    """Return the next step for a server that is reached under `names` (DNS names or IP addresses).
 
-    asked: somebody wants a new authority; it begins as soon as no rotation is under way.
+    asked: a new authority is requested; the rotation begins once no other one is in progress.
     """
     if held is None:
         return RotationStep.START
@@ -92,12 +92,12 @@ def judge(
 
 
 def serving_ends(held: Certificates) -> datetime.datetime:
-    """When the serving certificate ends."""
+    """Return when the serving certificate expires."""
     return _check(held)[1].not_valid_after_utc
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    """The DNS names and addresses that a certificate is for."""
+    """Return the DNS names and addresses of a certificate."""
     try:
         listed = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -107,7 +107,7 @@ def names_of(certificate: x509.Certificate) -> frozenset[str]:
 
 
 def split(bundle: str) -> tuple[str, ...]:
-    """The certificates in a PEM text, each as a text of its own. Raises UnusableError."""
+    """Split a PEM text into its certificates. Raises UnusableError."""
     try:
         certificates = x509.load_pem_x509_certificates(bundle.encode())
     except ValueError as error:
@@ -116,7 +116,9 @@ def split(bundle: str) -> tuple[str, ...]:
 
 
 def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
-    """`(newest authority, serving certificate)`. Raises UnusableError when anything does not belong together."""
+    """Return the newest authority and the serving certificate. Raises UnusableError if certificates and keys do not
+    match.
+    """
     try:
         authorities = [x509.load_pem_x509_certificate(text.encode()) for text in held.trusted]
         serving = x509.load_pem_x509_certificate(held.serving.encode())
@@ -127,12 +129,12 @@ def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
     except (ValueError, TypeError) as error:
         raise UnusableError(str(error)) from error
     if not authorities:
-        raise UnusableError("no authority is there")
+        raise UnusableError("there is no authority")
     for certificate, key in zip((authorities[0], serving), keys, strict=True):
         if certificate.public_key() != key.public_key():
-            raise UnusableError("a key does not belong to its certificate")
+            raise UnusableError("a key does not match its certificate")
     if not any(_issued(serving, authority) for authority in authorities):
-        raise UnusableError("the serving certificate was issued by none of the trusted authorities")
+        raise UnusableError("no trusted authority has issued the serving certificate")
     return authorities[0], serving
 
 

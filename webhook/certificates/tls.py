@@ -1,4 +1,4 @@
-"""The TLS context that the server uses, and new certificates loaded into it while it serves."""
+"""The TLS context of the server, and certificates loaded into it while it serves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from webhook.certificates.rotation import Certificates
 
 
 class Tls:
-    """`context` is live: what `load` gives it is served to every connection made afterwards.
+    """A live TLS context: a certificate that is loaded is served to every later connection.
 
-    directory: where the certificates are kept as files, because the ssl module loads nothing else. client_ca_file: only
-    who has a certificate of one of these authorities is spoken to; None: everybody. Raises OSError (ssl.SSLError, too)
-    where that is not a file of certificates.
+    directory: where the certificates are stored as files, because the ssl module loads only files. client_ca_file:
+    accept only clients with a certificate of one of these authorities; None: accept all. Raises OSError (or
+    ssl.SSLError) if that file cannot be loaded.
     """
 
     def __init__(self, directory: Path, client_ca_file: Path | None = None) -> None:
@@ -28,7 +28,7 @@ class Tls:
         self.loaded: Certificates | None = None
 
     def load(self, held: Certificates) -> bool:
-        """Serve these from now on; return whether anything changed."""
+        """Serve these certificates from now on; return whether they are new."""
         if held == self.loaded:
             return False
         serving, key = self._directory / "tls.crt", self._directory / "tls.key"
@@ -41,7 +41,7 @@ class Tls:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all, and never readable by more than `mode` says, not even for a moment."""
+    """Write the file atomically, created with `mode`."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:

@@ -1,22 +1,30 @@
-"""The evictor: tells pods that cannot use the place they got, and evicts those that their owner creates again.
+"""The evictor: reports pods that cannot use their placement, and evicts those whose owner recreates them without harm.
 
-Either the scheduler cannot bind them (`unschedulable_pods`), or another pod holds their allocation
-(`allocation_conflict`).
+By the time the scheduler binds a pod, other pods may use its capacity, and its node may be gone. A node selector
+cannot be changed, so only a pod that its owner recreates can be placed again. A Job counts an evicted pod as a failure,
+and a workflow may not recreate it, so their pods get only an Event. The cause may also affect the next pod, so the
+pause between two evictions of one owner doubles each time.
+
+A pod may also name an allocation that another pod holds. The pod's name may be unknown when its share is reserved
+(`generateName`), and a user who reads the ID of an unconfirmed share can create a second pod with it and the same
+request. The first pod that is seen holds the share. The other was admitted, but has no share: each of its GPU calls
+fails. It gets an Event that says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract
+from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors, events
 from gpushare.defragmentation import evicting
 from gpushare.pod import Controller
-from webhook.controllers import unschedulable_pods
 from webhook.controllers.touched_nodes import Touched
 from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
@@ -25,110 +33,199 @@ from webhook.pods.stored_pod import Pod
 logger = logging.getLogger(__name__)
 
 AFTER_SECONDS: Final = 60.0
-SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+OWNER_PAUSE_SECONDS: Final = 120.0
+MAX_OWNER_PAUSE_SECONDS: Final = 3600.0
+MAX_PER_MINUTE: Final = 20
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either may lag
 
 
 class _UnansweredError(Exception):
-    """The API server, or somebody whom it asks about evictions, does not answer. 429 is an answer: a budget's."""
+    """The API server, or a webhook that it calls for evictions, does not answer. A 429 of a disruption budget is an
+    answer.
+    """
 
 
 class Evictor:
-    """`after_seconds`: for how long the scheduler may try first."""
+    """Evicts stuck pods. after_seconds: how long the scheduler may try to bind a pod first."""
 
     def __init__(
         self,
         api: api_client.ApiClient,
         recorder: events.Recorder,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         after_seconds: float = AFTER_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._recorder = recorder
-        self._metrics = measures
+        self._metrics = metrics
         self._clock = clock
-        self._sightings = unschedulable_pods.UnschedulableSince(after_seconds)
-        self._conflicts = unschedulable_pods.UnschedulableSince(SURE_SECONDS)
-        self._allocation_conflict = unschedulable_pods.AllocationConflict()
-        self._pace = unschedulable_pods.EvictionRate()
+        self._stuck = UnschedulableSince(after_seconds)
+        self._conflicts = UnschedulableSince(SURE_SECONDS)
+        self._found_conflicts = AllocationConflicts()
+        self._rate = EvictionRate()
         self._backoff = WriteBackoff()
 
-    async def look(self, stuck_now: Iterable[Pod], touched: Touched) -> float | None:
-        """Do what is due; return in how many seconds to look again, None if nobody is stuck.
+    async def reconcile(self, stuck: Iterable[Pod], touched: Touched) -> float | None:
+        """Report and evict the pods that are due; return in how many seconds the next are due, or None.
 
-        stuck_now: all pods that cannot be bound. touched: where to look for conflicts since the last time.
+        stuck: all pods that cannot be bound. touched: nodes and pods that may have new conflicts.
         """
-        unschedulable_again = await self._look_unschedulable(stuck_now)
-        conflicts_again = await self._look_conflicts(touched)
+        unschedulable_again = await self._evict_unschedulable(stuck)
+        conflicts_again = await self._evict_conflicting(touched)
         return min((again for again in (unschedulable_again, conflicts_again) if again), default=None)
 
-    async def _look_conflicts(self, touched: Touched) -> float | None:
+    async def _evict_conflicting(self, touched: Touched) -> float | None:
         now = self._clock()
-        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._allocation_conflict.renew(touched)}
+        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._found_conflicts.renew(touched)}
         due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in conflicts.items()}, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in due:
-            said = unschedulable_pods.explain_conflict(*conflicts[pod.ref.uid])
-            self._recorder.record(pod.reference, contract.EVENT_LOST, said, type="Warning")
-        waits += await self._evict_in_turn(due, "it has no share of its own")
+            sentence = explain_conflict(*conflicts[pod.ref.uid])
+            self._recorder.record(pod.reference, contract.EVENT_LOST, sentence, type="Warning")
+        waits += await self._evict_in_turn(due, "another pod holds its share")
         return min(waits, default=None)
 
-    async def _look_unschedulable(self, pods: Iterable[Pod]) -> float | None:
+    async def _evict_unschedulable(self, pods: Iterable[Pod]) -> float | None:
         now = self._clock()
         unbound = {pod.ref.uid: pod for pod in pods}
         self._metrics.stuck(len(unbound))
-        overdue, next_at = self._sightings.overdue(unbound, now=now)
+        overdue, next_at = self._stuck.overdue(unbound, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in overdue:
-            said = unschedulable_pods.explain_unbound(pod)
-            self._recorder.record(pod.reference, contract.EVENT_STUCK, said, type="Warning")
+            sentence = explain_unbound(pod)
+            self._recorder.record(pod.reference, contract.EVENT_STUCK, sentence, type="Warning")
         waits += await self._evict_in_turn(overdue, "it could not be bound where it was placed")
         return min(waits, default=None)
 
     async def _evict_in_turn(self, pods: Iterable[Pod], because: str) -> list[float]:
-        """Evict those that have an owner whose pace allows; return how long to wait for the others.
+        """Evict pods as far as the rate for their owners allows; return the pauses before the others.
 
-        Where one is not answered, the others are let be until the next time: each would take as long, and all else of
-        the placer's round waits for them.
+        After an unanswered eviction, the round makes no more: each would take as long, and the rest of the round waits.
         """
         waits = []
         for pod in pods:
             owner, uid = pod.controller, pod.ref.uid
-            if owner is None or not unschedulable_pods.is_recreated(pod):
+            if owner is None or not is_recreated(pod):
                 continue
             now = self._clock()
-            wait_seconds = max(self._pace.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
+            wait_seconds = max(self._rate.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
             if wait_seconds > 0:
                 waits.append(wait_seconds)
                 continue
             try:
-                went = await self._evict(pod, owner, because)
+                evicted = await self._evict(pod, owner, because)
             except _UnansweredError:
                 waits.append(self._backoff.failed(uid, now=self._clock()))
                 break
-            if went:
-                self._pace.evicted(owner, now=now)
-                self._backoff.worked(uid)
+            if evicted:
+                self._rate.evicted(owner, now=now)
+                self._backoff.succeeded(uid)
             else:
                 waits.append(self._backoff.failed(uid, now=self._clock()))
         return waits
 
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
-        """Whether it went, or is going to. Raises _UnansweredError."""
-        # Of this very state of it: a pod that was bound meanwhile has another version, and stays.
+        """Evict a pod; return whether the API server accepts that. Raises _UnansweredError."""
+        # With the version: a pod that was bound meanwhile must stay.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
                 await self._api.create(f"{pod.path}/eviction", body)
         except (api_errors.ClusterError, TimeoutError) as error:
-            said = str(error) or "no answer in time"
-            logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": said})
+            sentence = str(error) or "no answer in time"
+            logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": sentence})
             if isinstance(error, TimeoutError) or (isinstance(error, api_errors.Unavailable) and error.status != 429):
-                raise _UnansweredError(said) from error
+                raise _UnansweredError(sentence) from error
             return False
         self._metrics.replaced()
         logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
         note = f"evicted, because {because}: {owner.kind} {owner.name} recreates it"
         self._recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
         return True
+
+
+def explain_unbound(pod: Pod) -> str:
+    """Return the sentence of the Event, with what happens next or what to do."""
+    words = pod.unschedulable or "no reason given"
+    sentence = f"was placed on {pod.placed_on}, where the scheduler cannot bind it: {words}"
+    if pod.controller is None:
+        return f"{sentence}; a placed pod cannot move: delete and recreate it to have it placed elsewhere"
+    owner = f"{pod.controller.kind} {pod.controller.name}"
+    if not is_recreated(pod):
+        return (
+            f"{sentence}; it is not evicted, because {owner} may count that as a failure or not recreate it: delete "
+            "the pod to have it placed elsewhere"
+        )
+    return f"{sentence}; it will be evicted at a limited rate, so that {owner} recreates it"
+
+
+def is_recreated(pod: Pod) -> bool:
+    """Whether the pod's owner recreates it without harm after an eviction."""
+    return pod.controller is not None and pod.controller.kind in evicting.RECREATE_WITHOUT_HARM
+
+
+class UnschedulableSince:
+    """The times at which pods got stuck, by our clock, because clocks of two processes are never compared."""
+
+    def __init__(self, after_seconds: float) -> None:
+        self._after_seconds = after_seconds
+        self._since: dict[str, float] = {}
+
+    def overdue(self, uids: Mapping[str, Pod], *, now: float) -> tuple[list[Pod], float | None]:
+        """Return which of these pods have been stuck for long enough, and when the next will have been."""
+        self._since = {uid: self._since.get(uid, now) for uid in uids}
+        due = [uids[uid] for uid, since in self._since.items() if now - since >= self._after_seconds]
+        later = [since + self._after_seconds for since in self._since.values() if now - since < self._after_seconds]
+        return due, min(later, default=None)
+
+
+class EvictionRate:
+    """Limits evictions per minute, with growing pauses for each owner."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, tuple[float, float]] = {}  # UID -> time of the next eviction, and the pause after that
+        self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
+
+    def wait_seconds(self, who: Controller, *, now: float) -> float:
+        """Return how long to wait before the next eviction of this owner's pods."""
+        not_before, _ = self._owners.get(who.uid, (now, 0.0))
+        minute = self._recent[0] + 60.0 if len(self._recent) == MAX_PER_MINUTE else now
+        return max(0.0, not_before - now, minute - now)
+
+    def evicted(self, who: Controller, *, now: float) -> None:
+        """Record an eviction, which prolongs the owner's pause."""
+        self._recent.append(now)
+        kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MAX_OWNER_PAUSE_SECONDS}
+        _, pause = kept.get(who.uid, (now, OWNER_PAUSE_SECONDS))
+        self._owners = {**kept, who.uid: (now + pause, min(2 * pause, MAX_OWNER_PAUSE_SECONDS))}
+
+
+class AllocationConflicts:
+    """Pods that name an allocation of another pod, found again only on nodes that have changed."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[tuple[Pod, PodRef]]] = {}  # by node
+
+    def renew(self, touched: Touched) -> list[tuple[Pod, PodRef]]:
+        """Return all such pods, each with the pod that holds its allocation."""
+        for name in self._found.keys() & touched.names:
+            del self._found[name]
+        entries = [(node.name, entry) for node in touched.nodes for entry in node.allocations if entry.pod.uid]
+        holders = {entry.id: (name, entry.pod) for name, entry in entries}
+        own = {entry.pod.uid for _, entry in entries}
+        for pod in touched.pods:
+            held = holders.get(pod.allocation_id)
+            lives = not pod.leaves and not pod.has_ended and not pod.is_gated
+            if held is not None and pod.ref.uid not in own and lives:
+                self._found.setdefault(held[0], []).append((pod, held[1]))
+        return [conflict for conflicts in self._found.values() for conflict in conflicts]
+
+
+def explain_conflict(pod: Pod, holder: PodRef) -> str:
+    """Return the sentence of the Event."""
+    return (
+        f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share, and its GPU calls "
+        f"fail; delete and recreate it without the annotations that only gpushare writes"
+    )

@@ -1,8 +1,8 @@
-"""Publishes why gated pods wait, in an annotation and by Events, at a rate that the API server can bear.
+"""Pending reasons: reports why gated pods wait, by annotation and Event, at a rate that the API server can bear.
 
-On a busy cluster the numbers of every reason change with every pod that is placed. So a first reason is told at once,
-and changes of one pod's reason ever less often; and of all pods together only so many a second. What could not be
-written is written later: of a pod that waits to be resized it says what the pod holds, should the ledger be lost.
+On a busy cluster, the figures in every reason change with each pod that is placed. So the first reason of a pod is
+written at once, and later changes at growing intervals, with a limit for all pods together. Failed writes are retried.
+On a pod that waits to be resized, a second annotation records what it holds, in case the ledger is lost.
 """
 
 from __future__ import annotations
@@ -13,25 +13,56 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, Protocol
 
 from gpushare import contract
-from gpushare.cluster import api_client, api_errors, events
+from gpushare.cluster import api_client, api_errors
+from gpushare.cluster.event_series import EventType
 from webhook.controllers.write_backoff import WriteBackoff
 from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_SECONDS: Final = 3.0  # as long as people look: who made the next of a group sees it counted
+FIRST_PAUSE_SECONDS: Final = 3.0  # short enough for a user who creates the members of a group one by one
 MAX_PAUSE_SECONDS: Final = 900.0
-MAX_AT_ONCE: Final = 20  # of one round: what is left is told in the next; of Events alone as many
+MAX_AT_ONCE: Final = 20  # reasons per round, and as many Events alone
 ROUND_SECONDS: Final = 2.0
 MAX_ROUND_SECONDS: Final = 60.0  # while the API server does not answer
 NOTHING: Final[Mapping[str, str]] = {}
 
 
+class PodClient(Protocol):
+    """The calls of the API client that reading and patching a pod needs."""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return the object at `path`. Raises ClusterError."""
+
+    async def patch(
+        self,
+        path: str,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        content_type: str = api_client.MERGE_PATCH,
+    ) -> object:
+        """Patch the object at `path`. Raises ClusterError."""
+
+
+class EventRecorder(Protocol):
+    """Records Events; see `gpushare.cluster.events.Recorder`."""
+
+    def record(
+        self,
+        regarding: Mapping[str, Any],
+        reason: str,
+        note: str,
+        *,
+        type: EventType = "Normal",  # noqa: A002 (the API's word)
+        on_drop: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Record an Event about an object. on_drop: called if it never reaches the API server."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
+class _Reported:
     sentence: str
     held: str | None
     at: float
@@ -39,12 +70,12 @@ class _Told:
 
 
 class PendingReasonReporter:
-    """Tells pods why they wait. `event`: the reason of the Events."""
+    """Reports why pods wait. event: the reason of the Events."""
 
     def __init__(
         self,
-        api: api_client.ApiClient,
-        recorder: events.Recorder,
+        api: PodClient,
+        recorder: EventRecorder,
         *,
         event: str = contract.EVENT_GATED,
         clock: Callable[[], float] = time.monotonic,
@@ -53,37 +84,39 @@ class PendingReasonReporter:
         self._recorder = recorder
         self._event = event
         self._clock = clock
-        self._told: dict[str, _Told] = {}  # by uid of the pod, what is written on it
-        self._noted: dict[str, str] = {}  # by uid of the pod, what the last Event says
+        self._reported: dict[str, _Reported] = {}  # UID of the pod -> what is written on it
+        self._recorded: dict[str, str] = {}  # UID of the pod -> sentence of its last Event
         self._backoff = WriteBackoff()
-        self._dropped = WriteBackoff()  # of Events that the API server did not take
-        self._notes = 0  # Events since then of which nothing else had to be written
-        self._notes_at = -ROUND_SECONDS
+        self._dropped = WriteBackoff()  # of Events that the API server rejected
+        self._events = 0  # Events without a write of the pod, in this interval
+        self._events_at = -ROUND_SECONDS
         self._round_seconds = ROUND_SECONDS
         self._round_at = -ROUND_SECONDS
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
-        """Forget every pod but these, which still wait."""
+        """Forget all pods except these, which still wait."""
         kept = set(uids)
-        self._told = {uid: written for uid, written in self._told.items() if uid in kept}
-        self._noted = {uid: noted for uid, noted in self._noted.items() if uid in kept}
+        self._reported = {uid: written for uid, written in self._reported.items() if uid in kept}
+        self._recorded = {uid: noted for uid, noted in self._recorded.items() if uid in kept}
 
-    async def tell(self, sentences: Sequence[tuple[Pod, str]], beside: Mapping[str, str] = NOTHING) -> float | None:
-        """Tell what is due; return in how many seconds there is more to tell, None when everything is told.
+    async def report(
+        self, sentences: Sequence[tuple[Pod, str]], held_shares: Mapping[str, str] = NOTHING
+    ) -> float | None:
+        """Write the reasons that are due; return in how many seconds the next are due, or None.
 
-        beside: by uid of the pod, what it holds meanwhile; a change of that is told without a pause.
+        held_shares: the current shares of resizing pods, by UID; a change of that is written without a pause.
         """
         now = self._clock()
         due, later = [], list[float]()
         for pod, sentence in sentences:
             uid = pod.ref.uid
-            held = beside.get(uid)
-            if uid not in self._told and uid not in self._backoff and _has(pod, sentence, held):
-                # The webhook, or a placer before us, has written it; the Event costs one write in the pod's life.
+            held = held_shares.get(uid)
+            if uid not in self._reported and uid not in self._backoff and _has(pod, sentence, held):
+                # The webhook or a former placer has written the reason; the Event costs one write in the pod's life.
                 self._remember(uid, sentence, held, now)
             wait_seconds = self._wait_seconds(uid, sentence, held, now)
             if wait_seconds is None:
-                wait_seconds = self._note_alone(pod, sentence, now)
+                wait_seconds = self._record_event_only(pod, sentence, now)
             elif wait_seconds <= 0:
                 due.append((pod, sentence, held))
             if wait_seconds > 0:
@@ -92,20 +125,20 @@ class PendingReasonReporter:
             return self._round_seconds - (now - self._round_at)
         for number, (pod, sentence, held) in enumerate(due, start=1):
             self._round_at = now
-            if (wait_seconds := self._note(pod, sentence, now)) > 0:
+            if (wait_seconds := self._record_event(pod, sentence, now)) > 0:
                 later.append(wait_seconds)
             try:
-                with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it has gone
+                with contextlib.suppress(api_errors.NotFound, api_errors.Conflict):  # it is gone
                     await self._write(pod, sentence, held)
             except api_errors.ClusterError as error:
                 logger.warning("Could not write why a pod waits", extra={"pod": pod.path, "err": str(error)})
                 later.append(self._backoff.failed(pod.ref.uid, now=now))
                 if isinstance(error, api_errors.Unavailable):
-                    # Others would fare no better.
+                    # Writes to other pods would fail too.
                     self._round_seconds = min(2 * self._round_seconds, MAX_ROUND_SECONDS)
                     break
             else:
-                self._backoff.worked(pod.ref.uid)
+                self._backoff.succeeded(pod.ref.uid)
                 self._remember(pod.ref.uid, sentence, held, now)
                 self._round_seconds = ROUND_SECONDS
             if number == MAX_AT_ONCE:
@@ -115,55 +148,55 @@ class PendingReasonReporter:
         return min(later, default=None)
 
     def _wait_seconds(self, uid: str, sentence: str, held: str | None, now: float) -> float | None:
-        """How long until the pod is to be told this; None if it has been."""
-        if uid in self._backoff:  # whether what it was last to be told has been written is unknown
+        """Return how long to wait before this reason is due; None if it is written already."""
+        if uid in self._backoff:  # it is unknown whether the last reason was written
             return self._backoff.wait_seconds(uid, now=now)
-        written = self._told.get(uid)
+        written = self._reported.get(uid)
         if written is None or written.held != held:
             return 0.0
         return None if written.sentence == sentence else written.at + written.pause_seconds - now
 
     def _remember(self, uid: str, sentence: str, held: str | None, now: float) -> None:
-        before = self._told.get(uid)
+        before = self._reported.get(uid)
         pause = FIRST_PAUSE_SECONDS if before is None else min(MAX_PAUSE_SECONDS, 2 * before.pause_seconds)
-        self._told[uid] = _Told(sentence, held, now, pause)
+        self._reported[uid] = _Reported(sentence, held, now, pause)
 
-    def _note_alone(self, pod: Pod, sentence: str, now: float) -> float:
-        """Record what is written on the pod already, if no Event says it; return how long until that may be done.
+    def _record_event_only(self, pod: Pod, sentence: str, now: float) -> float:
+        """Record the Event for a reason that is on the pod already; return how long to wait if that is not allowed yet.
 
         A placer that takes over finds all of them at once, and the queue of Events is bounded.
         """
-        if self._noted.get(pod.ref.uid) == sentence:
+        if self._recorded.get(pod.ref.uid) == sentence:
             return 0.0
-        if now - self._notes_at >= ROUND_SECONDS:
-            self._notes, self._notes_at = 0, now
-        if self._notes == MAX_AT_ONCE:
-            return self._notes_at + ROUND_SECONDS - now
-        wait_seconds = self._note(pod, sentence, now)
-        self._notes += wait_seconds <= 0
+        if now - self._events_at >= ROUND_SECONDS:
+            self._events, self._events_at = 0, now
+        if self._events == MAX_AT_ONCE:
+            return self._events_at + ROUND_SECONDS - now
+        wait_seconds = self._record_event(pod, sentence, now)
+        self._events += wait_seconds <= 0
         return wait_seconds
 
-    def _note(self, pod: Pod, sentence: str, now: float) -> float:
-        """Record the Event, or return how long it is let be because the API server did not take the last."""
+    def _record_event(self, pod: Pod, sentence: str, now: float) -> float:
+        """Record the Event, or return how long to wait because the API server rejected the last one."""
         uid = pod.ref.uid
         wait_seconds = self._dropped.wait_seconds(uid, now=now)
-        if wait_seconds <= 0 and self._noted.get(uid) != sentence:
-            self._noted[uid] = sentence
+        if wait_seconds <= 0 and self._recorded.get(uid) != sentence:
+            self._recorded[uid] = sentence
             on_drop = functools.partial(self._drop, uid, sentence)
             self._recorder.record(pod.reference, self._event, sentence, on_drop=on_drop)
         return wait_seconds
 
     def _drop(self, uid: str, sentence: str) -> None:
-        """The API server does not have this Event."""
-        if self._noted.get(uid) == sentence:  # or the pod has gone, or waits for something else by now
-            del self._noted[uid]
+        """Forget an Event that never reached the API server."""
+        if self._recorded.get(uid) == sentence:  # otherwise the pod is gone, or waits for another reason now
+            del self._recorded[uid]
             self._dropped.failed(uid, now=self._clock())
 
     async def _write(self, pod: Pod, sentence: str, held: str | None) -> None:
         if _has(pod, sentence, held):
             return
         annotations = {contract.REASON: sentence, **({} if held is None else {contract.HELD: held})}
-        # With the uid: a pod of the same name that was made since then is another.
+        # With the UID, because a new pod may have the same name.
         await self._api.patch(pod.path, {"metadata": {"uid": pod.ref.uid, "annotations": annotations}})
 
 

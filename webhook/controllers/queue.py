@@ -1,4 +1,4 @@
-"""The queue of gated pods: who is next, who need not be tried, and how many wait. Pure."""
+"""The queue of gated pods: their order, which of them are alike, and how many wait. Pure."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from gpushare.pod import containers, default_container, init_containers
 from gpushare.refusal import Refusal
 from webhook.pods.stored_pod import CONTAINER_KEYS, FITNESS_KEYS, Pod
 
-Order = tuple[int, str, tuple[str, str]]  # least first
+Order = tuple[int, str, tuple[str, str]]  # lowest first
 
-# With these it matters who the pod is: they look at labels, and at pods of the same namespace.
+# With these keys, the pod's namespace and labels matter too.
 _SOCIAL_KEYS: Final = ("affinity", "topologySpreadConstraints", "volumes")
 
 
 def order(pod: Pod) -> Order:
-    """Its place in the queue: by priority, then age, then name."""
+    """Return the pod's place in the queue: by priority, then age, then name."""
     return -pod.priority, pod.created, (pod.ref.namespace, pod.ref.name)
 
 
 def kind(pod: Pod) -> str:
-    """Equal for gated pods of which, when one fits nowhere, the other fits nowhere either."""
+    """Return a key that is equal for pods with the same needs: if one fits nowhere, neither does the other."""
     asked = {key: value for key, value in pod.annotations.items() if not requests.is_result_key(key)}
-    # Every pod has one volume more, for its token, with a name of its own. A claim that is made for the pod is its own.
+    # Not the volumes themselves: every pod has one for its token, with a unique name, and ephemeral claims differ by
+    # pod.
     mounts = [dataclasses.astuple(mount) for mount in volumes.mounts(pod.manifest)]
     spec = {**pod.manifest["spec"], "volumes": mounts}
     fitness = {key: spec.get(key) for key in FITNESS_KEYS}
@@ -46,13 +47,13 @@ def kind(pod: Pod) -> str:
 
 
 def counts(waiting: Iterable[tuple[Pod, Refusal]]) -> Mapping[tuple[str, str], int]:
-    """How many pods wait, by namespace and the word for the reason."""
+    """Count waiting pods by namespace and word of the refusal."""
     return collections.Counter((pod.ref.namespace, refusal.word) for pod, refusal in waiting)
 
 
 def longest_seconds(pods: Iterable[Pod], *, now: float) -> float:
-    """For how long the oldest of them has been there; `now` in Unix seconds. A pod without a date counts as new."""
-    # Such texts sort by time, and very many pods are often of few moments.
+    """Return the age of the oldest pod; `now` in Unix seconds. A pod with an invalid creation time counts as new."""
+    # Parse each creation time once: thousands of pods often share a few.
     return max((_age_seconds(created, now) for created in {pod.created for pod in pods}), default=0.0)
 
 

@@ -1,13 +1,13 @@
 """Restore: opens new GPUNodes, and writes again the shares of living pods that the ledger has lost.
 
-A GPUNode can be deleted by hand; its agent recreates it, empty, while its pods run on. What they hold is written on
-them, in annotations that only gpushare may write. Until that was read back nobody may place anything on such a node: it
-is closed (`webhook.store.deleted_nodes`).
+A GPUNode can be deleted by hand; its agent recreates it empty, while its pods run on. Their annotations, which only
+gpushare may write, say what they hold. Until the annotations are read back, the node is closed
+(`webhook.store.deleted_nodes`) and gets no pods.
 
-The API server refuses such annotations from anybody else. Where it did not, as while its policies were away, nothing is
-written again for a pod that cannot have been placed (`Pod.may_run`): neither a share, nor a word that one is lost.
+The API server rejects such annotations from other clients. If it did not, because its policies were missing, nothing is
+restored for a pod that cannot have been placed (`Pod.may_run`), and no loss is reported.
 
-What to write is decided by the functions, which are pure; `Restorer` asks, writes and tells.
+Pure functions decide what to write; `Restorer` reads, writes and reports.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from webhook.store.api_store import ApiStore
 
 
 def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """By node: the living pods that were given a share there of which the ledger knows nothing."""
+    """Return living pods whose share the ledger does not have, by node."""
     known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
     names = {node.name for node in nodes}
     lost_on: dict[str, list[Pod]] = collections.defaultdict(list)
@@ -45,14 +45,15 @@ def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
-    """The living pods that were given a share on a node of which there is no GPUNode; `there`: names of those."""
+    """Return living pods that were placed on a node without a GPUNode; `there`: names of existing GPUNodes."""
     return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
 
 
 def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
-    """The node with those of its predecessor's entries whose pods `pods` does not show as placed: they may be yet.
+    """Return the node with entries of its predecessor whose pods may still be placed.
 
-    One without a uid has yet to be stored, and one whose pod is gated may have its gate opened at this moment.
+    These are entries without a UID, whose pod may not be stored yet, and entries of gated pods, which may be ungated at
+    this moment.
     """
     gated = {pod.ref.uid for pod in pods if pod.is_gated and not pod.has_ended}
     known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
@@ -62,14 +63,14 @@ def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]
         try:
             node = ledger.reserve(node, entry)
         except errors.LedgerError:
-            continue  # its GPU is gone: its pod is told so when it is there
+            continue  # its GPU is gone; its pod gets an Event when it appears
     return node
 
 
 def allocation(pod: Pod, node: GpuNode) -> Allocation:
-    """What the pod holds, by its annotations. Raises errors.GpushareError with a sentence when they are invalid.
+    """Read a pod's allocation from its annotations. Raises GpushareError if they are invalid.
 
-    What it asks for is what it holds, unless that was changed and it waits to be resized: then it says what it holds.
+    A pod holds what it requests, unless it waits to be resized: then an annotation says what it holds.
     """
     held = pod.annotations.get(contract.HELD)
     request = pod.request if held is None else _without_amounts(pod)
@@ -81,16 +82,21 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
 
 
 def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = ()) -> tuple[GpuNode, dict[str, str]]:
-    """The node with their shares; and by uid of the pod why a share could not be written again.
+    """Return the node with the shares of these pods, and by UID why a share could not be restored.
 
-    before: the entries of its predecessor, where nothing that happened to it was missed. They count for more than
-    annotations, which may have been changed since by somebody who wanted the pod resized.
+    before: entries of its predecessor, if all of them are known. They take precedence over annotations, which a user
+    may have changed to resize the pod.
     """
     remembered = {(entry.id, entry.pod.uid): entry for entry in before}
     failed: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.created):
         identity, uid = pod.allocation_id, pod.ref.uid
-        known = {name for entry in node.allocations if not entry.is_hold for name in (entry.id, entry.pod.uid)}
+        known = {
+            name
+            for entry in node.allocations
+            if not entry.is_backfill_reservation
+            for name in (entry.id, entry.pod.uid)
+        }
         if not known.isdisjoint((identity, uid)):
             continue
         try:
@@ -102,7 +108,7 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
 
 def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
     gpus = node.gpu_by_uuid()
-    for demand in request_key.in_order(request):  # the agent knows a share by its place
+    for demand in request_key.in_order(request):  # the agent identifies a share by its position
         key = mutation.uuids_annotation(request, demand.containers[0])
         uuids = [uuid for uuid in pod.annotations.get(key, "").split(",") if uuid]
         for uuid in uuids:
@@ -114,7 +120,7 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
 
 
 def _without_amounts(pod: Pod) -> Request:
-    """A request that can be read, whatever became of the keys that may change."""
+    """Return a request whose resizable keys are replaced by valid ones."""
     kept = {
         key: value
         for key, value in pod.annotations.items()
@@ -124,7 +130,7 @@ def _without_amounts(pod: Pod) -> Request:
 
 
 def _is_there(pod: Pod) -> bool:
-    """Whether it may run now or soon where it says that it was placed, with a share that we gave it."""
+    """Whether the pod runs, or may soon run, where it was placed, with a share that we gave it."""
     stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
     return bool(pod.allocation_id and pod.placed_on) and stays and pod.may_run
 
@@ -132,42 +138,43 @@ def _is_there(pod: Pod) -> bool:
 logger = logging.getLogger(__name__)
 
 PODS_SELECTOR: Final = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
-SURE_SECONDS: Final = 3.0  # pods and GPUNodes come to us by two watches, of which either may be late
+SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either may lag
 AGAIN_SECONDS: Final = 30.0
 
 
 class Restorer:
-    """`placed_beside`: the pods of ours that say that they were placed on another node than these.
+    """Restores lost shares.
 
-    lifetime_seconds: how long what was placed may be on its way. is_first:
-    whether nobody placed anything before us, as far as the election knows.
+    placed_elsewhere: returns the pods that were placed on other nodes than these. lifetime_seconds: how long a
+    placement may be in flight. is_first: whether no placer has ever placed anything before us, as far as the election
+    knows.
     """
 
     def __init__(
         self,
         api: api_client.ApiClient,
-        ledger_now: ApiStore,
+        store: ApiStore,
         recorder: events.Recorder,
-        measures: Metrics,
+        metrics: Metrics,
         *,
-        placed_beside: Callable[[Collection[str]], Sequence[Pod]],
+        placed_elsewhere: Callable[[Collection[str]], Sequence[Pod]],
         lifetime_seconds: float,
         is_first: Callable[[], bool],
     ) -> None:
         self._api = api
-        self._store = ledger_now
-        self._placed_beside = placed_beside
+        self._store = store
+        self._placed_elsewhere = placed_elsewhere
         self._lost: dict[str, list[Pod]] = {}  # by node
         self._recorder = recorder
-        self._metrics = measures
+        self._metrics = metrics
         self._lifetime_seconds = lifetime_seconds
         self._is_first = is_first
         self._began = math.inf
-        self._found_open = False  # when we began; nobody but a placer opens a GPUNode
-        self._missed: dict[str, float] = {}  # uid of a pod -> since when its share is missing, or when to look again
+        self._found_open = False  # when this placer began; only placers open GPUNodes
+        self._missed: dict[str, float] = {}  # UID of a pod -> since when its share is missing, or when to retry
 
-    async def restore(self, touched: Touched, *, now: float) -> float | None:
-        """Do what is due; return when to look again, by the clock that `now` is of. `touched`: since the last time."""
+    async def reconcile(self, touched: Touched, *, now: float) -> float | None:
+        """Restore the shares that are due; return when the next are due, by the clock of `now`, or None."""
         if self._began == math.inf:
             self._began = now
             documents = (self._store.document(node.name) for node in self._store.stored())
@@ -182,7 +189,7 @@ class Restorer:
         self._lost.update(lost(nodes, touched.pods))
         lost_on = self._lost
         there = {node.name for node in self._store.stored()}
-        orphans = orphaned(there, self._placed_beside(there))
+        orphans = orphaned(there, self._placed_elsewhere(there))
         uids = {pod.ref.uid for pods in (*lost_on.values(), orphans) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
         for name, pods in list(lost_on.items()):
@@ -193,11 +200,11 @@ class Restorer:
         for pod in orphans:
             if self._missed[pod.ref.uid] <= now:
                 self._missed[pod.ref.uid] = now + AGAIN_SECONDS
-                self._tell_orphaned(pod)
+                self._report_orphaned(pod)
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
-        """Open what is closed, once its agent has said which GPUs there are; return when the others may be."""
+        """Open closed nodes whose agent has reported GPUs; return when the others may be opened."""
         closed = [
             node.name
             for node in self._store.stored()
@@ -208,9 +215,9 @@ class Restorer:
         if len(later) == len(due):
             return later
         try:
-            # By a read that lags behind nothing; pods that come later cannot have been placed on a closed node.
+            # A consistent read; pods that are created later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
-            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.of)).items
+            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.from_manifest)).items
         except api_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
             return later
@@ -220,11 +227,11 @@ class Restorer:
         return later
 
     def _open_at(self, name: str, now: float) -> float:
-        """When nothing can be on its way that was placed there before and that we do not know of."""
+        """Return when no unknown placement on the former GPUNode can be in flight any more."""
         since = self._store.deleted.unknown_since(name)
         is_first = self._is_first() and not self._found_open
         if since is None or (is_first and since <= self._began):
-            return now  # before the first placer began, no GPUNode was ever open
+            return now  # before the first placer, no GPUNode was ever open
         return since + self._lifetime_seconds
 
     async def _open(self, name: str, pods: Sequence[Pod]) -> None:
@@ -250,12 +257,14 @@ class Restorer:
             logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
             return
         logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(restored) - len(failed)})
-        self._tell(name, restored, failed)
+        self._report(name, restored, failed)
 
-    def _tell_orphaned(self, pod: Pod) -> None:
+    def _report_orphaned(self, pod: Pod) -> None:
         name = pod.placed_on
         logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
-        note = f"there is no GPUNode {name}, in which its share was written down: it is again when the agent makes one"
+        note = (
+            f"the GPUNode {name}, which had its share, does not exist: the share is restored once the agent creates it"
+        )
         self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
     async def _restore_on(self, name: str, suspects: Sequence[Pod]) -> None:
@@ -264,7 +273,7 @@ class Restorer:
         restored: dict[str, Pod] = {}
 
         def change(node: GpuNode) -> GpuNode:
-            # It is played again on the node as it was stored with it, where those that were written are missed no more.
+            # After a conflict, this runs again on the stored node, where restored shares are no longer missing.
             missed = {pod.ref.uid: pod for pod in lost([node], pods).get(name, [])}
             after, wrong = restore(node, [*missed.values()])
             restored.update(missed)
@@ -274,30 +283,30 @@ class Restorer:
             return after if after.allocations != node.allocations else node
 
         try:
-            await self._store.refresh(name)  # the news of its share may be on its way to us
+            await self._store.refresh(name)  # our cache may lag behind the write of its share
             await self._store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.warning("Could not write lost shares again", extra={"node": name, "err": str(error)})
+            logger.warning("Could not restore lost shares", extra={"node": name, "err": str(error)})
             return
-        self._tell(name, [*restored.values()], failed)
+        self._report(name, [*restored.values()], failed)
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
-            pod = Pod.of(await self._api.get(suspect.path))
+            pod = Pod.from_manifest(await self._api.get(suspect.path))
         except api_errors.ClusterError as error:
-            logger.info("Could not ask about a pod", extra={"pod": str(suspect.ref), "err": str(error)})
+            logger.info("Could not read a pod", extra={"pod": str(suspect.ref), "err": str(error)})
             return None
         return pod if pod.ref.uid == suspect.ref.uid else None
 
-    def _tell(self, name: str, restored: Sequence[Pod], failed: Mapping[str, str]) -> None:
+    def _report(self, name: str, restored: Sequence[Pod], failed: Mapping[str, str]) -> None:
         for pod in restored:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
                 self._metrics.changed_allocations("adopted", 1)
-                logger.warning("Wrote the lost share of a pod again", extra={"node": name, "pod": who})
-                note = f"its share on {name} was missing in the ledger and was written again"
+                logger.warning("Restored the lost share of a pod", extra={"node": name, "pod": who})
+                note = f"its share on {name} was missing in the ledger and was restored"
                 self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
             else:
                 logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
-                note = f"its share on {name} is missing in the ledger and could not be written again: {why}"
+                note = f"its share on {name} is missing in the ledger and could not be restored: {why}"
                 self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")

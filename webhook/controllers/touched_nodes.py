@@ -1,8 +1,7 @@
-"""Touched nodes: which nodes to look at again, and with which pods: a few of very many. Pure.
+"""Touched nodes: which nodes a round has to check again, and with which pods. Pure.
 
-What was found out about a node holds until its GPUNode changes, or a pod that has to do with it: one that holds
-something there, names an allocation there, or says that it was placed there. Who has to do with two nodes ties them
-together: both are looked at then.
+A result for a node stays valid until its GPUNode changes, or a related pod: one that holds an allocation there, names
+one, or says that it was placed there. A pod that is related to two nodes ties them together: both are checked.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import Final
 from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
-FEW: Final = 1000  # of so many changes everything may be looked at instead
-MAX_NODES: Final = 250  # that are looked at together: some 25 ms
+FEW: Final = 1000  # with so many changes, everything is checked
+MAX_NODES: Final = 250  # checked in one round; takes about 25 ms
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touched:
-    """What to look at: nodes, every pod that has to do with one of them, and the names, of nodes that are gone too.
+    """Nodes to check, all related pods, and the names of the nodes, including nodes that are gone.
 
-    departed: deleted pods that named an allocation on one of them, by its id.
+    departed: deleted pods that named an allocation on one of these nodes, by allocation ID.
     """
 
     nodes: tuple[GpuNode, ...]
@@ -33,38 +32,35 @@ class Touched:
 
 
 class TouchedNodes:
-    """Told of pods one by one, and shown all nodes, of which it takes so many at a time.
+    """Collects changes of pods and nodes. has_more: whether changes are left after the last `collect`."""
 
-    has_more: something has changed that was not taken yet.
-    """
-
-    def __init__(self, most_nodes: int = MAX_NODES) -> None:
-        self._most_nodes = most_nodes
+    def __init__(self, max_nodes: int = MAX_NODES) -> None:
+        self._max_nodes = max_nodes
         self.has_more = False
         self._nodes: dict[str, GpuNode] = {}
-        self._where: dict[str, tuple[str, ...]] = {}  # uid of a holder, or id of an allocation -> nodes
-        self._pods: dict[str, Pod] = {}  # by uid
-        self._came: dict[str, int] = {}  # by uid: the how manieth it was to come
+        self._where: dict[str, tuple[str, ...]] = {}  # UID of a holder, or ID of an allocation -> nodes
+        self._pods: dict[str, Pod] = {}  # by UID
+        self._arrival: dict[str, int] = {}  # arrival order, by UID
         self._count = 0
-        self._claims: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # id -> by uid
-        self._placed: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # node -> by uid
-        self._departed: dict[str, Pod] = {}  # by the id that they named
-        self._keys: set[str] = set()  # uids and ids of what has changed
+        self._claims: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # allocation ID -> pods by UID
+        self._placed: dict[str, dict[str, Pod]] = collections.defaultdict(dict)  # node -> pods by UID
+        self._departed: dict[str, Pod] = {}  # by allocation ID
+        self._keys: set[str] = set()  # UIDs and IDs that have changed
         self._names: set[str] = set()
-        self._told: frozenset[str] = frozenset()  # names of the last time, also of nodes that are gone
-        self._is_lost = False  # what has changed: then everything has
+        self._last_names: frozenset[str] = frozenset()  # nodes of the last round, including nodes that are gone
+        self._overflowed = False  # too much has changed to remember, so everything is checked
 
-    def repeat(self) -> None:
-        """Not everybody has made something of what was told last: it is told again."""
-        self._names |= self._told
+    def requeue(self) -> None:
+        """Collect the nodes of the last round again, because it failed."""
+        self._names |= self._last_names
 
-    def pod(self, before: Pod | None, after: Pod | None) -> None:
-        """A pod came (`before` is None), changed, or went (`after` is None)."""
+    def update_pod(self, before: Pod | None, after: Pod | None) -> None:
+        """Record that a pod was created (`before` is None), changed, or deleted (`after` is None)."""
         for pod in (before, after):
             if pod is None:
                 continue
             uid, identity, node = _names(pod)
-            if not self._is_lost:
+            if not self._overflowed:
                 self._keys.update((uid, identity))
                 self._names.add(node)
             for index, key in ((self._claims, identity), (self._placed, node)):
@@ -77,41 +73,41 @@ class TouchedNodes:
             if pod is after:
                 self._pods[uid] = pod
                 self._count += 1
-                self._came.setdefault(uid, self._count)
+                self._arrival.setdefault(uid, self._count)
             elif after is None or after.ref.uid != uid:
                 self._pods.pop(uid, None)
-                self._came.pop(uid, None)
+                self._arrival.pop(uid, None)
                 if identity:
                     self._departed[identity] = pod
-                    if len(self._departed) > FEW:  # what the oldest one has left reserved, if anything, lapses
+                    if len(self._departed) > FEW:  # an unconfirmed reservation of the dropped pod expires
                         del self._departed[next(iter(self._departed))]
         if len(self._keys) > FEW + len(self._pods):
-            # Nobody asks, as in a replica that does not lead: it must not grow for ever.
-            self._is_lost, self._keys, self._names = True, set(), set(self._told)
+            # A replica that does not lead never collects, so this must not grow forever.
+            self._overflowed, self._keys, self._names = True, set(), set(self._last_names)
 
-    def placed_beside(self, there: Collection[str]) -> list[Pod]:
-        """The pods that say that they were placed on a node which is none of these."""
+    def placed_elsewhere(self, there: Collection[str]) -> list[Pod]:
+        """Return the pods that were placed on other nodes than these."""
         return [pod for name in self._placed if name not in there for pod in self._placed[name].values()]
 
-    def take(self, nodes: Iterable[GpuNode], also: Iterable[str] = ()) -> Touched:
-        """What has changed since the last time, as far as it is not too much at once, and `also` these nodes."""
+    def collect(self, nodes: Iterable[GpuNode], also: Iterable[str] = ()) -> Touched:
+        """Return what has changed since the last call, up to a limit, and `also` these nodes."""
         there = {node.name: node for node in nodes}
         changed = [name for name, node in there.items() if self._nodes.get(name) is not node]
-        for name in (*changed[: self._most_nodes], *(self._nodes.keys() - there.keys())):
-            self._keys.update(self._index(name, there.get(name)))
+        for name in (*changed[: self._max_nodes], *(self._nodes.keys() - there.keys())):
+            self._keys.update(self._update_node(name, there.get(name)))
             self._names.add(name)
         for key in self._keys:
             self._names.update(self._where.get(key, ()))
-        if self._is_lost:
+        if self._overflowed:
             self._names |= there.keys()
-        # What ties nodes together is known when all are looked up: none of them is looked at before.
-        due = [] if len(changed) > self._most_nodes else sorted(self._names)[: self._most_nodes]
+        # Nodes are tied together only once all are indexed, so none is due before.
+        due = [] if len(changed) > self._max_nodes else sorted(self._names)[: self._max_nodes]
         names = {*due, *also}
-        self._is_lost, self._keys, self._names = False, set(), self._names - names
+        self._overflowed, self._keys, self._names = False, set(), self._names - names
         self.has_more = bool(self._names)
         open_, pods = list(names), dict[str, Pod]()
         while open_:
-            for pod in self._having_to_do_with(open_.pop()):
+            for pod in self._related_to(open_.pop()):
                 uid, identity, node = _names(pod)
                 if uid in pods:
                     continue
@@ -119,15 +115,16 @@ class TouchedNodes:
                 tied = {node, *self._where.get(uid, ()), *self._where.get(identity, ())} - names
                 names |= tied
                 open_ += tied
-        self._told = frozenset(names)
+        self._last_names = frozenset(names)
         touched = tuple(there[name] for name in sorted(names) if name in there)
-        # In the order in which they came: who claims something first has it, and times tell no more than the second.
-        came = tuple(pods[uid] for uid in sorted(pods, key=self._came.__getitem__))
+        # In order of arrival: the first pod that names an allocation gets it, and timestamps have only a resolution of
+        # 1 s.
+        came = tuple(pods[uid] for uid in sorted(pods, key=self._arrival.__getitem__))
         ids = (entry.id for node in touched for entry in node.allocations)
         departed = {identity: self._departed[identity] for identity in ids if identity in self._departed}
-        return Touched(touched, came, self._told, departed)
+        return Touched(touched, came, self._last_names, departed)
 
-    def _having_to_do_with(self, name: str) -> Iterator[Pod]:
+    def _related_to(self, name: str) -> Iterator[Pod]:
         yield from self._placed.get(name, {}).values()
         node = self._nodes.get(name)
         for entry in node.allocations if node is not None else ():
@@ -135,8 +132,8 @@ class TouchedNodes:
                 yield self._pods[entry.pod.uid]
             yield from self._claims.get(entry.id, {}).values()
 
-    def _index(self, name: str, after: GpuNode | None) -> set[str]:
-        """Look it up as it is from now on; return what holds something there, or held it."""
+    def _update_node(self, name: str, after: GpuNode | None) -> set[str]:
+        """Index the node as it is now; return the UIDs and IDs of its allocations, before and after."""
         before = self._nodes.pop(name, None)
         had, has = _holders(before), _holders(after)
         for key in had - has:
@@ -159,5 +156,5 @@ def _holders(node: GpuNode | None) -> set[str]:
 
 
 def _names(pod: Pod) -> tuple[str, str, str]:
-    """Its uid, the allocation that it names, and the node that it says it was placed on; empty for none."""
+    """Return UID, allocation ID and node that the pod names; empty for none."""
     return pod.ref.uid, pod.allocation_id, pod.placed_on

@@ -1,8 +1,8 @@
 """Mutation: pod and placement → the rewritten pod. Pure and idempotent.
 
-A pod is rewritten as a whole and the patch is the `difference`, so that what is already as it should be costs nothing:
-the patch of a rewritten pod is empty. Only what is ours is touched; everything else passes through as it came. A pod
-that comes with results of ours was called again after another webhook, or was copied: `as_asked` takes them out first.
+The whole pod is rewritten, and `difference` computes the patch, so the patch of a rewritten pod is empty. Only our own
+fields change. A pod that already has results of ours was reinvoked after another webhook, or copied: `as_asked` removes
+them first.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from gpushare.nodefilters import share_resources
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
+from webhook.pods.pod_spec_view import PodSpecView
 
 _Mutable = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a pod goes. `hostname` is the node's hostname label, which need not be its name."""
+    """A pod's placement. `hostname` is the node's hostname label, which may differ from its name."""
 
     allocation_id: str
     node: str
@@ -33,96 +34,96 @@ class Placed:
 
 
 def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> PodJson:
-    """The pod as it is to be created: pinned to node and GPUs, or gated with the reason."""
+    """Return the pod to be created: pinned to node and GPUs, or gated with the reason."""
     after = _copy(manifest)
-    _take_out(after, request)
+    view = PodSpecView.read(after)
+    _remove_results(view, after, request)
     if isinstance(outcome, Placed):
         _pin(after, request, outcome)
     else:
         _gate(after, outcome)
-    labels = after["metadata"].get("labels") or {}  # that may be null
+    labels = after["metadata"].get("labels") or {}  # may be null
     after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
+    containers: dict[str, Any] = {str(container.get("name")): container for container in view.all_containers}
     for demand in request.demands:
         for name in demand.containers:
-            _equip(_container(after, name), request, demand, outcome)
-    for container in without_devices(after, request):
-        _blind(container)
+            _write_share(containers[name], request, demand, outcome)
+    for container in without_devices(view, request):
+        _hide_gpus(container)
     return after
 
 
 def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
-    """A gated pod that has been placed: all that may still change, as its containers no longer can."""
+    """Return a gated pod that has been placed, with the changes that are still allowed; its containers cannot
+    change.
+    """
     after = _copy(manifest)
-    _take_out(after, request)
+    _remove_results(PodSpecView.read(after), after, request)
     _pin(after, request, placed)
     return after
 
 
-def as_asked(manifest: PodJson, request: Request, *, pinned_to: str = "") -> PodJson:
-    """The pod without what gpushare wrote for an earlier placement; the very same object if there is nothing.
+def as_asked(view: PodSpecView, request: Request, *, pinned_to: str = "") -> PodJson:
+    """Return the pod without results of an earlier placement; the very same object if there are none.
 
-    `pinned_to`: the host that gpushare has pinned it to, where that is known. Another host is then somebody's wish.
+    pinned_to: the host that gpushare has pinned it to, if known. Another host is then the user's choice.
     """
-    if not pinned_host(manifest) and not stale_resources(manifest, request):
-        return manifest
-    after = _copy(manifest)
-    _take_out(after, request, pinned_to=pinned_to)
+    if not view.pinned_host and not stale_resources(view, request):
+        return view.manifest
+    after = _copy(view.manifest)
+    _remove_results(PodSpecView.read(after), after, request, pinned_to=pinned_to)
     return after
 
 
-def pinned_host(manifest: PodJson) -> str:
-    """The host in the node selector of a pod that comes with a placement of ours; empty without."""
-    if contract.ALLOCATION not in pod.annotations_of(manifest):
-        return ""
-    return str(((manifest.get("spec") or {}).get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) or "")
-
-
-def stale_resources(manifest: PodJson, request: Request) -> list[Any]:
-    """The containers of a pod that gpushare has rewritten before whose resources are not those of this request."""
-    labels = (manifest.get("metadata") or {}).get("labels") or {}
-    if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
+def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
+    """Return the containers that gpushare has rewritten before, and whose resources do not match this request."""
+    if not view.has_share_label:
         return []
     wanted = share_resources.by_container(request)
-    everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
     return [
-        container for container in everyone if not has_resources(container, wanted.get(str(container.get("name")), {}))
+        container
+        for container in view.all_containers
+        if not has_resources(container, wanted.get(str(container.get("name")), {}))
     ]
 
 
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
-    """Whether the container's limits and requests have exactly these of ours."""
+    """Whether the container's limits and requests have exactly these resources of ours."""
     declared = container.get("resources") or {}
     return all(_equal(_ours(declared.get(side)), wanted) for side in ("limits", "requests"))
 
 
 def visible_devices(container: PodJson) -> list[PodJson]:
-    """Its entries for the devices it sees, except those that are a reference to our own annotation."""
+    """Return the container's visible-devices variables, except references to our own annotation."""
     return [entry for entry in _visible(container) if contract.GPU_UUIDS not in _field_path(entry)]
 
 
-def without_devices(manifest: PodJson, request: Request) -> list[Any]:
-    """Its containers that are to see no GPU: without a share, and without a device or a claim of anybody else's."""
+def without_devices(view: PodSpecView, request: Request) -> list[Any]:
+    """Return the containers that must see no GPU: they have no share, and no device or claim of another plugin."""
     sharers = {name for demand in request.demands for name in demand.containers}
-    everyone = (*pod.containers(manifest), *pod.init_containers(manifest))
-    return [container for container in everyone if container.get("name") not in sharers and not _has_devices(container)]
+    return [
+        container
+        for container in view.all_containers
+        if container.get("name") not in sharers and not _has_devices(container)
+    ]
 
 
 def asks_for_devices(container: PodJson) -> bool:
-    """Whether it writes by itself which GPUs it sees, and not that it sees none."""
+    """Whether the container selects visible GPUs by itself, other than none."""
     return any(
         entry.get("valueFrom") or entry.get("value", "") not in contract.VISIBLE_NONE for entry in _visible(container)
     )
 
 
 def uuids_annotation(request: Request, container: str) -> str:
-    """The annotation with this container's UUIDs: its own where containers differ."""
+    """Return the annotation key for this container's UUIDs, which is its own if containers differ."""
     return contract.GPU_UUIDS if len(request.demands) == 1 else f"{contract.GPU_UUIDS}.{container}"
 
 
 def _copy(manifest: PodJson) -> _Mutable:
-    """A copy of all that is written on here; the rest, which may be large, is the same objects as before."""
+    """Copy the parts that are changed here; the rest, which may be large, is shared."""
     after: _Mutable = {**manifest}
-    metadata = after["metadata"] = {**(after.get("metadata") or {})}  # these may be null
+    metadata = after["metadata"] = {**(after.get("metadata") or {})}  # may be null
     metadata["annotations"] = {**(metadata.get("annotations") or {})}
     spec = after["spec"] = {**(after.get("spec") or {})}
     for listed in ("containers", "initContainers", "schedulingGates"):
@@ -131,15 +132,17 @@ def _copy(manifest: PodJson) -> _Mutable:
     return after
 
 
-def _take_out(after: _Mutable, request: Request, *, pinned_to: str = "") -> None:
-    host, own = pinned_host(after), pod.annotations_of(after).get(contract.OWN_HOSTNAME)
+def _remove_results(view: PodSpecView, after: _Mutable, request: Request, *, pinned_to: str = "") -> None:
+    """Remove results of an earlier placement from `after`, of which `view` is a view."""
+    host, own = view.pinned_host, view.annotations.get(contract.OWN_HOSTNAME)
     if host and host == (pinned_to or host):
         selector = {k: v for k, v in after["spec"]["nodeSelector"].items() if k != contract.HOSTNAME_LABEL}
         if own is not None:
             selector[contract.HOSTNAME_LABEL] = own
         after["spec"]["nodeSelector"] = selector
     wanted = share_resources.by_container(request)
-    for container in stale_resources(after, request):
+    stale: list[Any] = stale_resources(view, request)
+    for container in stale:
         _declare(container, wanted.get(container["name"], {}))
     annotations = after["metadata"]["annotations"]
     after["metadata"]["annotations"] = {k: v for k, v in annotations.items() if not requests.is_result_key(k)}
@@ -167,12 +170,12 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
 
 def _gate(after: _Mutable, refusal: Refusal) -> None:
     after["metadata"]["annotations"][contract.REASON] = refusal.reason
-    gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # that may be null
+    gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # may be null
     if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
         gates.append({"name": contract.SCHEDULING_GATE})
 
 
-def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
+def _write_share(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
     wanted = share_resources.resources(demand, container["name"])
     if not has_resources(container, wanted):
         _declare(container, wanted)
@@ -180,22 +183,22 @@ def _equip(container: _Mutable, request: Request, demand: Demand, outcome: Place
 
 
 def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
-    """Make these our resources of the container, and leave the others."""
+    """Replace our resources of the container, and keep the others."""
     declared = container["resources"] = {**(container.get("resources") or {})}
     for side in ("limits", "requests"):
         foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
         declared[side] = {**foreign, **wanted}
 
 
-def _blind(container: _Mutable) -> None:
-    """Have the container runtime give it nothing, whatever its image says."""
+def _hide_gpus(container: _Mutable) -> None:
+    """Make the container runtime hide all GPUs, even if the image requests them."""
     if _visible(container) and not asks_for_devices(container):
         return
     _set(container, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
 
 
 def _has_devices(container: PodJson) -> bool:
-    """An extended resource has a domain; a plugin that hands it out may do that by the variable."""
+    """Whether it has a claim or an extended resource, whose plugin may set the variable itself."""
     return bool((container.get("resources") or {}).get("claims")) or any(
         "/" in name for name in pod.resources(container)
     )
@@ -210,7 +213,7 @@ def _environment(
         yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_share_for(outcome, demand).gpu_uuids)}
         memory_bytes = _share_for(outcome, demand).memory_bytes
     else:
-        # The environment cannot change once the pod is stored, but the annotation that it refers to can.
+        # The environment of a stored pod is immutable, but the annotation that it refers to is not.
         path = f"metadata.annotations['{uuids_annotation(request, container)}']"
         yield {"name": contract.ENV_VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     yield {"name": contract.ENV_REQUEST, "value": str(share.request_percent)}
@@ -220,9 +223,9 @@ def _environment(
 
 
 def _set(container: _Mutable, *wanted: dict[str, Any]) -> None:
-    """Make every variable of these names as wanted: the last one of a name counts, so each is replaced where it is.
+    """Set these variables. Each entry of such a name is replaced in place, because the last one wins.
 
-    New ones come first, because Kubernetes expands `$(NAME)` only in variables that come after NAME.
+    New variables come first, because Kubernetes expands `$(NAME)` only in variables after NAME.
     """
     by_name = {variable["name"]: variable for variable in wanted}
     environment = [
@@ -259,12 +262,6 @@ def _share_for(placed: Placed, demand: Demand) -> GivenShare:
 
 def _list(uuids: Iterable[str]) -> str:
     return ",".join(dict.fromkeys(uuids))
-
-
-def _container(manifest: _Mutable, name: str) -> _Mutable:
-    everyone: Iterable[Any] = (*pod.containers(manifest), *pod.init_containers(manifest))
-    container: _Mutable = next(container for container in everyone if container.get("name") == name)
-    return container
 
 
 def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Whether the API server would have decoded an object as a pod, as far as the webhook reads it.
+"""Pod structure: whether the API server would have decoded an object as a pod, as far as the webhook reads it.
 
-The API server sends nothing else, but any client that reaches the port can. The structure is compared only after a
-review has failed, so that it costs admissions nothing and refuses no pod that could be placed. It tells a made-up pod,
-which is denied, from a defect of the webhook's own, which is logged.
+The API server sends only pods, but any client can connect to the port. The structure is checked only after a review has
+failed, so it costs admissions nothing and rejects no pod that could be placed. It distinguishes an invalid pod, which
+is denied, from a defect of the webhook, which is logged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _TEXT: Final = "text"
 _COUNT: Final = "a whole number"
 _ANY: Final = "anything"
 
-# A kind above; {field: schema} of an object, in which "*" stands for every field; [schema] of a list. Null is always
-# as good as absent.
+# A kind above; {field: schema} for an object, where "*" stands for every field; [schema] for a list. Null counts as
+# absent.
 _TEXTS: Final = {"*": _TEXT}
 _SELECTOR: Final = {"matchLabels": _TEXTS, "matchExpressions": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}]}
 _NODE_TERM: Final = {
@@ -88,41 +88,41 @@ _POD: Final = {
 
 
 def wrong(manifest: Any) -> str | None:
-    """What makes it no pod, as a sentence with the path; None if it is one."""
+    """Return why this is not a valid pod, as a sentence with the path, or None."""
     return next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
 
 
 def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:
     if isinstance(schema, str):
         if _is_no(value, schema):
-            yield _said(path, schema)
+            yield _sentence(path, schema)
     elif isinstance(schema, dict):
         if not isinstance(value, dict):
-            yield _said(path, "an object")
+            yield _sentence(path, "an object")
             return
         for key, entry in value.items():
             below = schema.get(key, schema.get("*"))
-            # Of nearly all that a large pod has, this says at once that there is nothing to say.
+            # A shortcut for most fields of a large pod.
             if below is None or entry is None or (isinstance(below, str) and not _is_no(entry, below)):
                 continue
             yield from _wrong(entry, below, f"{path}.{key}" if path else str(key))
     else:
         if not isinstance(value, list):
-            yield _said(path, "a list")
+            yield _sentence(path, "a list")
             return
         for position, entry in enumerate(value):
             if entry is None:
-                yield _said(f"{path}[{position}]", "there")
+                yield _sentence(f"{path}[{position}]", "there")
             elif not isinstance(schema[0], str) or _is_no(entry, schema[0]):
                 yield from _wrong(entry, schema[0], f"{path}[{position}]")
 
 
 def _is_no(value: Any, kind: str) -> bool:
-    """Whether it is not of the kind."""
+    """Whether the value is not of this kind."""
     if kind == _TEXT:
         return not isinstance(value, str)
     return kind == _COUNT and (isinstance(value, bool) or not isinstance(value, int))
 
 
-def _said(path: str, kind: str) -> str:
+def _sentence(path: str, kind: str) -> str:
     return f"{path[:200] or 'the object'} is not {kind}: this is not a valid pod"

@@ -1,8 +1,8 @@
-"""Pod: a stored pod that asks for a share, as a value. The API server's JSON is read here, once, and goes no further.
+"""Pod: a stored pod with a share, as a value. The API server's JSON is read here, once.
 
-A cluster has many, so that little is kept of each, and of one that does not wait least. In that JSON null is as good as
-absent. What is written on a pod may be forged: the API server holds users to what they may write (config/base/policy),
-and `may_hold` is for the pods that came by while it did not.
+A cluster has many pods, so little is kept of each, and least of those that do not wait. In the JSON, null counts as
+absent. A pod's annotations may be forged: the API server's policies (config/base/policy) restrict what users can write,
+and `may_hold` covers pods that were created while the policies were missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpushare.nodefilters import share_resources
 from gpushare.request import Request
 from webhook.pods import gate_reason, mutation
 
-# Of a pod's spec, and of each container, what decides where it can run.
+# Fields of a pod's spec, and of each container, that decide where it can run.
 FITNESS_KEYS: Final = (
     "nodeSelector",
     "affinity",
@@ -34,24 +34,23 @@ CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
 NO_MANIFEST: Final[pod.PodJson] = types.MappingProxyType({})
 _LISTED: Final = ("containers", "initContainers")
 _METADATA_KEYS: Final = ("name", "namespace", "uid", "resourceVersion", "labels")
-_MAX_NAME: Final = 64  # no container has so long a one
+_MAX_NAME: Final = 64  # longer than any container's name
 _MAX_SIZE_DIGITS: Final = 4
 _CHANGED: Final = (
-    "its gpushare.io annotations no longer agree with the resources it was admitted with: "
-    "delete the pod and recreate it"
+    "its gpushare.io annotations no longer match the resources it was admitted with: delete the pod and recreate it"
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
-    """What is ever looked at of a pod.
+    """The fields of a pod that the webhook reads.
 
-    `created`: as the API server writes it, such texts sort by time. `node`: that it is bound to. `is_exempt`: the
-    webhook is never asked about it. `has_resources`: with a share come resources, which cannot change and which quotas
-    count. `has_started`: a kubelet has said something of its containers. `unschedulable`: the scheduler's own words, if
-    it cannot bind it where it was placed. `group`: empty for a pod by itself. `containers`: names, ordinary ones first.
-    `annotations`: gpushare's alone. `request`: what they ask for, or the sentence that says why that cannot be said.
-    `manifest`: what node filters look at, of a gated pod alone.
+    created: as the API server writes it; such texts sort by time. node: where the pod is bound. is_exempt: the API
+    server never calls the webhook for it. has_resources: it has our extended resources, which are immutable and counted
+    by quotas. has_started: a kubelet has reported container statuses. unschedulable: the scheduler's message, if it
+    cannot bind the pod where it was placed. group: empty for a single pod. containers: names, ordinary containers
+    first. annotations: gpushare's only. request: the parsed request, or why it is invalid. manifest: the parts that
+    node filters read; only of a gated pod.
     """
 
     ref: PodRef
@@ -76,8 +75,8 @@ class Pod:
     manifest: pod.PodJson
 
     @classmethod
-    def of(cls, item: pod.PodJson) -> Pod:
-        """Read a pod as the API server has it."""
+    def from_manifest(cls, item: pod.PodJson) -> Pod:
+        """Read a pod from the API server's JSON."""
         metadata, spec, status = (item.get(key) or {} for key in ("metadata", "spec", "status"))
         namespace, name = pod.namespaced_name(item)
         everything = pod.annotations_of(item)
@@ -109,52 +108,54 @@ class Pod:
 
     @property
     def allocation_id(self) -> str:
-        """The allocation that it names; empty for none."""
+        """The ID of the allocation that it names; empty for none."""
         return self.annotations.get(contract.ALLOCATION) or ""
 
     @property
     def placed_on(self) -> str:
-        """The node that it says it was placed on; empty for none."""
+        """The node where it was placed, by its annotation; empty for none."""
         return self.annotations.get(contract.NODE) or ""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended for good and uses nothing any more."""
+        """Whether it has completed and uses nothing any more."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
     def waits(self) -> bool:
-        """Whether it is gated by us, and there for us to place."""
+        """Whether it is gated by us and can be placed."""
         return self.is_gated and not self.leaves and not self.has_ended and not self.is_exempt
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it was placed, stays, and cannot be bound."""
+        """Whether it was placed, cannot be bound, and is not being deleted."""
         return self.unschedulable is not None and not self.leaves
 
     @property
     def may_run(self) -> bool:
-        """Whether it can have been given a share, and runs or may yet: finalizers keep what leaves."""
+        """Whether it may have a share, and runs or may still run. Finalizers can keep a pod that is being deleted
+        running.
+        """
         return not self.is_exempt and self.has_resources and (self.has_started or not self.leaves)
 
     @property
     def may_hold(self) -> bool:
-        """Whether a share is kept for it. One that leaves and is on no node will never be on one."""
+        """Whether a share is kept for it. A pod that is being deleted and is not bound never will be."""
         return self.may_run or (not self.is_exempt and self.has_resources and bool(self.node))
 
     @property
     def path(self) -> str:
-        """Where the API server has it."""
+        """The path of the pod at the API server."""
         return f"/api/v1/namespaces/{self.ref.namespace}/pods/{self.ref.name}"
 
     @property
     def reference(self) -> Mapping[str, str]:
-        """What an Event is about."""
+        """The object reference for Events."""
         return {"apiVersion": "v1", "kind": "Pod", **dataclasses.asdict(self.ref)}
 
 
 def has_share(item: pod.PodJson) -> bool:
-    """Whether it bears the label that the webhook puts on every pod of ours."""
+    """Whether the pod has the label that the webhook puts on every pod with a share."""
     labels = (item.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE)
 
@@ -164,12 +165,12 @@ def _request(item: pod.PodJson, *, is_gated: bool) -> Request | str:
         request = requests.parse(item)
     except errors.RequestError as error:
         return str(error)
-    # Of one that was placed the annotations may be changed, which asks for another amount.
+    # A placed pod's annotations may change, to resize it.
     return _CHANGED if is_gated and not _agrees(item, request) else request
 
 
 def _agrees(item: pod.PodJson, request: Request) -> bool:
-    """Whether the resources, which cannot change, are still those of the annotations, which can."""
+    """Whether the resources, which are immutable, still match the annotations, which are not."""
     expected = share_resources.by_container(request)
     return all(
         mutation.has_resources(container, expected.get(str(container.get("name")), {}))
@@ -180,11 +181,11 @@ def _agrees(item: pod.PodJson, request: Request) -> bool:
 def _unschedulable(item: pod.PodJson) -> str | None:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     if (
-        spec.get("nodeName")  # as nearly all have
+        spec.get("nodeName")  # true for nearly all pods
         or contract.ALLOCATION not in pod.annotations_of(item)
         or pod.gates(item)
         or pod.is_terminal(item)
-        or status.get("nominatedNodeName")  # others are made to leave for it, and have their grace periods
+        or status.get("nominatedNodeName")  # the scheduler preempts pods for it, which have grace periods
     ):
         return None
     for condition in status.get("conditions") or []:
@@ -199,7 +200,9 @@ def _group_size(text: str) -> int:
 
 
 def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
-    """What decides where it can run, and what opens its gate. Others' annotations may be a quarter of a megabyte."""
+    """Return the parts that decide where the pod can run and that ungating changes. Other annotations may be 256
+    KiB.
+    """
     metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
     kept = _some(metadata, _METADATA_KEYS)
     if everything := pod.annotations_of(item):

@@ -1,171 +1,180 @@
-"""Validation: pod → why it is denied, as a sentence with a remedy; and what it is told otherwise. Pure.
+"""Validation: pod → its request, or why it is denied, as a sentence with a remedy; and warnings. Pure.
 
-Denied is only what could never be honoured. What merely does not fit now is gated instead.
+A pod is denied only if its request can never be met. A pod that merely does not fit now is gated.
+
+A volume must not cover the files that the agent mounts into containers. The kubelet lists the agent's mounts before the
+pod's, and of two mounts on one path the later wins. A volume above our path is no better: a user who can write into it
+can replace the mount point with a symbolic link. Only above the arbiter's directory are volumes allowed, because many
+pods have an emptyDir on /run; a program that abuses that is found by the audit.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.nodefilters import share_resources
-from gpushare.pod import PodJson
 from gpushare.request import Request
-from webhook.pods import covered_mounts, mutation
+from webhook.pods import mutation
+from webhook.pods.pod_spec_view import PodSpecView
 
 _NVIDIA_PREFIX: Final = "nvidia.com/"
 _MAX_KEY_NAME: Final = 63  # of an annotation key, after the slash
-_MAX_BYTES: Final = 2**63 - 1  # what a quantity of an extended resource can say
-_SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # of the driver, on a small GPU
+_MAX_BYTES: Final = 2**63 - 1  # the largest quantity of an extended resource
+_SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # a CUDA context on a small GPU
+
+# Symbolic links in most images: a mount on the first path is a mount on the second.
+_LINKS: Final = (("/var/run", "/run"), ("/lib", "/usr/lib"))
+_OUR_DIRECTORIES: Final = (contract.CONTAINER_ARBITER_DIRECTORY, posixpath.dirname(contract.CONTAINER_LIBRARY))
+_OUR_PATHS: Final = (*_OUR_DIRECTORIES, contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_PRELOAD_FILE_OF_NIX)
+_ALLOWED_ABOVE: Final = frozenset({posixpath.dirname(contract.CONTAINER_ARBITER_DIRECTORY)})
+_MOUNT_LISTS: Final = (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Denial:
-    """Why not; `code` is the HTTP status that the client sees."""
+    """The reason for a denial; `code` is the HTTP status that the client sees."""
 
     sentence: str
     code: int = 422
 
 
-def read(manifest: PodJson) -> Request | Denial:
-    """The pod's request, or why it cannot be honoured."""
-    names = [container.get("name") for container in _all_containers(manifest)]
+def read(view: PodSpecView) -> Request | Denial:
+    """Return the pod's request, or why it is denied."""
+    names = [container.get("name") for container in view.all_containers]
     if not all(names) or len(set(names)) != len(names):
-        return Denial("spec.containers and spec.initContainers do not each have a name of their own", 400)
+        return Denial("spec.containers and spec.initContainers need unique names", 400)
     try:
-        request = requests.parse(manifest)
+        request = view.request()
     except errors.RequestError as error:
         return Denial(str(error))
-    for judge in _JUDGES:
-        denial = judge(manifest, request)
+    for rule in _RULES:
+        denial = rule(view, request)
         if denial is not None:
             return denial
     return request
 
 
-def warnings(manifest: PodJson, request: Request) -> tuple[str, ...]:
-    """Sentences about what will be changed against the pod's wording."""
+def warnings(view: PodSpecView, request: Request) -> tuple[str, ...]:
+    """Return sentences about changes that contradict the pod's own fields."""
     return (
-        *_first_of_several(manifest, request),
-        *_less_than_a_context(manifest, request),
-        *_forged(manifest),
-        *_stale(manifest, request),
-        *_replaced_devices(manifest, request),
+        *_first_of_several(view, request),
+        *_less_than_a_context(view, request),
+        *_forged(view),
+        *_stale(view, request),
+        *_replaced_devices(view, request),
     )
 
 
-def _isolation(_manifest: PodJson, request: Request) -> Denial | None:
+def _isolation(_view: PodSpecView, request: Request) -> Denial | None:
     if request.isolation in {"", "arbiter"}:
         return None
     value = errors.quoted(request.isolation)
-    return Denial(
-        f'{contract.ISOLATION} {value} is not built yet in this version: write "arbiter", or leave it out for the same'
-    )
+    return Denial(f'{contract.ISOLATION} {value} is not supported yet: write "arbiter", or remove it for the same')
 
 
-def _node_name(manifest: PodJson, _request: Request) -> Denial | None:
-    name = _spec(manifest).get("nodeName")
+def _node_name(view: PodSpecView, _request: Request) -> Denial | None:
+    name = view.spec.get("nodeName")
     if not name:
         return None
     return Denial(
-        f"spec.nodeName {errors.quoted(str(name))} goes around scheduling, and so around the count of what is free: "
-        f"remove it, and to choose the node write spec.nodeSelector {contract.HOSTNAME_LABEL}"
+        f"spec.nodeName {errors.quoted(str(name))} bypasses scheduling, and with it the ledger of free GPUs: "
+        f"remove it; to choose the node, write spec.nodeSelector {contract.HOSTNAME_LABEL}"
     )
 
 
-def _host_pid(manifest: PodJson, _request: Request) -> Denial | None:
-    if not _spec(manifest).get("hostPID"):
+def _host_pid(view: PodSpecView, _request: Request) -> Denial | None:
+    if not view.spec.get("hostPID"):
         return None
     return Denial(
-        "spec.hostPID true lets the pod's processes pass for others, so that no limit could be held: remove it, "
+        "spec.hostPID true lets the pod's processes impersonate others, so no limit could be enforced: remove it, "
         "or use a whole GPU without gpushare.io annotations",
         403,
     )
 
 
-def _privileged(manifest: PodJson, _request: Request) -> Denial | None:
-    for container in _all_containers(manifest):
+def _privileged(view: PodSpecView, _request: Request) -> Denial | None:
+    for container in view.all_containers:
         if (container.get("securityContext") or {}).get("privileged"):
             return Denial(
                 f"container {errors.quoted(str(container.get('name')))} is privileged and sees every GPU of its node, "
-                "so that no limit could be held: remove securityContext.privileged, or use a whole GPU without "
+                "so no limit could be enforced: remove securityContext.privileged, or use a whole GPU without "
                 "gpushare.io annotations",
                 403,
             )
     return None
 
 
-def _windows(manifest: PodJson, _request: Request) -> Denial | None:
-    if (_spec(manifest).get("os") or {}).get("name") != "windows":
+def _windows(view: PodSpecView, _request: Request) -> Denial | None:
+    if (view.spec.get("os") or {}).get("name") != "windows":
         return None
     return Denial(
-        'spec.os.name "windows" has no shares: gpushare shares the GPUs of Linux nodes, remove its annotations'
+        'spec.os.name "windows" is not supported: gpushare shares GPUs of Linux nodes only; remove its annotations'
     )
 
 
-def _mounts(manifest: PodJson, _request: Request) -> Denial | None:
-    covered = covered_mounts.over_ours(manifest)
+def _mounts(view: PodSpecView, _request: Request) -> Denial | None:
+    covered = _covering_mount(view)
     if covered is None:
         return None
     name, path, ours = covered
     return Denial(
-        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, by which it is held "
-        "to its share: mount it elsewhere, or further down",
+        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, which enforces "
+        "its share: mount it elsewhere, or deeper",
         403,
     )
 
 
-def _own_resources(manifest: PodJson, request: Request) -> Denial | None:
+def _own_resources(view: PodSpecView, request: Request) -> Denial | None:
     wanted = share_resources.by_container(request)
-    # Those of a pod that gpushare has rewritten before are replaced, with a warning.
-    recognised = [container.get("name") for container in mutation.stale_resources(manifest, request)]
-    for container in _all_containers(manifest):
+    # Resources that gpushare has written before are replaced, with a warning.
+    recognised = [container.get("name") for container in mutation.stale_resources(view, request)]
+    for container in view.all_containers:
         name, asked = str(container.get("name")), {*pod.resources(container)}
         for key, value in _declared(container):
             if key not in asked:
                 continue
             if name in wanted and key.startswith(_NVIDIA_PREFIX):
                 return Denial(
-                    f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))} and for a share as "
-                    f"well: remove {key}, or the gpushare.io annotations"
+                    f"container {errors.quoted(name)} requests both {key} {errors.quoted(str(value))} and a share: "
+                    f"remove {key}, or the gpushare.io annotations"
                 )
             is_right = name in recognised or mutation.has_resources(container, wanted.get(name, {}))
             if key.startswith(contract.PREFIX) and not is_right:
                 return Denial(
-                    f"container {errors.quoted(name)} asks for {key} {errors.quoted(str(value))}, which gpushare works "
-                    "out from the annotations: remove it, where nobody wrote it from the LimitRange or the copied pod "
-                    f"that it comes with, and write {contract.REQUEST} or {contract.MEMORY}"
+                    f"container {errors.quoted(name)} requests {key} {errors.quoted(str(value))}, which gpushare "
+                    "computes from the annotations: remove it, or the LimitRange or copied pod that it comes from, "
+                    f"and write {contract.REQUEST} or {contract.MEMORY}"
                 )
     return None
 
 
-def _long_names(_manifest: PodJson, request: Request) -> Denial | None:
+def _long_names(_view: PodSpecView, request: Request) -> Denial | None:
     for demand in request.demands:
         for name in demand.containers:
             _, _, key_name = mutation.uuids_annotation(request, name).partition("/")
             if len(key_name) > _MAX_KEY_NAME:
                 longest = len(name) - (len(key_name) - _MAX_KEY_NAME)
                 return Denial(
-                    f"container {errors.quoted(name)} has too long a name to have a share apart from others: "
+                    f"container {errors.quoted(name)} has a name that is too long for a separate share: "
                     f"at most {longest} characters fit into {contract.GPU_UUIDS}.NAME"
                 )
     return None
 
 
-def _too_many_bytes(_manifest: PodJson, request: Request) -> Denial | None:
+def _too_many_bytes(_view: PodSpecView, request: Request) -> Denial | None:
     for demand in request.demands:
         if (demand.share.memory.bytes or 0) * demand.gpus > _MAX_BYTES:
             value = errors.quoted(str(demand.share.memory.bytes))
-            return Denial(
-                f"{contract.MEMORY} {value} on {demand.gpus} GPUs is more bytes than there can be: write less"
-            )
+            return Denial(f"{contract.MEMORY} {value} on {demand.gpus} GPUs exceeds 2^63-1 bytes: write less")
     return None
 
 
-_JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
+_RULES: tuple[Callable[[PodSpecView, Request], Denial | None], ...] = (
     _isolation,
     _node_name,
     _windows,
@@ -178,12 +187,12 @@ _JUDGES: tuple[Callable[[PodJson, Request], Denial | None], ...] = (
 )
 
 
-def _first_of_several(manifest: PodJson, request: Request) -> Iterator[str]:
-    """A webhook before ours may have put a sidecar in front, which then has the share without its user's knowledge."""
-    ordinary, annotations = pod.containers(manifest), pod.annotations_of(manifest)
-    name = pod.default_container(manifest)
+def _first_of_several(view: PodSpecView, request: Request) -> Iterator[str]:
+    """Warn if the first of several containers gets the share: another webhook may have inserted a sidecar there."""
+    ordinary, annotations = view.containers, view.annotations
+    name = view.default_container
     is_chosen = contract.CONTAINER in annotations or annotations.get(pod.DEFAULT_CONTAINER) == name
-    is_known = pod.has_share_resources(manifest)
+    is_known = pod.has_share_resources(view.manifest)
     has_share = any(name in demand.containers for demand in request.demands)
     has_own_keys = any(key.endswith(f".{name}") for key in pod.share_keys(annotations))
     if len(ordinary) > 1 and has_share and not (is_chosen or is_known or has_own_keys):
@@ -193,60 +202,85 @@ def _first_of_several(manifest: PodJson, request: Request) -> Iterator[str]:
         )
 
 
-def _less_than_a_context(manifest: PodJson, request: Request) -> Iterator[str]:
-    annotations = pod.annotations_of(manifest)
+def _less_than_a_context(view: PodSpecView, request: Request) -> Iterator[str]:
+    annotations = view.annotations
     for demand in request.demands:
         own = f"{contract.MEMORY}.{demand.containers[0]}"
         key = own if own in annotations else contract.MEMORY
         if 0 < (demand.share.memory.bytes or 0) < _SMALLEST_CONTEXT_BYTES:
             yield (
-                f"{key} {errors.quoted(annotations[key], longest=40)} is less than a CUDA context takes, 100 to 600 "
-                "MiB for each process: CUDA programs will be out of memory at once"
+                f"{key} {errors.quoted(annotations[key], longest=40)} is less than a CUDA context needs, 100 to 600 "
+                "MiB per process: CUDA programs will run out of memory at once"
             )
 
 
-def _stale(manifest: PodJson, request: Request) -> Iterator[str]:
-    host, own = mutation.pinned_host(manifest), pod.annotations_of(manifest).get(contract.OWN_HOSTNAME)
+def _stale(view: PodSpecView, request: Request) -> Iterator[str]:
+    host, own = view.pinned_host, view.annotations.get(contract.OWN_HOSTNAME)
     if host and host != own:
-        instead = "removed" if own is None else f"replaced by its user's own {errors.quoted(own, longest=40)}"
+        instead = "removed" if own is None else f"replaced by the user's own {errors.quoted(own, longest=40)}"
         yield (
-            f"spec.nodeSelector {contract.HOSTNAME_LABEL} {errors.quoted(host, longest=40)} is gpushare's choice for "
+            f"spec.nodeSelector {contract.HOSTNAME_LABEL} {errors.quoted(host, longest=40)} was set by gpushare in "
             f"the pod that this is a copy of: it was {instead}"
         )
-    for container in mutation.stale_resources(manifest, request):
+    for container in mutation.stale_resources(view, request):
         name = errors.quoted(str(container.get("name")), longest=40)
-        yield f"resources of gpushare.io of container {name} do not agree with the annotations: they were replaced"
+        yield f"resources of gpushare.io of container {name} do not match the annotations: they were replaced"
 
 
-def _forged(manifest: PodJson) -> Iterator[str]:
-    waits = contract.SCHEDULING_GATE in pod.gates(manifest)
-    for key in pod.annotations_of(manifest):
-        # A pod that we have gated comes again with its reason when another webhook has changed it after us.
+def _forged(view: PodSpecView) -> Iterator[str]:
+    waits = contract.SCHEDULING_GATE in pod.gates(view.manifest)
+    for key in view.annotations:
+        # A pod that we have gated has its reason when it is reinvoked after another webhook.
         if requests.is_result_key(key) and not (key == contract.REASON and waits):
-            yield f"{key} is written by gpushare alone: yours was removed"
+            yield f"only gpushare writes {key}: yours was removed"
 
 
-def _replaced_devices(manifest: PodJson, request: Request) -> Iterator[str]:
+def _replaced_devices(view: PodSpecView, request: Request) -> Iterator[str]:
     sharers = {name for demand in request.demands for name in demand.containers}
-    for container in _all_containers(manifest):
+    for container in view.all_containers:
         if container.get("name") in sharers and mutation.visible_devices(container):
             name = errors.quoted(str(container["name"]), longest=40)
             yield f"{contract.ENV_VISIBLE_DEVICES} of container {name} was replaced by the GPUs of its share"
-    for container in mutation.without_devices(manifest, request):
+    for container in mutation.without_devices(view, request):
         if mutation.asks_for_devices(container):
             name = errors.quoted(str(container["name"]), longest=40)
             yield f"{contract.ENV_VISIBLE_DEVICES} of container {name} was replaced by void: it has no share"
-
-
-def _spec(manifest: PodJson) -> Mapping[str, Any]:
-    return manifest.get("spec") or {}
-
-
-def _all_containers(manifest: PodJson) -> list[Mapping[str, Any]]:
-    return [*pod.containers(manifest), *pod.init_containers(manifest)]
 
 
 def _declared(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     declared = container.get("resources") or {}
     for side in ("limits", "requests"):
         yield from (declared.get(side) or {}).items()
+
+
+def _covering_mount(view: PodSpecView) -> tuple[str, str, str] | None:
+    """Return container, path as written, and covered path of the first mount that covers one of ours, or None."""
+    ephemeral = view.spec.get("ephemeralContainers") or []
+    for container in (*view.all_containers, *ephemeral):
+        for path in _paths(container):
+            ours = covered_path(path)
+            if ours is not None:
+                return str(container.get("name")), path, ours
+    return None
+
+
+def covered_path(path: str) -> str | None:
+    """Return the path of ours that a mount on this path would cover, be below, or be above, or None."""
+    clean = posixpath.normpath("/" + path.lstrip("/"))
+    for link, target in _LINKS:
+        if _is_in(clean, link):
+            clean = target + clean.removeprefix(link)
+    return next(
+        (path for path in _OUR_PATHS if _is_in(clean, path) or (clean not in _ALLOWED_ABOVE and _is_in(path, clean))),
+        None,
+    )
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _paths(container: Mapping[str, Any]) -> Iterator[str]:
+    for listed, key in _MOUNT_LISTS:
+        for mount in container.get(listed) or []:
+            yield str(mount.get(key) or "/")

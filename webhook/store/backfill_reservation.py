@@ -1,8 +1,8 @@
-"""Backfill reservations: allocations that keep free room for a gated pod that was passed over, until it fits. Pure.
+"""Backfill reservations: allocations that reserve freed capacity for an overtaken gated pod, until it fits. Pure.
 
-A hold is an entry of the ledger like any other, so nothing has to know of it to respect it, and it survives whoever
-made it. It is less than its pod asks for: it takes what is free now, and grows in the very write that releases
-something, so that nobody can come between.
+A backfill reservation is an ordinary entry of the ledger, so all other code respects it, and it outlives the placer
+that made it. At first it is smaller than its pod's request: it takes what is free now, and grows in the same write that
+releases a share, so no other pod can get that capacity.
 """
 
 from __future__ import annotations
@@ -23,61 +23,64 @@ from webhook.pods.stored_pod import Pod
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReservingPod:
-    """A pod to hold for. `unfit` says why a node will not do for it."""
+    """A pod to reserve for. `node_filter` returns why a node does not fit it, or None."""
 
-    pod: PodRef
+    ref: PodRef
     request: Request
-    unfit: Callable[[str], str | None]
+    node_filter: Callable[[str], str | None]
 
 
 def choose(
     views: Iterable[NodeView], asked: Sequence[ReservingPod], *, new_id: Callable[[], str]
 ) -> tuple[NodeAllocation, ...] | None:
-    """For each pod the node and GPUs of which the least has to come free; None when not all would fit even then.
+    """Choose, for each pod, the node and GPUs where the least has to be freed; None if not all would fit even then.
 
-    The shares of these entries are empty still. GPUs that are held already are left alone: what is held for two comes
-    free for neither.
+    The shares of the entries are still empty. GPUs with another backfill reservation are skipped, because capacity that
+    is reserved twice would suffice for neither pod.
     """
     views = list(views)
-    used: dict[str, ledger.GpuUse] = {}  # by those of `asked` before this one
+    used: dict[str, ledger.GpuUse] = {}  # by pods of `asked` before this one
     chosen: list[NodeAllocation] = []
-    for holder in asked:
+    for waiting in asked:
         best: tuple[float, str, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None = None
         for view in views:
-            if not view.node.gpus or holder.unfit(view.node.name) is not None:
+            if not view.node.gpus or waiting.node_filter(view.node.name) is not None:
                 continue
-            option = _on(view, holder.request, used)
+            option = _on(view, waiting.request, used)
             if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
                 best = (option[0], view.node.name, option[1], option[2])
         if best is None:
             return None
-        labels = holder.request.constraints.labels
-        entry = Allocation(contract.HOLD_PREFIX + new_id(), holder.pod, best[3], labels=labels)
+        labels = waiting.request.constraints.labels
+        entry = Allocation(contract.BACKFILL_PREFIX + new_id(), waiting.ref, best[3], labels=labels)
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         chosen.append(NodeAllocation(best[1], entry))
     return tuple(chosen)
 
 
-def can_end(view: NodeView, entry: Allocation, holder: ReservingPod) -> bool:
-    """Whether the pod would fit on what is held for it once everybody else has left."""
+def can_fit(view: NodeView, entry: Allocation, waiting: ReservingPod) -> bool:
+    """Whether the pod would fit on its reserved GPUs if they were empty."""
     gpus = view.node.gpu_by_uuid()
-    if holder.unfit(view.node.name) is not None:
+    if waiting.node_filter(view.node.name) is not None:
         return False
-    for demand in holder.request.demands:
+    for demand in waiting.request.demands:
         uuids = [uuid for share in entry.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         if len(uuids) != demand.gpus or not all(
-            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, holder.request.constraints) for uuid in uuids
+            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, waiting.request.constraints)
+            for uuid in uuids
         ):
             return False
     return True
 
 
 def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
-    """The node with each hold as large as it may be; the very same if none can grow. `asked`: by uid of the pod."""
+    """Return the node with each reservation as large as possible; the very same node if none can grow. `asked`: by
+    UID.
+    """
     gpus = node.gpu_by_uuid()
     for entry in node.allocations:
         request = asked.get(entry.pod.uid)
-        if not entry.is_hold or request is None:
+        if not entry.is_backfill_reservation or request is None:
             continue
         rest = ledger.use(ledger.release(node, [entry.id]))
         shares: list[GivenShare] = []  # each is on one GPU
@@ -98,10 +101,10 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
     return node
 
 
-def asked_for(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
-    """What the pods ask for, by uid, for whom something is held on these nodes."""
+def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
+    """Return the requests, by UID, of pods with backfill reservations on these nodes."""
     requests: dict[str, Request] = {}
-    for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_hold):
+    for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_backfill_reservation):
         pod = pods.get(objects.Key(holder.namespace, holder.name))
         if pod is not None and pod.ref.uid == holder.uid and isinstance(pod.request, Request):
             requests[holder.uid] = pod.request
@@ -116,10 +119,10 @@ def _largest(
     demand: Demand,
     constraints: Constraints,
 ) -> GivenShare:
-    """The share, with as much of what it is to be as nobody else has."""
+    """Return the share, with as much of its request as is free."""
     percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(gpu.memory_bytes)
     if constraints.affinity or constraints.anti_affinity or constraints.exclusion:
-        percent, memory_bytes = 100, gpu.memory_bytes  # whoever comes on it may be one that it cannot be beside
+        percent, memory_bytes = 100, gpu.memory_bytes  # no other pod may join, because affinity could exclude it
     free_percent = 100 - others.request_percent - own[0]
     free_bytes = gpu.memory_bytes - others.memory_bytes - own[1]
     return dataclasses.replace(
@@ -132,7 +135,7 @@ def _largest(
 def _on(
     view: NodeView, request: Request, used: Mapping[str, ledger.GpuUse]
 ) -> tuple[float, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None:
-    """What is missing on this node, what would be used, and the empty shares; None when it can never do."""
+    """Return what is missing on this node, what would be used, and the empty shares; None if the pod can never fit."""
     own: dict[str, list[GivenShare]] = collections.defaultdict(list)
     missing, shares = 0.0, []
 
@@ -144,7 +147,9 @@ def _on(
         options = []
         for gpu in view.node.gpus:
             now, before = view.used[gpu.uuid], asked(gpu.uuid, demand.steps)
-            if any(holder.is_hold for holder in now.holders) or not _would_do(gpu, before, demand, request.constraints):
+            if any(entry.is_backfill_reservation for entry in now.holders) or not _would_do(
+                gpu, before, demand, request.constraints
+            ):
                 continue
             lacked = _missing(gpu, now, asked(gpu.uuid), request.constraints) if own[gpu.uuid] else 0.0
             lacks = _missing(gpu, now, asked(gpu.uuid, more=[demand.on([gpu])]), request.constraints)
@@ -163,7 +168,7 @@ def _would_do(gpu: Gpu, used: ledger.GpuUse, demand: Demand, constraints: Constr
 
 
 def _missing(gpu: Gpu, now: ledger.GpuUse, asked: ledger.GpuUse, constraints: Constraints) -> float:
-    """How much of the card has to come free, 0 to 2, and more when everybody on it has to leave."""
+    """Return how much of the GPU has to be freed, 0 to 2, plus 2 if all other pods have to leave it."""
     percent = now.request_percent + asked.request_percent - 100
     memory_bytes = now.memory_bytes + asked.memory_bytes - gpu.memory_bytes
     alone = bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion) and bool(now.holders)

@@ -1,10 +1,10 @@
-"""DeletedNodes: what was allocated on GPUNodes that were deleted, for those created again under the same name.
+"""DeletedNodes: allocations of deleted GPUNodes, for GPUNodes that are recreated with the same name.
 
-A pod is stored a moment after its share was reserved, and a gate is opened a moment after that. When the GPUNode is
-deleted in between, nothing in the cluster but that pod's request on its way knows of the share: a list of the pods does
-not show it. So what a GPUNode had when it went is kept here, to be written into the next one. Where our copy may have
-missed something (before its first list, and between a watch that was cut and the list after it), that is said too:
-then whoever opens the next one has to wait until all that could be on its way has arrived.
+A pod is stored a moment after its share is reserved, and ungated a moment after it is placed. If the GPUNode is deleted
+in between, only that in-flight request knows of the share; listing the pods does not show it. So the allocations of a
+deleted GPUNode are kept here, and written into the next one. If our cache may have missed changes (before its first
+list, or between a broken watch and the list after it), that is recorded too. Then the next GPUNode is opened only after
+every in-flight request must have arrived.
 """
 
 from __future__ import annotations
@@ -17,69 +17,76 @@ from gpushare.allocation import Allocation
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 
-KEPT_SECONDS: Final = 3600.0  # of a GPUNode that does not come back
+KEPT_SECONDS: Final = 3600.0  # for a GPUNode that is not recreated
 SORT_OUT_SECONDS: Final = 60.0
-CLOSED: Final = "its ledger is empty and which pods are on it has yet to be read back: the placer does that by itself"
+CLOSED: Final = "its ledger was recreated, and the placer has not restored its pods yet"
 
 
 class DeletedNodes:
-    """By name of the node; `clock` in seconds, of any origin."""
+    """Allocations of deleted GPUNodes, by name; `clock` in seconds, of any origin."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._left: dict[str, tuple[float, Mapping[str, Allocation]]] = {}  # when it went, and what was on it
-        self._unknown: dict[str, float] = {}  # since when all that happens is seen
+        self._allocations: dict[
+            str, tuple[float, Mapping[str, Allocation]]
+        ] = {}  # time of the deletion, and the allocations
+        self._unknown: dict[str, float] = {}  # since when no change can be missed
         self._sorted_out_at = clock()
 
     def changed(self, change: objects.Delta, *, watching: bool, listed_at: float) -> None:
-        """A GPUNode came, changed or went.
+        """Record that a GPUNode was created, changed or deleted.
 
-        watching: it was told by a watch, which misses nothing, and not found out by a list. listed_at: the last list.
+        watching: the change comes from a watch, which misses nothing, and not from a list. listed_at: time of the last
+        list.
         """
         name = change.key.name
         if change.new is not None and is_open(change.new):
-            self._left.pop(name, None)
+            self._allocations.pop(name, None)
             self._unknown.pop(name, None)
         elif change.old is None:
-            if not watching or name not in self._left:
+            if not watching or name not in self._allocations:
                 self._unknown[name] = listed_at
         elif change.new is None:
-            self._went(name, change.old)
+            self._record_deletion(name, change.old)
             if not watching:
                 self._unknown[name] = listed_at
 
     def entries(self, name: str) -> tuple[Allocation, ...]:
-        """What was on it when it went."""
-        _, entries = self._left.get(name, (0.0, {}))
+        """Return the allocations of the deleted GPUNode."""
+        _, entries = self._allocations.get(name, (0.0, {}))
         return tuple(entries.values())
 
     def unknown_since(self, name: str) -> float | None:
-        """From when on, by the clock, all that was placed there is known; None when nothing was missed."""
+        """Return until when placements on the node may be unknown, by the clock; None if none can be."""
         return self._unknown.get(name)
 
-    def _went(self, name: str, document: Mapping[str, object]) -> None:
+    def _record_deletion(self, name: str, document: Mapping[str, object]) -> None:
         now = self._clock()
         self._sort_out(now)
-        _, before = self._left.get(name, (now, {}))  # one that was never opened had all of its predecessor's still
-        self._left[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}
+        # a GPUNode that was never opened still has those of its predecessor
+        _, before = self._allocations.get(name, (now, {}))
+        self._allocations[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}
 
     def _sort_out(self, now: float) -> None:
-        """Forget what is no use any more; now and then only, as all of a cluster's nodes may go at once."""
+        """Forget old entries, but not on each call: all GPUNodes of a cluster may be deleted at once."""
         if now - self._sorted_out_at < SORT_OUT_SECONDS:
             return
         self._sorted_out_at = now
-        self._left = {name: left for name, left in self._left.items() if now - left[0] < KEPT_SECONDS}
-        # What was on its way so long ago has arrived; but where entries are kept, it counts whether all were seen.
+        self._allocations = {name: left for name, left in self._allocations.items() if now - left[0] < KEPT_SECONDS}
+        # Requests that were in flight then have arrived. But while entries are kept, it matters whether they are
+        # complete.
         self._unknown = {
-            name: since for name, since in self._unknown.items() if name in self._left or now - since < KEPT_SECONDS
+            name: since
+            for name, since in self._unknown.items()
+            if name in self._allocations or now - since < KEPT_SECONDS
         }
 
 
 def is_open(document: Mapping[str, Any]) -> bool:
-    """Whether the pods on it are known."""
+    """Whether the GPUNode's allocations are complete."""
     return "allocations" in (document.get("spec") or {})
 
 
 def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
-    """The node, with no GPU to give while it is closed."""
+    """Return the node, without free GPUs while it is closed."""
     return node if is_open(document) else node.as_closed(CLOSED)

@@ -1,4 +1,4 @@
-"""The ledger as this process sees it, and how it is changed. Two things stand behind it: an API server, or memory."""
+"""The ledger as this process sees it, and how it is changed; implemented on an API server and in memory."""
 
 from __future__ import annotations
 
@@ -11,69 +11,67 @@ from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.store.chooser import Chooser, Views
 
-# A GPUNode as it is → as it should be; the very same object when there is nothing to do. It may be called several
-# times, each time on what is true then, and only the last counts. It raises LedgerError when the node cannot take it.
+# A GPUNode → the changed GPUNode, or the very same object if nothing is to be done. It may be called several times, on
+# newer states, and only the last result counts. It raises LedgerError if the node has no room for the change.
 Change = Callable[[GpuNode], GpuNode]
 
 
 class UnreachableError(Exception):
-    """The ledger could not be read or written now; whether the change was written is unknown."""
+    """The ledger could not be read or written; it is unknown whether the change was written."""
 
 
 class WriteRefusedError(UnreachableError):
-    """The API server does not store this change; another node may take what this one does not."""
+    """The API server rejects this change; a change of another node may succeed."""
 
 
 class LedgerStore(Protocol):
-    """Views include everything this process has committed, and what it is about to."""
+    """A ledger whose views include everything that this process has committed or is about to commit."""
 
     @property
     def chooser(self) -> Chooser:
-        """Who says where a pod goes."""
+        """The placement engine of this ledger."""
 
     @property
-    def instead(self) -> Views:
-        """The nodes that are not as the chooser knows them, to be shown to it with each question."""
+    def overrides(self) -> Views:
+        """Views of nodes that differ from those the chooser knows; pass them with each call."""
 
     def views(self) -> Iterable[NodeView]:
-        """Every node with GPUs, as it is now."""
+        """Return every node with GPUs."""
 
     def view(self, node: str) -> NodeView | None:
-        """One node, or None if there is no such GPUNode."""
+        """Return one node, or None if there is no such GPUNode."""
 
-    def expect(self, manifest: Mapping[str, Any], node: str, allocation_id: str) -> Callable[[], None]:
-        """Count the pod as being on the node from now on; called just before its allocation is committed.
+    def assume(
+        self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
+    ) -> Callable[[], None]:
+        """Count the pod on the node from now on; called just before its allocation is committed.
 
-        It ends by itself: when the pod is seen, when the allocation is not in the ledger (any more), or when the same
-        manifest is expected elsewhere; and when what is returned is called. The pod is not in its own way when it is
-        judged again.
+        That ends when the pod is seen there, when the ledger does not have the allocation (any more), when the same
+        manifest is assumed elsewhere, or when the returned function is called. The pod itself is not counted when it is
+        placed again.
         """
 
     async def commit(self, node: str, change: Change) -> GpuNode:
         """Write the change; return the node as it is stored then.
 
-        Raises what `change` raises, LedgerError when there is no such node any more, WriteRefusedError and
-        UnreachableError.
+        Raises the errors of `change`, LedgerError if the node no longer exists, WriteRefusedError and UnreachableError.
         """
 
 
 class LiveLedger(LedgerStore, Protocol):
-    """The ledger itself, and no draft of it: what is asked of it besides."""
+    """The ledger itself, as opposed to a store derived from it."""
 
     def missing(self) -> str | None:
-        """What keeps the views from being known, as a sentence; None when nothing does."""
+        """Return what has not been read yet, as a sentence, or None."""
 
     def stored(self) -> Iterable[GpuNode]:
-        """The same nodes without what is only about to be committed, and may never be."""
+        """Return the nodes as they are stored, without pending commits, which may fail."""
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Why nothing is reserved for a pod before it is stored: it will be refused, or others like it were."""
+        """Return why nothing is reserved for a pod before it is stored, or None."""
 
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
-        """Return why the ResourceQuotas of a namespace cannot count what is requested; None if they can."""
+        """Return why the ResourceQuotas of a namespace cannot count the request, or None."""
 
     async def refresh(self, node: str) -> None:
-        """Make sure that the view of this node, if there is one, has all that was stored when this was called.
-
-        Raises UnreachableError.
-        """
+        """Read a node from the API server, so that its view has everything stored so far. Raises UnreachableError."""

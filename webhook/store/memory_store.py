@@ -1,4 +1,4 @@
-"""The store in memory: a cluster of which only a file is known. For demonstrations and simulations."""
+"""The store in memory: a cluster read from a file, for demonstrations and simulations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpushare.request import Request
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store, workload_mix
 from webhook.store.assumed_pods import AssumedPods
-from webhook.store.chooser import AS_IT_IS, Chooser
-from webhook.store.unbindable import NOTHING, Avoided
-from webhook.store.unconfirmed import UnconfirmedReservations
+from webhook.store.chooser import NO_OVERRIDES, Chooser
+from webhook.store.reservation_limits import UnconfirmedReservations
+from webhook.store.unbindable import NO_AVOIDED, Avoided
 
 
 class MemoryStore:
-    """GPUNodes and, where they are known, Nodes, pods and storage (objects of the kinds that `volumes` reads).
+    """GPUNodes and, if given, Nodes, pods and storage objects of the kinds that `volumes` reads.
 
-    A GPUNode without a Node is taken for a ready one without limits. avoided: nodes that are not for a pod, whatever is
-    free there. bound: a namespace's bound on exclusive GPUs.
+    A GPUNode without a Node counts as ready and without limits. avoided: nodes that a pod must not go to, regardless of
+    free capacity. bound: a namespace's bound on exclusive GPUs.
     """
 
-    instead = AS_IT_IS
+    overrides = NO_OVERRIDES
 
     def __init__(
         self,
@@ -36,17 +36,17 @@ class MemoryStore:
         pods: Iterable[Mapping[str, Any]] = (),
         storage: Iterable[Mapping[str, Any]] = (),
         *,
-        avoided: Callable[[pod.PodJson], Avoided] = lambda _: NOTHING,
+        avoided: Callable[[pod.PodJson], Avoided] = lambda _: NO_AVOIDED,
         bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
         self._cache = SchedulerCache(is_full=self._is_full)
-        self._assumed = AssumedPods(self._cache, self._holds)
-        self._unclaimed = UnconfirmedReservations(time.monotonic)
+        self._assumed = AssumedPods(self._cache, self._has_allocation)
+        self._unconfirmed = UnconfirmedReservations(time.monotonic)
         self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided, bound=bound)
         for view in self._views.values():
-            self._unclaimed.look(view.node, view.node)
+            self._unconfirmed.update(view.node, view.node)
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
             self._cache.put_machine(name, NodeSpec.of(known.get(name) or _plain(name)))
@@ -59,61 +59,60 @@ class MemoryStore:
                 pod_info = PodInfo.of(manifest, str(where))
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
-                    asked.change((), workload_mix.asks_of(Pod.of(manifest).request, pod_info.amounts))
-        self.chooser.learn(asked.take())
+                    asked.change((), workload_mix.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts))
+        self.chooser.learn(asked.snapshot())
 
     def missing(self) -> str | None:
-        """Nothing: all that there is was there from the start."""
+        """Return None: everything is known from the start."""
         return None
 
     def views(self) -> Iterable[NodeView]:
-        """Every node with GPUs, as it is now."""
         return self._views.values()
 
     def stored(self) -> Iterable[GpuNode]:
-        """The nodes, without their use."""
         return [view.node for view in self._views.values()]
 
     def view(self, name: str) -> NodeView | None:
-        """The node of this name, or None."""
         return self._views.get(name)
 
-    def expect(self, manifest: Mapping[str, Any], name: str, allocation_id: str) -> Callable[[], None]:
-        """Let the pod take room on the node until it is seen there, or the ledger no longer has its allocation."""
-        return self._assumed.make(manifest, name, allocation_id)
+    def assume(
+        self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
+    ) -> Callable[[], None]:
+        """Count the pod on the node until it is seen there, or the ledger no longer has its allocation."""
+        return self._assumed.assume(manifest, request, name, allocation_id)
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Why nothing is reserved for a pod before it is stored."""
-        del manifest, request  # here is no quota
-        return self._unclaimed.why_not(namespace)
+        """Return why nothing is reserved for a pod before it is stored, or None."""
+        del manifest, request  # there are no quotas
+        return self._unconfirmed.why_not(namespace)
 
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
-        """Return None: here is no quota."""
+        """Return None: there are no quotas."""
         del namespace, manifest, request
         return None
 
     async def refresh(self, name: str) -> None:
-        """Nothing: the view is all there is."""
+        """Do nothing: the view is never behind."""
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Change the node. Raises LedgerError if its rules would be broken."""
+        """Change the node. Raises LedgerError if that would violate the ledger's rules."""
         return self.change(name, change)
 
     def change(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Make the change; nothing comes between reading and writing, as nothing here waits."""
+        """Change the node, without awaiting; raises like `commit`."""
         view = self._views.get(name)
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
         try:
             after = change(view.node)
             self._views[name] = NodeView.of(after)
-            self._unclaimed.look(after, after)
+            self._unconfirmed.update(after, after)
         finally:
             self._assumed.sweep(name)
             self._cache.forget(name)
         return after
 
-    def _holds(self, name: str, allocation_id: str) -> bool:
+    def _has_allocation(self, name: str, allocation_id: str) -> bool:
         view = self._views.get(name)
         return view is not None and any(entry.id == allocation_id for entry in view.node.allocations)
 
@@ -121,12 +120,12 @@ class MemoryStore:
         view = self._views.get(name)
         return view is not None and view.is_full(amounts)
 
-    def leave(self, name: tuple[str, str]) -> None:
-        """The pod of this namespace and name is gone, and its room on its node is free."""
+    def pod_deleted(self, name: tuple[str, str]) -> None:
+        """Free the room of a deleted pod on its node; `name`: namespace and name."""
         self._cache.put(name, None)
 
     def documents(self) -> list[dict[str, Any]]:
-        """The GPUNode objects as they are now."""
+        """Return the GPUNode objects as they are now."""
         return [
             {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
             for name, document in self._documents.items()

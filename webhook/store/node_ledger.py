@@ -1,7 +1,7 @@
-"""One GPUNode in this process: what is stored, the changes that wait for the next write, and the view with both.
+"""One GPUNode in this process: as it is stored, the changes that wait for the next write, and the view with both.
 
-Pure but for the futures it answers. A write takes every change that waits (group commit), because a write costs the API
-server the same whether it carries one allocation or twenty, and only one write of an object can win at a time.
+Pure, except for the futures that it resolves. A write takes all waiting changes (group commit): it costs the API server
+the same with one allocation as with twenty, and only one write of an object can win at a time.
 """
 
 from __future__ import annotations
@@ -21,36 +21,38 @@ Document = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class PendingChange:
-    """A change, and who waits for the node as it is stored with it."""
+    """A change, and a future for the node as it is stored with it."""
 
     change: ledger_store.Change
     done: asyncio.Future[GpuNode]
 
 
 class NodeLedger:
-    """`view` is what is stored plus what waits; it is never behind what this process has promised."""
+    """A GPUNode with pending changes. `view` is the stored node plus those; it includes all that this process has
+    promised.
+    """
 
     document: Document
     node: GpuNode
     view: NodeView
 
     def __init__(self, document: Document, changed: Callable[[NodeLedger], None] = lambda _: None) -> None:
-        """`changed`: called when there is another view."""
+        """`changed`: called after each change of the view."""
         self._changed = changed
         self._waiting: list[PendingChange] = []
-        self._written: list[PendingChange] = []  # in the write that is under way
+        self._written: list[PendingChange] = []  # in the current write
         self._stored(document)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a write is due."""
+        """Whether a change waits for a write."""
         return any(not pending.done.done() for pending in self._waiting)
 
     def see(self, document: Document, *, instead_of: Document | None = None) -> bool:
-        """Take a newer state from the API server; an older one, from a watch that lags, is nothing new.
+        """Accept a newer state from the API server, and ignore an older one from a lagging watch.
 
-        instead_of: what we had when we asked for this one, by a read that lags behind nothing. If we have it still, the
-        state is taken whatever its version: where it is an older one, etcd was restored from a backup.
+        instead_of: our state when a consistent read for this one began. If we still have it, any version is accepted:
+        an older one means that etcd was restored from a backup.
         """
         if instead_of is not self.document and not _is_newer(document, than=self.document):
             return False
@@ -59,31 +61,31 @@ class NodeLedger:
         self._stored(document)
         return True
 
-    def holds(self, allocation_id: str) -> bool:
-        """Whether there is this allocation, written or about to be."""
+    def has_allocation(self, allocation_id: str) -> bool:
+        """Whether the allocation is stored or pending."""
         return allocation_id in self._ids
 
     def add(self, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
-        """Let a change wait for the next write. Raises what the change raises, if it can not be made even now."""
+        """Add a change to the next write. Raises the errors of the change if it cannot be made even now."""
         self._show(self._changed_by(change, self.view.node))
         done: asyncio.Future[GpuNode] = asyncio.get_running_loop().create_future()
         self._waiting.append(PendingChange(change, done))
         return done
 
     def begin(self) -> list[PendingChange]:
-        """Take all that waits into the write that begins now."""
+        """Begin a write with all waiting changes, and return them."""
         self._written = [pending for pending in self._waiting if not pending.done.done()]
         self._waiting = []
         return self._written
 
     def draft(self, batch: Iterable[PendingChange]) -> tuple[Document | None, list[PendingChange]]:
-        """The object to write and the changes it carries; None when it would be as it is.
+        """Return the object to write, None if nothing changes, and the changes that it carries.
 
-        Whoever's change cannot be made on what is stored now is told so.
+        A change that no longer applies fails with the reason.
         """
         node, carried = self.node, []
         for pending in batch:
-            if pending.done.done():  # gave up waiting
+            if pending.done.done():  # its caller was cancelled
                 continue
             try:
                 node = self._changed_by(pending.change, node)
@@ -97,22 +99,21 @@ class NodeLedger:
         return {**self.document, "spec": {**(self.document.get("spec") or {}), "allocations": allocations}}, carried
 
     def end(self) -> None:
-        """The write is over, well or not."""
+        """End the write, whether or not it succeeded."""
         self._written = []
-        self._look()
+        self._replay()
 
     def fail(self, error: Exception) -> None:
-        """Give all who wait for the next write this error."""
+        """Fail all pending changes with this error."""
         for pending in (*self._written, *self._waiting):
             if not pending.done.done():
                 pending.done.set_exception(error)
         self._written, self._waiting = [], []
 
     def _changed_by(self, change: ledger_store.Change, node: GpuNode) -> GpuNode:
-        """The node after the change. Raises what the change raises, and LedgerError where the ledger is closed.
+        """Return the node after the change. Raises the errors of the change, and LedgerError if the ledger is closed.
 
-        A write would open it, and the pods that run there are not in it yet. A change that was decided before it was
-        closed may come as late as now.
+        A write would open the ledger without the pods that run there. A change may arrive after the ledger was closed.
         """
         after = change(node)
         if after is not node and not deleted_nodes.is_open(self.document):
@@ -122,9 +123,9 @@ class NodeLedger:
     def _stored(self, document: Document) -> None:
         self.document = document
         self.node = deleted_nodes.as_open(document, codec.read(document))
-        self._look()
+        self._replay()
 
-    def _look(self) -> None:
+    def _replay(self) -> None:
         node = self.node
         for pending in (*self._written, *self._waiting):
             if pending.done.done():
@@ -132,7 +133,7 @@ class NodeLedger:
             try:
                 node = self._changed_by(pending.change, node)
             except errors.GpushareError:
-                continue  # its turn comes at the write, which tells whoever waits
+                continue  # the write fails it with the reason
         self._show(node)
 
     def _show(self, node: GpuNode) -> None:
@@ -148,6 +149,8 @@ def _is_newer(document: Document, *, than: Document) -> bool:
 
 
 def _version(document: Document) -> int:
-    """Resource versions of one kind can be compared as numbers since Kubernetes 1.35 by contract, before by custom."""
+    """Return the resource version as a number, comparable within a kind (guaranteed since Kubernetes 1.35, true
+    before).
+    """
     text = str(document["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0

@@ -1,14 +1,15 @@
-"""Occupancy: which pods are on which node, as the API server tells it, so that nothing is pinned where it has no room.
+"""Occupancy: which pods are on which node, and what storage they use, so that no pod is placed where it does not fit.
 
-Of every pod in the cluster that has not ended very little is kept. One that was placed and is not bound yet counts on
-its node, if the ledger knows its allocation: what is written on a pod is not believed. Of one with a share more is
-kept, also when it has ended, for those who look after it: they have no list and no watch of their own.
+Little is kept of each pod that has not ended. A pod that was placed and is not bound yet counts on its node if the
+ledger has its allocation: pod annotations alone are not trusted. More is kept of pods with a share, also after they
+have ended, for the controllers, which do not list and watch pods themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,19 +23,23 @@ from gpushare.nodefilters.scheduler_cache import IsFull
 from webhook.pods.stored_pod import Pod, has_share
 from webhook.store import unbindable, workload_mix
 from webhook.store.assumed_pods import AssumedPods
-from webhook.store.storage import Storage
 from webhook.store.unbindable import Unbindable
 from webhook.store.workload_mix import WorkloadMix
 
+logger = logging.getLogger(__name__)
+
 PODS_PATH: Final = "/api/v1/pods"
 MAX_WORDS: Final = 400
-NODES_AT_ONCE: Final = 64  # some milliseconds
-_OURS: Final = "ours"
+NODES_AT_ONCE: Final = 64  # takes some milliseconds
+SURE_SECONDS: Final = 60.0  # after so long without news of claims, a missing claim may exist
+_SHARED: Final = "shared"
+
+StorageChanged = Callable[[objects.Key, volumes.Found | None, volumes.Found | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Unbound:
-    """That the scheduler cannot bind it where it was placed, and whether it leaves."""
+    """A pod that the scheduler cannot bind where it was placed, and whether it is being deleted."""
 
     maker: unbindable.Maker
     why: str
@@ -43,7 +48,7 @@ class _Unbound:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A pod: what it takes of its node; the allocation that it names; the share it asked for, if it has been placed."""
+    """A pod: its use of the node, the allocation that it names, and its request if it was placed."""
 
     pod_info: PodInfo
     allocation_id: str
@@ -52,49 +57,114 @@ class _Seen:
     unbound: _Unbound | None = None
 
 
+class Storage:
+    """Claims, volumes, and how many volumes a node can attach, read from the API server.
+
+    PersistentVolumes are required. The other kinds only limit what a node can attach, or say which claims do not exist:
+    if one cannot be read, or the API server does not know it, it is ignored and the log says so. Refusals of those
+    kinds are retried until PersistentVolumes were read, because an API server that has just started refuses everything.
+
+    changed(key, before, after): called with what is known of an object; None if it did not exist, or was deleted.
+    """
+
+    def __init__(self, api: api_client.ApiClient, changed: StorageChanged) -> None:
+        self._changed = changed
+        required = informer.Informer(api, volumes.PATHS[volumes.VOLUME], transform=_trim(volumes.VOLUME))
+        self._copies = {volumes.VOLUME: required} | {
+            kind: informer.Informer(api, path, transform=_trim(kind), believe_refusals=required.synced)
+            for kind, path in volumes.PATHS.items()
+            if kind != volumes.VOLUME
+        }
+        for copy in self._copies.values():
+            copy.subscribe(self._object_changed)
+
+    def knows_claims(self) -> bool:
+        """Whether a claim that is missing from the cache does not exist."""
+        claims = self._copies[volumes.CLAIM]
+        return claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
+
+    @property
+    def volumes(self) -> informer.Informer:
+        """The required informer."""
+        return self._copies[volumes.VOLUME]
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for copy in self._copies.values():
+                tasks.create_task(copy.run())
+            tasks.create_task(self._log_unreadable())
+
+    async def synced(self) -> None:
+        """Wait until each kind was read once, or refused."""
+        for copy in self._copies.values():
+            await copy.answered.wait()
+
+    def missing(self) -> str | None:
+        """Return which kind has not been read yet, as a sentence, or None."""
+        for kind, copy in self._copies.items():
+            if not copy.answered.is_set():
+                return f"the {kind}{'es' if kind.endswith('s') else 's'} have not been read yet"
+        return None
+
+    async def _log_unreadable(self) -> None:
+        for kind, copy in self._copies.items():
+            await copy.answered.wait()
+            if not copy.synced.is_set():
+                logger.warning(
+                    "Placement ignores how many volumes a node can attach, because it may not read all of that: "
+                    "apply the ClusterRole gpushare-webhook of this release",
+                    extra={"kind": kind, "err": copy.problem},
+                )
+
+    def _object_changed(self, change: objects.Delta) -> None:
+        before, after = (item["found"] if item is not None else None for item in (change.old, change.new))
+        if before != after:
+            self._changed(change.key, before, after)
+
+
 class Occupancy:
-    """Fills `cache` with pods, and with what they mount.
+    """Fills the scheduler cache with pods and storage.
 
-    holds(node, allocation id): whether the ledger has it. is_full: whether it has no room for these amounts. Called are
-    freed(node) when there is more room there, came(allocation id) when a pod that names it is seen, changed when
-    claims, volumes or what nodes can attach of them are others, and due when placement is to learn `workload`.
+    has_allocation(node, allocation ID): whether the ledger has it. is_full: whether a node has no room for these
+    amounts. on_freed(node): a pod freed room there. on_named(allocation ID): a pod names this allocation.
+    on_lesson_due: placement should learn the mix in `workload`.
 
-    ours: the pods with a share; `cache` knows of a change before it does. assumed: those that were placed a moment ago.
+    shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago.
     """
 
     def __init__(
         self,
         api: api_client.ApiClient,
         *,
-        holds: Callable[[str, str], bool] = lambda *_: False,
+        has_allocation: Callable[[str, str], bool] = lambda *_: False,
         is_full: IsFull = lambda *_: False,
-        freed: Callable[[str], None] = lambda _: None,
-        came: Callable[[str], None] = lambda _: None,
-        changed: Callable[[], None] = lambda: None,
-        due: Callable[[], None] = lambda: None,
+        on_freed: Callable[[str], None] = lambda _: None,
+        on_named: Callable[[str], object] = lambda _: None,
+        on_storage_change: Callable[[], None] = lambda: None,
+        on_lesson_due: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._holds = holds
-        self._freed = freed
-        self._came = came
-        self._changed = changed
+        self._has_allocation = has_allocation
+        self._on_freed = on_freed
+        self._on_named = on_named
+        self._on_storage_change = on_storage_change
         self._storage = Storage(api, self._storage_changed)
         self.cache = SchedulerCache(is_full=is_full, knows_claims=self._storage.knows_claims)
-        self.assumed = AssumedPods(self.cache, holds)
+        self.assumed = AssumedPods(self.cache, has_allocation)
         self.unbindable = Unbindable(clock)
-        self.workload = WorkloadMix(due)
-        self._named: collections.Counter[str] = collections.Counter()  # ids of allocations, by how many pods
+        self.workload = WorkloadMix(on_lesson_due)
+        self._named: collections.Counter[str] = collections.Counter()  # allocation ID -> number of pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
-        self._pods = informer.Informer(api, PODS_PATH, transform=kept, clock=clock)
+        self._pods = informer.Informer(api, PODS_PATH, transform=trim_pod, clock=clock)
         self._pods.subscribe(self._pod_changed)
-        self.ours: part.Part[Pod] = part.Part(self._pods, _OURS)
+        self.shared: part.Part[Pod] = part.Part(self._pods, _SHARED)
 
     def is_named(self, allocation_id: str) -> bool:
-        """Whether a pod that names this allocation is there."""
+        """Whether a pod names this allocation."""
         return allocation_id in self._named
 
     async def run(self) -> None:
-        """Keep the scheduler cache true until cancelled."""
+        """Keep the scheduler cache up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             tasks.create_task(self._storage.run())
@@ -107,29 +177,28 @@ class Occupancy:
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
-        """The informers that keep the cache true."""
         return self._pods, self._storage.volumes
 
     def missing(self) -> str | None:
-        """What has not been read yet, as a sentence; None when nothing is missing."""
+        """Return what has not been read yet, as a sentence, or None."""
         return self._storage.missing() if self._pods.synced.is_set() else "the pods have not been read yet"
 
     async def _count_volumes(self) -> None:
-        """What is there at the start is counted in portions, and not by whoever asks first."""
+        """Count the first volumes in portions, because otherwise the first pod would wait for all of them."""
         await self.synced()
-        is_left = True
-        while is_left:
-            is_left = self.cache.count_volumes(NODES_AT_ONCE)
+        has_more = True
+        while has_more:
+            has_more = self.cache.count_volumes(NODES_AT_ONCE)
             await asyncio.sleep(0)
 
     def ledger_changed(self, node: str) -> None:
-        """The GPUNode has changed: whoever names an allocation on it is looked at again."""
+        """Count again the unbound pods that name an allocation on a GPUNode that has changed."""
         for key, seen in list(self._unbound.get(node, {}).items()):
             self._count(key, seen)
 
     def _storage_changed(self, key: objects.Key, before: volumes.Found | None, after: volumes.Found | None) -> None:
         self.cache.put_storage(key, before, after)
-        self._changed()
+        self._on_storage_change()
 
     def _pod_changed(self, change: objects.Delta) -> None:
         before, seen = _seen(change.old), _seen(change.new)
@@ -139,52 +208,52 @@ class Occupancy:
                 del self._unbound[before.pod_info.node]
         if seen is not None and not seen.is_bound:
             self._unbound[seen.pod_info.node][change.key] = seen
-        self._name(before, seen)
-        self._look_unbound(before, seen)
+        self._update_named(before, seen)
+        self._update_unbindable(before, seen)
         self._count(change.key, seen)
         self.workload.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
         if before is not None and (seen is None or seen.pod_info != before.pod_info):
-            self._freed(before.pod_info.node)
+            self._on_freed(before.pod_info.node)
 
     def _count(self, key: objects.Key, seen: _Seen | None) -> None:
-        counts = seen is not None and (seen.is_bound or self._holds(seen.pod_info.node, seen.allocation_id))
+        counts = seen is not None and (seen.is_bound or self._has_allocation(seen.pod_info.node, seen.allocation_id))
         self.cache.put(key, seen.pod_info if seen is not None and counts else None)
         if seen is not None and counts:
             self.assumed.settle(seen.allocation_id)
 
-    def _look_unbound(self, before: _Seen | None, seen: _Seen | None) -> None:
+    def _update_unbindable(self, before: _Seen | None, seen: _Seen | None) -> None:
         was = before.unbound if before is not None else None
         if before is None or was is None or was.leaves:
             return
         if seen is not None and seen.is_bound:
-            self.unbindable.bound(was.maker, before.pod_info.node)
+            self.unbindable.was_bound(was.maker, before.pod_info.node)
         elif seen is None or (seen.unbound is not None and seen.unbound.leaves):
-            self.unbindable.left(was.maker, before.pod_info.node, was.why)
+            self.unbindable.deleted(was.maker, before.pod_info.node, was.why)
 
-    def _name(self, before: _Seen | None, seen: _Seen | None) -> None:
+    def _update_named(self, before: _Seen | None, seen: _Seen | None) -> None:
         gone, come = before.allocation_id if before is not None else "", seen.allocation_id if seen is not None else ""
         if gone == come:
             return
         if come:
             self._named[come] += 1
-            self._came(come)
+            self._on_named(come)
         if gone:
             self._named[gone] -= 1
             if not self._named[gone]:
                 del self._named[gone]
 
 
-def kept(item: dict[str, Any]) -> dict[str, Any] | None:
-    """What is kept of a pod; None where it takes no room and has no share."""
-    is_ours = has_share(item)
-    read = Pod.of(item) if is_ours or contract.ALLOCATION in pod.annotations_of(item) else None
-    seen = _taken(item, read)
-    if seen is None and not is_ours:
+def trim_pod(item: dict[str, Any]) -> dict[str, Any] | None:
+    """Keep what placement and controllers need of a pod; None if it takes no room and has no share."""
+    is_shared = has_share(item)
+    read = Pod.from_manifest(item) if is_shared or contract.ALLOCATION in pod.annotations_of(item) else None
+    seen = _see(item, read)
+    if seen is None and not is_shared:
         return None
-    return {"metadata": objects.identity_of(item), "seen": seen, **({_OURS: read} if is_ours else {})}
+    return {"metadata": objects.identity_of(item), "seen": seen, **({_SHARED: read} if is_shared else {})}
 
 
-def _taken(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
+def _see(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     bound = str((item.get("spec") or {}).get("nodeName") or "")
     node = bound or (read.placed_on if read is not None and read.allocation_id else "")
     if not node or pod.is_terminal(item):
@@ -197,13 +266,20 @@ def _taken(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
 
 
 def _unbound(read: Pod) -> _Unbound | None:
-    maker = unbindable.maker(read.ref.namespace, read.ref.name, read.controller)
+    maker = unbindable.maker_of(read.ref.namespace, read.ref.name, read.controller)
     if read.unschedulable is None or maker is None:
         return None
-    words = read.unschedulable or "nothing"
-    said = f"could not take {maker[1]} before, and is left out for a while; the scheduler said: {words}"
-    return _Unbound(maker[0], errors.shortened(said, longest=MAX_WORDS), read.leaves)
+    words = read.unschedulable or "no reason given"
+    why = f"could not take {maker[1]} before, and is excluded for a while; the scheduler said: {words}"
+    return _Unbound(maker[0], errors.shortened(why, longest=MAX_WORDS), read.leaves)
 
 
 def _seen(item: Mapping[str, Any] | None) -> _Seen | None:
     return None if item is None else item["seen"]
+
+
+def _trim(kind: str) -> objects.Transform:
+    def trim(item: dict[str, Any]) -> dict[str, Any]:
+        return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
+
+    return trim

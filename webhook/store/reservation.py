@@ -1,8 +1,7 @@
-"""Reservation: place on our own view, then write the allocation into that GPUNode, until both agree.
+"""Reservation: places a pod on our view, then writes the allocation into that GPUNode, until both agree.
 
-What the view says may be out of date: other replicas place at the same time. So the change that is written chooses
-again, by the same prices, on that node as it is at the moment of the write; unless the GPUs that were chosen are as
-they were then.
+The view may be outdated, because other replicas place pods at the same time. So the change that is written chooses GPUs
+again on the node as it is stored then, with the same costs. It skips that if the chosen GPUs have not changed.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.pods import mutation
 from webhook.store import ledger_store
-from webhook.store.chooser import NOWHERE
+from webhook.store.chooser import NO_EXCLUSIONS
 
 logger = logging.getLogger(__name__)
 
 
 LIFETIME_SECONDS: Final = 60.0
 ATTEMPTS: Final = 16
-MAX_REFUSED: Final = 3  # nodes whose write the API server refuses: it is on account of the pod, then
-REFUSED_SECONDS: Final = 60.0  # that such a pod is not tried again
+MAX_REFUSED: Final = 3  # nodes whose write is rejected, before the pod is the likely cause
+REFUSED_SECONDS: Final = 60.0  # before such a pod is tried again
 
 
 @dataclasses.dataclass(slots=True)
-class Waited:
-    """How long one pod has waited for the ledger to be written."""
+class LedgerWait:
+    """How long one pod has waited for writes of the ledger."""
 
     seconds: float = 0.0
 
@@ -48,13 +47,11 @@ class Waited:
 class Reservation:
     """Gives shares, on the ledger in `store`.
 
-    policy: how to choose when the pod names no policy.
-    lifetime_seconds: how long a share waits for its pod to be stored.
-    deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout.
-    wall_clock: for what people read in a reservation; nothing is judged by it.
-    on_conflict: called when a chosen node turned out to be taken.
-    is_for_good: whether the share of a pod whose uid is known is its own from the moment it is written.
-    unstorable: by uid of the pod until when by `clock` the API server need not be asked again, and why.
+    policy: for pods that name none. lifetime_seconds: how long a reservation waits for its pod to be stored.
+    deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout. wall_clock: for the expiry
+    times that reservations show to people. on_conflict: called when a chosen node was taken meanwhile. is_permanent:
+    whether the share of a pod with a known UID is permanent once it is written. unwritable: pods whose share no node
+    accepts, by UID: until when, by `clock`, they are refused, and why.
     """
 
     store: ledger_store.LedgerStore
@@ -65,69 +62,78 @@ class Reservation:
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
     on_conflict: Callable[[], None] = lambda: None
-    is_for_good: bool = True
-    giving_back: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
-    unstorable: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
+    is_permanent: bool = True
+    releasing: set[asyncio.Task[None]] = dataclasses.field(default_factory=set)
+    unwritable: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
 
     def on(self, store: ledger_store.LedgerStore) -> Reservation:
-        """The same rules on another ledger."""
+        """Return the same rules on another ledger."""
         return dataclasses.replace(self, store=store)
 
     def tentative(self) -> Reservation:
-        """The same rules for shares that may be taken back although their pods are known, until `ledger.settle`."""
-        return dataclasses.replace(self, is_for_good=False)
+        """Return the same rules for shares that may be released until `ledger.settle`, although their pods are
+        known.
+        """
+        return dataclasses.replace(self, is_permanent=False)
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
-        """Where the pod would go now; nothing is written."""
+        """Return where the pod would go now; nothing is written."""
         outcome = self._place(manifest, request)
         if isinstance(outcome, Refusal):
             return outcome
         return mutation.Placed(new_id(), outcome.node, self.store.chooser.hostname(outcome.node), outcome.shares)
 
     async def reserve(
-        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited | None = None, *, preferred: str = ""
+        self,
+        manifest: PodJson,
+        request: Request,
+        holder: PodRef,
+        waited: LedgerWait | None = None,
+        *,
+        preferred: str = "",
     ) -> mutation.Placed | Refusal:
-        """A share for the pod, written; or why there is none. preferred: the node where it is best, if it fits there.
+        """Place the pod and write its share; return the placement, or why there is none. preferred: a node, if the pod
+        fits there.
 
-        A holder whose uid is known holds it for good; otherwise it lapses unless confirmed. What the writing took is
-        added to `waited`.
+        The share is permanent if the holder's UID is known; otherwise it expires unless it is confirmed. The time of
+        writes is added to `waited`.
         """
         try:
             async with asyncio.timeout(self.deadline_seconds):
-                return await self._reserve(manifest, request, holder, waited or Waited(), preferred)
+                return await self._reserve(manifest, request, holder, waited or LedgerWait(), preferred)
         except (ledger_store.UnreachableError, TimeoutError) as error:
-            # If it was written after all, it is given back, or lapses: nobody knows its id.
+            # If it was written after all, it is released or expires, because no pod knows its ID.
             why = str(error) or f"no answer in {self.deadline_seconds:g} s"
             logger.warning(
                 "Could not write the ledger",
                 extra={"pod": {"namespace": holder.namespace, "name": holder.name}, "err": why},
             )
-            said = f"the ledger of GPUs could not be written ({why}): the pod is placed once it can be"
-            return Refusal(said, cause=Cause.LEDGER)
+            sentence = f"the ledger of GPUs could not be written ({why}): the placer retries"
+            return Refusal(sentence, cause=Cause.LEDGER)
 
     async def _reserve(
-        self, manifest: PodJson, request: Request, holder: PodRef, waited: Waited, preferred: str
+        self, manifest: PodJson, request: Request, holder: PodRef, waited: LedgerWait, preferred: str
     ) -> mutation.Placed | Refusal:
-        until, why = self.unstorable.get(holder.uid, (0.0, ""))
+        until, why = self.unwritable.get(holder.uid, (0.0, ""))
         if self.clock() < until:
             return Refusal(why, cause=Cause.LEDGER)
         refused: dict[str, str] = {}
         for _ in range(ATTEMPTS):
-            at_best = (
+            at_preferred = (
                 self._on_preferred(manifest, request, preferred) if preferred and preferred not in refused else None
             )
-            outcome = at_best or self._place(manifest, request, unless=refused)
+            outcome = at_preferred or self._place(manifest, request, excluded=refused)
             if isinstance(outcome, Refusal):
                 return outcome
             identity = new_id()
             change = self._change(manifest, request, holder, identity, outcome)
-            self.store.expect(manifest, outcome.node, identity)
+            self.store.assume(manifest, request, outcome.node, identity)
             began = time.perf_counter()
             try:
                 node = await self.store.commit(outcome.node, change)
             except asyncio.CancelledError:
-                if not holder.uid:  # one with a uid is found in the ledger by the placer, which goes on from there
-                    self._give_back(outcome.node, identity)
+                if not holder.uid:  # the placer finds shares with a UID in the ledger, and continues from there
+                    self._release_later(outcome.node, identity)
                 raise
             except errors.LedgerError:
                 self.on_conflict()
@@ -135,7 +141,7 @@ class Reservation:
             except ledger_store.WriteRefusedError as error:
                 refused[outcome.node] = f"cannot be written ({error})"
                 if len(refused) == MAX_REFUSED:
-                    return self._unstored(holder, f"the API server does not store its share on any node ({error})")
+                    return self._refuse_unwritable(holder, f"the API server rejects its share on every node ({error})")
                 continue
             finally:
                 waited.seconds += time.perf_counter() - began
@@ -143,14 +149,14 @@ class Reservation:
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
             return mutation.Placed(identity, node.name, self.store.chooser.hostname(node.name), entry.shares)
-        said = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer tries again"
-        return Refusal(said, cause=Cause.LEDGER)
+        sentence = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer retries"
+        return Refusal(sentence, cause=Cause.LEDGER)
 
     def _place(
-        self, manifest: PodJson, request: Request, *, unless: Mapping[str, str] = NOWHERE
+        self, manifest: PodJson, request: Request, *, excluded: Mapping[str, str] = NO_EXCLUSIONS
     ) -> Placement | Refusal:
         store = self.store
-        return store.chooser.place(manifest, request, policy=self.policy, instead=store.instead, unless=unless)
+        return store.chooser.place(manifest, request, policy=self.policy, overrides=store.overrides, excluded=excluded)
 
     def _on_preferred(self, manifest: PodJson, request: Request, preferred: str) -> Placement | None:
         view = self.store.view(preferred)
@@ -159,29 +165,29 @@ class Reservation:
 
     def _place_on(self, view: NodeView, manifest: PodJson, request: Request) -> Placement | Refusal:
         store = self.store
-        return store.chooser.place_on(view, manifest, request, policy=self.policy, instead=store.instead)
+        return store.chooser.place_on(view, manifest, request, policy=self.policy, overrides=store.overrides)
 
     async def release(self, name: str, identity: str) -> None:
-        """Release a reservation that its pod cannot use any more; if that fails it lapses."""
+        """Release a reservation that its pod cannot use; if that fails, it expires."""
         with contextlib.suppress(ledger_store.UnreachableError, errors.LedgerError, TimeoutError):
             async with asyncio.timeout(self.deadline_seconds / 2):
-                await self.store.commit(name, lambda node: _without(node, identity))
+                await self.store.commit(name, lambda node: _release_unclaimed(node, identity))
 
-    def _give_back(self, name: str, identity: str) -> None:
-        """Take back what nobody waits for any more, once it turns out to have been written after all.
+    def _release_later(self, name: str, identity: str) -> None:
+        """Release a cancelled reservation in the background, because its write may still succeed.
 
-        Else it would be kept from others until it lapses, and its namespace be blamed for a pod that never came.
+        Otherwise other pods could not have the share until it expires, and the namespace would be limited for it.
         """
         task = asyncio.create_task(self.release(name, identity), name=f"give back {identity}")
-        self.giving_back.add(task)
-        task.add_done_callback(self.giving_back.discard)
+        self.releasing.add(task)
+        task.add_done_callback(self.releasing.discard)
 
-    def _unstored(self, holder: PodRef, why: str) -> Refusal:
+    def _refuse_unwritable(self, holder: PodRef, why: str) -> Refusal:
         now = self.clock()
-        for uid in [uid for uid, (until, _) in self.unstorable.items() if until <= now]:
-            del self.unstorable[uid]
+        for uid in [uid for uid, (until, _) in self.unwritable.items() if until <= now]:
+            del self.unwritable[uid]
         if holder.uid:
-            self.unstorable[holder.uid] = now + REFUSED_SECONDS, why
+            self.unwritable[holder.uid] = now + REFUSED_SECONDS, why
         return Refusal(why, cause=Cause.LEDGER)
 
     def _change(
@@ -191,41 +197,41 @@ class Reservation:
 
         def change(node: GpuNode) -> GpuNode:
             if any(entry.id == identity for entry in node.allocations):
-                return node  # an earlier attempt was written although its answer was lost
+                return node  # an earlier attempt was written, but its answer was lost
             outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
                 outcome = self._place_on(NodeView.of(node), manifest, request)
             if isinstance(outcome, Refusal):
                 raise errors.LedgerError(outcome.reason)
-            until = None if holder.uid and self.is_for_good else self.wall_clock() + self.lifetime_seconds
+            until = None if holder.uid and self.is_permanent else self.wall_clock() + self.lifetime_seconds
             entry = outcome.allocation(request, allocation_id=identity, pod=holder, reserved_until=until)
             return ledger.reserve(node, entry)
 
         return change
 
 
-def _without(node: GpuNode, identity: str) -> GpuNode:
-    """The node without a reservation; the very same if it has none of that id that nobody has claimed."""
+def _release_unclaimed(node: GpuNode, identity: str) -> GpuNode:
+    """Return the node without an unclaimed reservation; the very same node if there is none with this ID."""
     is_there = any(entry.id == identity and not entry.pod.uid for entry in node.allocations)
     return ledger.release(node, [identity]) if is_there else node
 
 
 def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
-    """Whether the GPUs that were chosen, and who holds what of them, are on the node as they were."""
+    """Whether the chosen GPUs and their allocations have not changed on the node."""
     if node is seen.node:
         return True
     gpus, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)
     return all(
-        uuid in gpus and gpus[uuid] == before.get(uuid) and _holders(held[uuid]) == _holders(seen.used[uuid])
+        uuid in gpus and gpus[uuid] == before.get(uuid) and _shares_by_id(held[uuid]) == _shares_by_id(seen.used[uuid])
         for share in chosen.shares
         for uuid in share.gpu_uuids
     )
 
 
-def _holders(held: ledger.GpuUse) -> list[tuple[str, tuple[GivenShare, ...]]]:
+def _shares_by_id(held: ledger.GpuUse) -> list[tuple[str, tuple[GivenShare, ...]]]:
     return [(entry.id, entry.shares) for entry in held.holders]
 
 
 def new_id() -> str:
-    """128 random bits in lower-case base 32: nobody guesses one, and it may stand in a label or a metric."""
+    """Return 128 random bits in lower-case base 32: an ID that cannot be guessed, valid in labels and metrics."""
     return base64.b32encode(secrets.token_bytes(16)).decode().rstrip("=").lower()

@@ -1,9 +1,9 @@
-"""WorkloadMix: what this cluster asks for, and when placement learns it. Pure.
+"""WorkloadMix: the mix of requests in the cluster, and when placement learns it. Pure.
 
-The mix is what the pods that hold a share now have asked for, each counted once. So it needs no memory of its own:
-after a restart it is there as soon as the pods have been read, and it is the same in every replica. A lesson is due
-when as many pods with a share have come and gone since the last as a third of those there were, and FEWEST at least; or
-as much compute as a third of what they asked for, MIN_PERCENT at least: a few pods may be most of a cluster.
+The mix counts the requests of the pods that have a share now. So it needs no stored state: after a restart it is
+complete once the pods are read, and it is the same in every replica. A lesson is due when a third of the pods with a
+share have changed since the last one, and FEWEST at least; or a third of their compute, and MIN_PERCENT at least,
+because a few pods may be most of a cluster.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from gpushare.mix import ENOUGH_PODS, Host, Mix, RequestClass, classes_of
 from gpushare.request import Request
 
 FEWEST: Final = 50
-PART: Final = 3  # one in so many
+PART: Final = 3  # one third
 MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
 
-Asks = tuple[RequestClass, ...]  # what one pod asks for
+Asks = tuple[RequestClass, ...]  # of one pod
 
 
 class WorkloadMix:
-    """Counts pods as they come and go. `due` is called when a lesson is, and with every change until it is taken."""
+    """Counts requests of pods. `due` is called when a lesson is due, and again with every change until `snapshot`."""
 
     def __init__(self, due: Callable[[], object] = lambda: None) -> None:
         self._due = due
         self._counts: collections.Counter[RequestClass] = collections.Counter()
         self._pods = 0
-        self._percent = 0  # compute that they ask for, 100 a GPU
+        self._percent = 0  # requested compute, 100 per GPU
         self._turnover = self._turnover_percent = 0  # since the last lesson
-        self._known = self._known_percent = 0  # what there was then
+        self._known = self._known_percent = 0  # at the last lesson
 
     def change(self, before: Asks, after: Asks) -> None:
-        """A pod that asked for `before` asks for `after`; both empty while it holds no share."""
+        """Record that a pod's request has changed; empty while it has no share."""
         if before == after:
             return
         for asked in before:
@@ -51,8 +51,8 @@ class WorkloadMix:
         if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
             self._due()
 
-    def take(self) -> Mix:
-        """The mix now; no lesson is due then."""
+    def snapshot(self) -> Mix:
+        """Return the mix, and begin to count towards the next lesson."""
         self._turnover, self._known = 0, self._pods
         self._turnover_percent, self._known_percent = 0, self._percent
         return Mix.of(self._counts, pods=self._pods)
@@ -63,7 +63,9 @@ def _percent(asks: Asks) -> int:
 
 
 def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
-    """What a pod asks for; `amounts`: milli-CPUs, bytes … of its node. Nothing where it is invalid."""
+    """Return the classes of a request, empty if it is invalid; `amounts`: milli-CPUs, bytes … that the pod takes of its
+    node.
+    """
     if isinstance(request, str):
         return ()
     there = dict(amounts)

@@ -70,7 +70,7 @@ def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = Tr
     owner = next((node for node in nodes if node.name == node_name(manifest)), None)
     name, identity = pod.namespaced_name(manifest), pod.uid(manifest)
     for entry in owner.allocations if owner else ():
-        if entry.is_hold:
+        if entry.is_backfill_reservation:
             continue  # a backfill reservation: the pod is not placed
         if entry.pod.uid == identity if entry.pod.uid else (entry.pod.namespace, entry.pod.name) == name:
             return DescribedPod(manifest, owner, entry)

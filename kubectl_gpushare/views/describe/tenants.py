@@ -118,7 +118,7 @@ def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
     return [
         {
             "allocation": holder.id,
-            "hold": holder.is_hold,
+            "hold": holder.is_backfill_reservation,
             "pod": {"namespace": holder.pod.namespace, "name": holder.pod.name, "uid": holder.pod.uid},
             "containers": list(share.containers),
             "requestPercent": share.request_percent,
@@ -149,7 +149,7 @@ def _row(
         state += f" (expires in {ages.text(left)})" if left > 0 else " (expired)"
     return (
         page.letter(position),
-        f"held for {holder.pod}" if holder.is_hold else str(holder.pod),
+        f"held for {holder.pod}" if holder.is_backfill_reservation else str(holder.pod),
         ",".join(names[uuid] for uuid in share.gpu_uuids if uuid in names),
         (",".join(share.containers) or NONE) + (" (init)" if share.ends_early else ""),
         quantity.format_compute(share.request_percent),
@@ -166,7 +166,7 @@ def _used(holder: Allocation, uuids: Sequence[str], pods: Pods, node: str) -> Us
 
 
 def _state(holder: Allocation, pods: Pods) -> tuple[str, str]:
-    if holder.is_hold:
+    if holder.is_backfill_reservation:
         return "Held", "warn"
     if holder.reserved_until is not None:
         return "Reserved", "warn"

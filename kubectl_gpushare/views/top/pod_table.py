@@ -177,7 +177,7 @@ def _holders(snapshot: Snapshot) -> dict[str, Allocation]:
         entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
         for node in snapshot.nodes
         for entry in node.allocations
-        if not entry.is_hold
+        if not entry.is_backfill_reservation
     }
 
 

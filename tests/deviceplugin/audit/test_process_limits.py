@@ -235,7 +235,7 @@ def test_overhead_beyond_the_limit_is_told_and_no_breach() -> None:
 
 
 def test_a_hold_is_nobodys_share() -> None:
-    hold = Allocation(f"{contract.HOLD_PREFIX}x", PodRef("ml", "waits"), (GIVEN,))
+    hold = Allocation(f"{contract.BACKFILL_PREFIX}x", PodRef("ml", "waits"), (GIVEN,))
     assert judge(seen(members=()), node=dataclasses.replace(NODE, allocations=(hold,))).shares == ()
 
 

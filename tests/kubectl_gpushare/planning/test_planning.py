@@ -241,7 +241,7 @@ def test_a_placed_pod_is_judged_as_if_it_came_now() -> None:
 
 def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
     hold = builders.allocation(
-        f"{contract.HOLD_PREFIX}x", "GPU-a-0", request=100, memory_gib=80, pod_name="waits", uid="u1"
+        f"{contract.BACKFILL_PREFIX}x", "GPU-a-0", request=100, memory_gib=80, pod_name="waits", uid="u1"
     )
     node = dataclasses.replace(builders.node("a", gpus=1), allocations=(hold,))
     manifest = builders.pod("waits", request="1")

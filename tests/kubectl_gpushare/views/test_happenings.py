@@ -18,7 +18,7 @@ from tests import builders
         ("GPU 10 (GPU-node-a-x) is unhealthy: XID 79", False),
         ("nearest: node-a/10 has 20Gi free", False),
         ("nearest: other-node-a/1 has 20Gi free", False),
-        ("the reservation a1 for ml/new ended: its pod never appeared", False),
+        ("the reservation a1 for ml/new expired: its pod never appeared", False),
     ],
 )
 def test_an_event_is_of_the_gpu_that_it_names(message: str, named: bool) -> None:

@@ -24,7 +24,7 @@ def held() -> GpuNode:
     """On the first GPU a pod has a half, and what is left is held for another."""
     share = GivenShare(("main",), ("GPU-node-a-0",), 50, 100, 40 * builders.GIB)
     runs = builders.allocation("a1", request=50, memory_gib=40, uid="u-1")
-    hold = Allocation(f"{contract.HOLD_PREFIX}a2", PodRef("ml", "large", "u-2"), (share,))
+    hold = Allocation(f"{contract.BACKFILL_PREFIX}a2", PodRef("ml", "large", "u-2"), (share,))
     return dataclasses.replace(builders.node(gpus=2), allocations=(runs, hold), created="2026-03-01T09:00:00Z")
 
 

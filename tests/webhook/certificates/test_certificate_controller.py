@@ -29,7 +29,7 @@ SECRET = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/secrets/{contract.CERT
 
 
 class Replica:
-    """One replica's keeper, with a clock of the test's."""
+    """The certificate controller of one replica, with the test's clock."""
 
     def __init__(self, api: api_client.ApiClient, directory: Path) -> None:
         self.now = datetime.datetime.now(datetime.UTC)
@@ -51,7 +51,7 @@ async def api(manifests: access.Access) -> AsyncIterator[api_client.ApiClient]:
 
 
 async def trusted(api: api_client.ApiClient) -> tuple[str, ...]:
-    """The authorities in the configuration."""
+    """Return the authorities in the configuration."""
     (webhook,) = (await api.get(ca_bundle.PATH))["webhooks"]
     return rotation.split(base64.b64decode(webhook["clientConfig"]["caBundle"]).decode())
 
@@ -122,14 +122,14 @@ async def test_an_administrator_asks_for_a_new_authority_and_gets_one(
     assert not {*before} & {*await trusted(api)}
 
 
-async def test_a_secret_full_of_nonsense_is_made_anew(api: api_client.ApiClient, tmp_path: Path) -> None:
+async def test_invalid_secret_is_reissued(api: api_client.ApiClient, tmp_path: Path) -> None:
     await api.patch(SECRET, {"data": {"ca.crt": base64.b64encode(b"nonsense").decode()}})
     replica = Replica(api, tmp_path)
     assert await replica.keeper.step() == LOOK_SECONDS
     assert replica.tls.loaded is not None
 
 
-async def test_without_the_manifests_it_says_what_to_install(api: api_client.ApiClient, tmp_path: Path) -> None:
+async def test_missing_manifests_are_named(api: api_client.ApiClient, tmp_path: Path) -> None:
     config = await api.get(ca_bundle.PATH)
     await api.delete(ca_bundle.PATH)
     replica = Replica(api, tmp_path)
@@ -143,7 +143,7 @@ async def test_without_the_manifests_it_says_what_to_install(api: api_client.Api
     assert replica.keeper.missing() is None
 
 
-def test_only_what_differs_is_written() -> None:
+def test_only_differences_are_written() -> None:
     encoded = base64.b64encode(b"bundle").decode()
     assert ca_bundle.difference({"caBundle": encoded, "service": {"name": "s"}}, "bundle", url=None) == {}
     assert ca_bundle.difference({"caBundle": encoded, "url": "u"}, "bundle", url="u") == {}

@@ -1,4 +1,4 @@
-"""Certificates that somebody else makes: read from a mounted Secret, changed while serving, refused with a sentence."""
+"""Certificates of another issuer: read from a mounted Secret, changed while serving, rejected with a sentence."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def issued(*names: str, at: datetime.datetime = NOW) -> Certificates:
-    return issuing.take(RotationStep.START, None, names or NAMES, now=at)
+    return issuing.apply_step(RotationStep.START, None, names or NAMES, now=at)
 
 
 class Secret:
-    """A mounted Secret as the kubelet keeps it: `..data` points to a directory, and is changed in one step."""
+    """A mounted Secret as the kubelet updates it: `..data` is a link to a directory, and is replaced atomically."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -51,7 +51,7 @@ class Secret:
 
 
 class Served:
-    """A Mounted with a clock of the test's."""
+    """A Mounted with the test's clock."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.now = NOW
@@ -72,7 +72,7 @@ async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:
     return review.allow("ignored")
 
 
-def test_it_serves_what_is_mounted_and_says_when_it_ends(webhook: Served) -> None:
+def test_mounted_certificate_is_served_with_its_expiry_metric(webhook: Served) -> None:
     assert "has not been read yet" in str(webhook.mounted.missing())
     held = issued()
     webhook.secret.put_certificates(held)
@@ -101,24 +101,27 @@ def der(held: Certificates) -> bytes:
 
 OTHER = issued()
 BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
-    "no-files": (dict, "tls.crt is not there: mount a Secret of type kubernetes.io/tls"),
-    "no-key": (lambda: {"tls_crt": OTHER.serving}, "tls.key is not there"),
-    "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is not a certificate in PEM"),
-    "no-key-in-it": (lambda: {"tls_crt": OTHER.serving, "tls_key": "x"}, "tls.key is not a private key in PEM"),
+    "no-files": (dict, "tls.crt is missing: mount a Secret of type kubernetes.io/tls"),
+    "no-key": (lambda: {"tls_crt": OTHER.serving}, "tls.key is missing"),
+    "nonsense": (lambda: {"tls_crt": "nonsense", "tls_key": OTHER.serving_key}, "tls.crt is not a PEM certificate"),
+    "no-key-in-it": (
+        lambda: {"tls_crt": OTHER.serving, "tls_key": "x"},
+        "tls.key is not an unencrypted PEM private key",
+    ),
     "another-key": (
         lambda: {"tls_crt": OTHER.serving, "tls_key": issued().serving_key},
         "tls.key does not belong to tls.crt",
     ),
     "another-name": (
         lambda: {"tls_crt": (other := issued("example.org")).serving, "tls_key": other.serving_key},
-        f"tls.crt is for example.org, and the API server calls {NAMES[0]}: add that to its dnsNames",
+        f"tls.crt is for example.org, but the API server calls {NAMES[0]}",
     ),
     "ended": (
         lambda: {
             "tls_crt": (old := issued(at=NOW - datetime.timedelta(days=400))).serving,
             "tls_key": old.serving_key,
         },
-        "tls.crt ended on",
+        "tls.crt expired on",
     ),
     "not-yet": (
         lambda: {
@@ -131,7 +134,7 @@ BAD: dict[str, tuple[Callable[[], dict[str, str]], str]] = {
 
 
 @pytest.mark.parametrize(("files", "says"), BAD.values(), ids=BAD)
-async def test_what_cannot_be_served_is_told_and_what_was_served_goes_on(
+async def test_unusable_certificate_is_reported_and_the_old_one_served(
     webhook: Served, files: Callable[[], dict[str, str]], says: str
 ) -> None:
     webhook.secret.put(**files())
@@ -146,23 +149,23 @@ async def test_what_cannot_be_served_is_told_and_what_was_served_goes_on(
 
     webhook.secret.put(**files())
     webhook.mounted.step()
-    # Who trusted the old one still does: nothing is missing until it ends.
+    # Clients that trusted the old one still do, so nothing is missing until it expires.
     assert webhook.mounted.missing() is None
     async with server.serve(admit, webhook.tls.context, host="127.0.0.1", port=0) as port:
         assert await served(port) == der(good)
 
 
-def test_a_directory_that_is_gone_is_told(webhook: Served) -> None:
+def test_missing_directory_is_reported(webhook: Served) -> None:
     shutil.rmtree(webhook.secret.directory)
     webhook.mounted.step()
-    assert "tls.crt is not there" in str(webhook.mounted.missing())
+    assert "tls.crt is missing" in str(webhook.mounted.missing())
 
 
-def test_a_certificate_that_nobody_renewed_makes_it_unready(webhook: Served) -> None:
+def test_expired_certificate_makes_the_replica_unready(webhook: Served) -> None:
     webhook.secret.put_certificates(issued())
     webhook.mounted.step()
     webhook.now += datetime.timedelta(days=91)
-    assert "tls.crt ended on" in str(webhook.mounted.missing())
+    assert "tls.crt expired on" in str(webhook.mounted.missing())
     webhook.secret.put_certificates(issued(at=webhook.now))
     webhook.mounted.step()
     assert webhook.mounted.missing() is None
@@ -174,7 +177,7 @@ def test_the_name_within_the_cluster_alone_will_do(webhook: Served) -> None:
     assert webhook.mounted.missing() is None
 
 
-def test_a_chain_is_served_whole(webhook: Served) -> None:
+def test_certificate_chain_is_served(webhook: Served) -> None:
     held = issued()
     chain = dataclasses.replace(held, serving=held.serving + held.trusted[0])
     webhook.secret.put_certificates(chain)

@@ -1,4 +1,4 @@
-"""With certificates of somebody else's the webhook has no right to make its own, and needs none."""
+"""With mounted certificates, the webhook has no permission to write its Secret, and needs none."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def put(directory: Path, held: Certificates) -> None:
         (directory / name).write_text(text)
 
 
-def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(cluster: Cluster, tmp_path: Path) -> None:
+def test_api_server_trusts_the_issuer_after_a_renewal(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("delete", "-k", str(BASE / "certificates"))  # as config/components/cert-manager does
     now = datetime.datetime.now(datetime.UTC)
-    held = issuing.take(RotationStep.START, None, NAMES, now=now)
+    held = issuing.apply_step(RotationStep.START, None, NAMES, now=now)
     files = tmp_path / "files"
     put(files, held)
     try:
@@ -45,7 +45,7 @@ def test_the_api_server_trusts_who_issued_them_also_after_they_were_renewed(clus
             replica.until(cluster.is_registered, started.explain)
             cluster.create_placed(builders.pod("first", request="0.5"))
 
-            renewed = issuing.take(RotationStep.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
+            renewed = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
             put(files, renewed)
             replica.until(lambda: len(started.logged("Loaded a certificate")) == 2, started.explain, seconds=30)
             cluster.create_placed(builders.pod("second", request="0.5"))

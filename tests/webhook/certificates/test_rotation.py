@@ -1,4 +1,4 @@
-"""Rotation: the steps, and that at each of them everybody is trusted."""
+"""Rotation: its steps, and that every API server trusts every replica at each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def made(now: datetime.datetime = START) -> Certificates:
-    return issuing.take(RotationStep.START, None, NAMES, now=now)
+    return issuing.apply_step(RotationStep.START, None, NAMES, now=now)
 
 
 def loaded(text: str) -> x509.Certificate:
@@ -39,9 +39,9 @@ def is_trusted(held: Certificates, serving: str, now: datetime.datetime) -> bool
 
 
 def test_at_first_everything_is_made() -> None:
-    assert rotation.judge(None, NAMES, now=START) is RotationStep.START
+    assert rotation.next_step(None, NAMES, now=START) is RotationStep.START
     held = made()
-    assert rotation.judge(held, NAMES, now=START) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=START) is RotationStep.KEEP
     names = loaded(held.serving).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [NAMES[0]]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == [NAMES[1]]
@@ -57,8 +57,8 @@ def test_at_first_everything_is_made() -> None:
         pytest.param(dataclasses.replace(made(), serving="nonsense"), id="nonsense"),
     ],
 )
-def test_what_does_not_belong_together_is_made_anew(spoiled: Certificates) -> None:
-    assert rotation.judge(spoiled, NAMES, now=START) is RotationStep.START
+def test_mismatched_certificates_are_reissued(spoiled: Certificates) -> None:
+    assert rotation.next_step(spoiled, NAMES, now=START) is RotationStep.START
 
 
 @pytest.mark.parametrize(
@@ -70,43 +70,43 @@ def test_what_does_not_belong_together_is_made_anew(spoiled: Certificates) -> No
         (244, RotationStep.TRUST_NEW_AUTHORITY),
     ],
 )
-def test_each_is_renewed_when_a_third_of_its_life_is_left(days: int, step: RotationStep) -> None:
+def test_certificates_are_renewed_with_a_third_of_their_life_left(days: int, step: RotationStep) -> None:
     now = START + days * DAY
     held = made()
     if step is RotationStep.TRUST_NEW_AUTHORITY:
-        held = issuing.take(RotationStep.ISSUE, held, NAMES, now=now)
-    assert rotation.judge(held, NAMES, now=now) is step
+        held = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=now)
+    assert rotation.next_step(held, NAMES, now=now) is step
 
 
 @pytest.mark.parametrize("hours", [-14, -1, 1, 14])
-def test_a_clock_that_is_wrong_by_hours_when_they_are_made_or_later_makes_nothing_anew(hours: int) -> None:
+def test_clock_that_is_hours_off_causes_no_reissue(hours: int) -> None:
     held = made(START + datetime.timedelta(hours=hours))
-    assert rotation.judge(held, NAMES, now=START) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=START) is RotationStep.KEEP
     assert is_trusted(held, held.serving, START)
 
 
 def test_another_name_asks_for_another_certificate() -> None:
-    assert rotation.judge(made(), ("elsewhere.svc",), now=START) is RotationStep.ISSUE
+    assert rotation.next_step(made(), ("elsewhere.svc",), now=START) is RotationStep.ISSUE
 
 
 def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
-    assert rotation.judge(made(), NAMES, now=START + 400 * DAY) is RotationStep.START
+    assert rotation.next_step(made(), NAMES, now=START + 400 * DAY) is RotationStep.START
 
 
 @pytest.mark.slow
-def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
-    """Two replicas, one of which follows later, and an API server that trusts what it was last told."""
+def test_three_years_of_rotation_keep_trust() -> None:
+    """With two replicas, of which one lags, and an API server that trusts the bundle it got last."""
     held = made()
     replicas, published = [held.serving, held.serving], held
     now, steps = START, set()
     for look in range(3 * 365 * 2):
         now = START + look * DAY / 2
         for _ in range(4):
-            step = rotation.judge(held, NAMES, now=now)
+            step = rotation.next_step(held, NAMES, now=now)
             steps.add(step)
             if step is RotationStep.KEEP:
                 break
-            held = issuing.take(step, held, NAMES, now=now)
+            held = issuing.apply_step(step, held, NAMES, now=now)
             assert all(is_trusted(published, serving, now) for serving in replicas)
             published = held
             replicas[0] = held.serving
@@ -122,45 +122,45 @@ def test_three_years_of_rotation_without_a_moment_of_distrust() -> None:
     }
 
 
-def test_whoever_asks_gets_a_new_authority_by_the_same_three_steps() -> None:
+def test_requested_rotation_takes_the_same_three_steps() -> None:
     held = made()
-    assert rotation.judge(held, NAMES, now=START, asked=True) is RotationStep.TRUST_NEW_AUTHORITY
+    assert rotation.next_step(held, NAMES, now=START, asked=True) is RotationStep.TRUST_NEW_AUTHORITY
     now = START + DAY
-    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
-    assert rotation.judge(held, NAMES, now=now) is RotationStep.KEEP
-    assert rotation.judge(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
+    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    assert rotation.next_step(held, NAMES, now=now) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
 
 
-def test_whoever_asks_in_the_middle_of_a_rotation_waits_for_its_end() -> None:
-    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+def test_rotation_request_waits_for_a_running_rotation() -> None:
+    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
     now = START
     for due in (RotationStep.ISSUE, RotationStep.FORGET_OLD_AUTHORITIES, RotationStep.TRUST_NEW_AUTHORITY):
-        assert rotation.judge(held, NAMES, now=now, asked=due is not RotationStep.ISSUE) in {RotationStep.KEEP, due}
+        assert rotation.next_step(held, NAMES, now=now, asked=due is not RotationStep.ISSUE) in {RotationStep.KEEP, due}
         now += SPREAD
-        assert rotation.judge(held, NAMES, now=now, asked=True) is due
-        held = issuing.take(due, held, NAMES, now=now)
+        assert rotation.next_step(held, NAMES, now=now, asked=True) is due
+        held = issuing.apply_step(due, held, NAMES, now=now)
 
 
-def test_what_is_unusable_is_made_anew_whatever_was_asked() -> None:
-    assert rotation.judge(None, NAMES, now=START, asked=True) is RotationStep.START
+def test_unusable_certificates_are_reissued_despite_a_request() -> None:
+    assert rotation.next_step(None, NAMES, now=START, asked=True) is RotationStep.START
 
 
 def test_the_time_between_the_steps_can_be_shorter() -> None:
     spread = datetime.timedelta(seconds=15)
-    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
-    assert rotation.judge(held, NAMES, now=START + spread / 2, spread=spread) is RotationStep.KEEP
-    assert rotation.judge(held, NAMES, now=START + spread, spread=spread) is RotationStep.ISSUE
-    held = issuing.take(RotationStep.ISSUE, held, NAMES, now=START + spread)
-    assert rotation.judge(held, NAMES, now=START + 1.5 * spread, spread=spread) is RotationStep.KEEP
-    assert rotation.judge(held, NAMES, now=START + 2 * spread, spread=spread) is RotationStep.FORGET_OLD_AUTHORITIES
+    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    assert rotation.next_step(held, NAMES, now=START + spread / 2, spread=spread) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=START + spread, spread=spread) is RotationStep.ISSUE
+    held = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=START + spread)
+    assert rotation.next_step(held, NAMES, now=START + 1.5 * spread, spread=spread) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=START + 2 * spread, spread=spread) is RotationStep.FORGET_OLD_AUTHORITIES
 
 
-def test_a_new_authority_issues_only_once_everybody_trusts_it() -> None:
+def test_new_authority_issues_only_once_it_is_trusted_everywhere() -> None:
     now = START + 244 * DAY
-    held = issuing.take(RotationStep.ISSUE, made(), NAMES, now=now)
-    held = issuing.take(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
-    assert rotation.judge(held, NAMES, now=now) is RotationStep.KEEP
-    assert rotation.judge(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
-    held = issuing.take(RotationStep.ISSUE, held, NAMES, now=now + SPREAD)
-    assert rotation.judge(held, NAMES, now=now + SPREAD) is RotationStep.KEEP
-    assert rotation.judge(held, NAMES, now=now + 2 * SPREAD) is RotationStep.FORGET_OLD_AUTHORITIES
+    held = issuing.apply_step(RotationStep.ISSUE, made(), NAMES, now=now)
+    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    assert rotation.next_step(held, NAMES, now=now) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
+    held = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=now + SPREAD)
+    assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.KEEP
+    assert rotation.next_step(held, NAMES, now=now + 2 * SPREAD) is RotationStep.FORGET_OLD_AUTHORITIES

@@ -1,4 +1,4 @@
-"""What a server shows to a new connection."""
+"""A TLS client that shows which certificate a server presents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 
 
 async def served(port: int) -> bytes:
-    """The certificate that a new connection gets."""
+    """Return the certificate that a new connection gets."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)

@@ -1,4 +1,4 @@
-"""Users: many pods at once, by clients that give up, try again, and delete."""
+"""Users: many pods at once, created by clients that give up, retry and delete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def create(
     dry_run: bool = False,
     answered: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any] | BaseException]:
-    """Create all; what became of each, in order. `answered` is called after each answer."""
+    """Create all pods; return the results in order. `answered` is called after each answer."""
     slots = asyncio.Semaphore(at_once)
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
@@ -49,7 +49,7 @@ async def create(
 async def insist(
     cluster: Cluster, manifests: Sequence[dict[str, Any]], *, give_up_seconds: float = 30.0, at_once: int = 20
 ) -> None:
-    """Create all, each again and again until it is there, as a controller does: an answer lost is not a pod lost."""
+    """Create all pods, and retry each until it exists, as a controller does: a lost answer does not lose the pod."""
     slots = asyncio.Semaphore(at_once)
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         path = f"/api/v1/namespaces/{cluster.namespace}/pods"
@@ -73,9 +73,9 @@ async def insist(
 
 
 def settled(cluster: Cluster, *names: str, count: int | None = None, seconds: float = 40.0) -> None:
-    """Wait until the ledger of these nodes together is exactly what the living pods hold, all of it confirmed.
+    """Wait until the ledger of these nodes is exactly what the living pods hold, and confirmed.
 
-    count: of pods that are to be placed by then. On a busy machine some are gated first, and the placer has them.
+    count: pods that must be placed by then. On a busy machine some are gated first, and the placer places them.
     """
 
     def is_so() -> bool:

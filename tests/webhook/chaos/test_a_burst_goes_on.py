@@ -1,4 +1,6 @@
-"""Bursts in which the parts are killed, clients give up, and others refuse; a witness sees every version of the ledger."""
+"""Bursts in which components are killed, clients give up, and policies reject pods, under a watch of the whole
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def two_nodes(cluster: Cluster) -> Cluster:
 
 
 async def test_each_replica_is_killed_once_while_pods_keep_coming(two_nodes: Cluster) -> None:
-    """First the one that is not the placer; then, in the next wave, the placer; the third has to take over from it."""
+    """First the replica that is not the placer, in the next wave the placer; the third replica takes over."""
     placer, other = two_nodes.start(QUICK), two_nodes.start(QUICK)
     until(lambda: placer.metric("gpushare_placer_leads") == 1, placer.explain)
     async with witness.watching(two_nodes.administrator.kubeconfig):
@@ -74,13 +76,13 @@ async def test_an_api_server_killed_in_a_burst_loses_nothing(two_nodes: Cluster)
     assert len(two_nodes.pods()) == 40
 
 
-async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> None:
+async def test_share_of_a_pod_rejected_by_a_quota_is_released(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=3")
     hard = {f"requests.{contract.RESOURCE_PERCENT}": "100"}
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
     where = f"--namespace={cluster.namespace}"
     cluster.kubectl("create", where, "-f", "-", input=json.dumps(quota))
-    # What a controller would do: admission judges by the status.
+    # Write the quota's status, as its controller would: admission reads it.
     status = json.dumps({"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
     cluster.kubectl("patch", "resourcequota", "few", where, "--subresource=status", "--type=merge", f"--patch={status}")
     # And it hears of that a moment later: this is two shares more than there may ever be.
@@ -92,7 +94,7 @@ async def test_what_a_quota_refuses_after_us_is_given_back(cluster: Cluster) -> 
         refused = [outcome for outcome in made if isinstance(outcome, BaseException)]
         assert len(refused) == 4
         assert all(isinstance(error, api_errors.Forbidden) and "exceeded quota" in str(error) for error in refused)
-        # As many as it leaves, and who came before the news that it leaves no more.
+        # As many as the quota leaves, and pods that arrived before the replicas knew that it was used up.
         assert 2 <= started.reviews()["placed"] <= 6
         crowd.settled(cluster, count=2)
     assert len(cluster.node().allocations) == 2
@@ -111,7 +113,7 @@ async def test_dry_runs_in_a_burst_reserve_nothing(cluster: Cluster) -> None:
     assert sum(replica.reviews().get("planned", 0) for replica in (first, second)) == 20
 
 
-async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_each(cluster: Cluster) -> None:
+async def test_retrying_clients_make_one_pod_and_one_share_each(cluster: Cluster) -> None:
     cluster.start(QUICK)
     cluster.start(QUICK)
     async with witness.watching(cluster.administrator.kubeconfig):
@@ -120,7 +122,7 @@ async def test_clients_that_give_up_and_try_again_make_one_pod_and_one_share_eac
     assert len(cluster.pods()) == 20
 
 
-async def test_pods_whose_names_the_api_server_makes_each_hold_their_own(cluster: Cluster) -> None:
+async def test_pods_with_generated_names_each_get_a_share(cluster: Cluster) -> None:
     cluster.start()
     cluster.start()
     manifests = crowd.pods(20, request="0.1")

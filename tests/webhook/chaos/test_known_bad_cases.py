@@ -1,4 +1,4 @@
-"""What sharing GPUs is known to get wrong elsewhere: half GPUs piled up, a card's memory given twice, minutes for a burst."""
+"""Known defects of other GPU sharers: half GPUs piled up, a GPU's memory given twice, minutes for a burst."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORTY_PODS_SECONDS = 40.0
 
 
 def reasons(cluster: Cluster) -> list[str]:
-    """What the pods that wait are told."""
+    """Return the reasons of the waiting pods."""
     annotations = [pod["metadata"]["annotations"] for pod in cluster.pods()]
     return [notes[contract.REASON] for notes in annotations if contract.REASON in notes]
 
@@ -45,7 +45,7 @@ async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_gpu(cluster: Cl
     async with witness.watching(cluster.administrator.kubeconfig):
         await crowd.create(cluster, crowd.pods(3, memory="12Gi"))
         crowd.settled(cluster, "node-b", count=2)
-        # What it was told first may be that the ledger could not be written in time.
+        # The first reason may be that the ledger could not be written in time.
         until(lambda: ["0 of 24Gi" in reason for reason in reasons(cluster)] == [True], cluster.explain)
         cluster.delete(crowd.placed(cluster)[0]["metadata"]["name"])
         crowd.settled(cluster, "node-b", count=2)

@@ -1,6 +1,6 @@
-"""A witness: follows every version of every GPUNode by a watch, and writes down each that breaks a law.
+"""A witness: follows every version of every GPUNode by a watch, and records each that breaks a law.
 
-Looking only at the end would miss what was wrong for a moment. A witness that loses contact goes on from where it was.
+A check at the end alone would miss a short violation. A witness that loses its connection continues where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpushare.cluster import api_client, informer, object_store
 
 
 class Witness:
-    """versions: how many states of GPUNodes it has seen; broken: sentences."""
+    """A watch of the ledger. versions: states of GPUNodes seen so far; broken: violations, as sentences."""
 
     def __init__(self) -> None:
         self.versions = 0
@@ -31,7 +31,7 @@ class Witness:
 
 @contextlib.asynccontextmanager
 async def watching(kubeconfig: Path) -> AsyncIterator[Witness]:
-    """What it saw is judged at the end; raises AssertionError."""
+    """Watch the ledger, and check all that was seen at the end; raises AssertionError."""
     made = Witness()
     async with api_client.connect(str(kubeconfig), component="witness") as api:
         copy = informer.Informer(api, contract.GPUNODE_PATH)

@@ -55,13 +55,13 @@ After that it is refused, and the message names the pod whose processes still ru
 
 
 def row(product: software.Software) -> tuple[str, ...]:
-    """A line of the table."""
+    """Return a line of the table."""
     called = "before gpushare" if product.before else "after gpushare"
     return product.name, product.does, called, product.comes, product.advice
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, software.SOFTWARE)]
     table = "".join(f"| {' | '.join(cell)} |\n".replace("|  |", "| |") for cell in cells)
     return HEAD + table + TAIL

@@ -1,7 +1,7 @@
-"""Software of others that changes pods, and what becomes of a pod with a share: docs/coexistence.md is made of this.
+"""Software that changes pods, and the result for a pod with a share. docs/coexistence.md is made from this table.
 
-To add one: a row here, and `make docs`. A row is tested by being in the table. The product itself does not run: a
-webhook makes the same change to a pod, before or behind gpushare's.
+To add software: add a row here, and run `make docs`. A test tries each row. The software itself does not run: a webhook
+makes the same change to a pod, before or after gpushare's webhook.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tests.webhook.admission_chain import Pod, Webhook
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Software:
-    """A product. The pod that it changes asks for half a GPU, and has one container, `main`, unless `shape` adds some.
+    """A product. The pod that it changes requests half a GPU, and has one container, `main`, unless `shape` adds some.
 
     does: to the pod. change: the same, as a webhook. before: whether its configuration sorts before gpushare's.
-    outcome: of gpushare's last call. sharer: the container that has the share. comes: what a user sees. advice: what to
-    do, where something has to be done.
+    outcome: of gpushare's last call. sharer: the container that gets the share. comes: what a user sees. advice: what
+    to do, if anything.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Software:
 
 
 def several(*changes: Webhook) -> Webhook:
-    """All of these changes."""
+    """Combine changes."""
 
     def change(pod: Pod) -> None:
         for one in changes:
@@ -61,7 +61,7 @@ def variable(pod: Pod) -> None:
 
 
 def restored(pod: Pod) -> None:
-    """As a backup has a pod that ran on a node that is gone."""
+    """Return a pod as in a backup, from a node that no longer exists."""
     results = {contract.ALLOCATION: "old", contract.NODE: "old-node", contract.GPU_UUIDS: "GPU-old"}
     if "velero.io/restore-name" in pod["metadata"].get("labels", {}):
         return
@@ -71,7 +71,7 @@ def restored(pod: Pod) -> None:
 
 
 def claim(pod: Pod) -> None:
-    """A NIC, by dynamic resource allocation."""
+    """Add a NIC by dynamic resource allocation."""
     pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimTemplateName": "rdma"}]
     pod["spec"]["containers"][0].setdefault("resources", {})["claims"] = [{"name": "nic"}]
 
@@ -201,5 +201,5 @@ SOFTWARE: Final = (
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Two, of which one alone is in the pool `serve`."""
+    """Return two nodes, of which one is in the pool `serve`."""
     return [admission_chain.node("node-a", {"pool": "train"}), admission_chain.node("node-b", {"pool": "serve"})]

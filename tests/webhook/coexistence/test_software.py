@@ -1,4 +1,4 @@
-"""What docs/coexistence.md says of each product comes out."""
+"""Each row of docs/coexistence.md is true."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.webhook.coexistence import document, software
 
 
 @pytest.mark.parametrize("product", software.SOFTWARE, ids=lambda product: product.name)
-def test_a_pod_beside_other_software(product: software.Software) -> None:
+def test_pod_with_other_software(product: software.Software) -> None:
     chain = Chain(software.nodes())
     changes = {"before": [product.change]} if product.before else {"behind": [product.change]}
     stored = chain.create(builders.pod(request="0.5"), **changes)
@@ -26,5 +26,5 @@ def test_a_pod_beside_other_software(product: software.Software) -> None:
         assert (stored.annotations[contract.NODE], pool) == ("node-b", "serve")
 
 
-def test_the_page_is_made_of_the_table() -> None:
+def test_page_matches_the_table() -> None:
     assert document.PAGE.read_text() == document.page(), "run make docs"

@@ -1,4 +1,4 @@
-"""Who names an allocation that somebody else holds."""
+"""Pods that name an allocation of another pod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpushare import contract
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
-from webhook.controllers import unschedulable_pods
+from webhook.controllers import evictor
 from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
 
@@ -19,11 +19,11 @@ def claiming(name: str, *, allocation: str = "a1", gated: bool = False, **status
     made = builders.pod(name, request="0.5", allocation=allocation, node="node-a")
     made["metadata"]["uid"] = f"u-{name}"
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of({**made, "status": status})
+    return Pod.from_manifest({**made, "status": status})
 
 
 def find(node: GpuNode, *pods: Pod) -> list[tuple[Pod, PodRef]]:
-    return unschedulable_pods.AllocationConflict().renew(Touched((node,), pods, frozenset({node.name})))
+    return evictor.AllocationConflicts().renew(Touched((node,), pods, frozenset({node.name})))
 
 
 def held_by(uid: str) -> GpuNode:
@@ -31,10 +31,10 @@ def held_by(uid: str) -> GpuNode:
     return dataclasses.replace(builders.node(), allocations=(entry,))
 
 
-def test_the_second_one_is_told_who_has_it() -> None:
+def test_second_claimant_gets_an_event_with_the_holder() -> None:
     ((pod, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
     assert pod.ref.name == "second"
-    assert unschedulable_pods.explain_conflict(pod, holder).startswith(
+    assert evictor.explain_conflict(pod, holder).startswith(
         "names the allocation a1, which default/first holds: it has no share"
     )
 
@@ -47,9 +47,9 @@ def test_the_second_one_is_told_who_has_it() -> None:
         pytest.param(claiming("second", phase="Succeeded"), id="has ended"),
     ],
 )
-def test_nobody_else_is(one: Pod) -> None:
+def test_other_reservations_are_not_own(one: Pod) -> None:
     assert find(held_by("u-first"), claiming("first"), one) == []
 
 
-def test_nobody_has_lost_before_it_is_known_whose_it_is() -> None:
+def test_nothing_counts_as_lost_before_its_owner_is_known() -> None:
     assert find(held_by(""), claiming("first"), claiming("second")) == []

@@ -1,4 +1,4 @@
-"""How often waiting pods are told why: at once at first, ever less often after that, and never all at the same time."""
+"""How often waiting pods get their reason: at once at first, then at growing intervals, and never all together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from webhook.pods.stored_pod import Pod
 
 
 class Heard:
-    """Stands for the API server and the recorder: only the pace is looked at here."""
+    """Stands for the API server and the recorder: the tests check only the rate."""
 
     def __init__(self) -> None:
         self.patches: list[str] = []
@@ -41,7 +41,7 @@ class Heard:
 def waiting(number: int, reason: str = "") -> Pod:
     made = builders.pod(f"pod-{number}", request="0.5", **({"reason": reason} if reason else {}))
     made["metadata"]["uid"] = f"u-{number}"
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:
@@ -49,40 +49,40 @@ def made() -> tuple[pending_reasons.PendingReasonReporter, Heard, list[float]]:
     return pending_reasons.PendingReasonReporter(heard, heard, clock=lambda: now[0]), heard, now  # type: ignore[arg-type]
 
 
-async def test_what_the_webhook_wrote_is_not_written_again() -> None:
+async def test_reason_from_admission_is_not_written_again() -> None:
     teller, heard, _ = made()
-    assert await teller.tell([(waiting(0, "full"), "full")]) is None
+    assert await teller.report([(waiting(0, "full"), "full")]) is None
     assert (heard.patches, heard.events) == ([], 1)
-    assert await teller.tell([(waiting(0, "full"), "full")]) is None
+    assert await teller.report([(waiting(0, "full"), "full")]) is None
     assert (heard.patches, heard.events) == ([], 1)
 
 
-async def test_changes_are_told_ever_less_often() -> None:
+async def test_changes_are_written_at_growing_intervals() -> None:
     teller, heard, now = made()
     started, seconds = now[0], []
     for second in range(4000):
         now[0] = started + second
         before = len(heard.patches)
-        await teller.tell([(waiting(0), f"number {second}")])
+        await teller.report([(waiting(0), f"number {second}")])
         seconds += [second] * (len(heard.patches) - before)
     assert seconds == [0, 3, 9, 21, 45, 93, 189, 381, 765, 1533, 2433, 3333]
 
 
-async def test_a_reason_that_stays_is_told_in_the_end() -> None:
+async def test_stable_reason_is_written_eventually() -> None:
     teller, heard, now = made()
-    await teller.tell([(waiting(0), "one")])
+    await teller.report([(waiting(0), "one")])
     now[0] += 1
-    assert await teller.tell([(waiting(0), "two")]) == 2.0
+    assert await teller.report([(waiting(0), "two")]) == 2.0
     now[0] += 14
-    assert await teller.tell([(waiting(0), "two")]) is None
+    assert await teller.report([(waiting(0), "two")]) is None
     assert heard.patches == ["one", "two"]
 
 
-async def test_of_many_only_so_many_are_told_a_second() -> None:
+async def test_reports_per_second_are_limited() -> None:
     teller, heard, now = made()
     started = now[0]
     sentences = [(waiting(number), "full") for number in range(200)]
-    while (again := await teller.tell(sentences)) is not None:
+    while (again := await teller.report(sentences)) is not None:
         now[0] += again
     assert len(heard.patches) == 200
     assert (
@@ -92,40 +92,40 @@ async def test_of_many_only_so_many_are_told_a_second() -> None:
 
 
 @pytest.mark.parametrize("by_webhook", [True, False])
-async def test_an_event_that_the_api_server_did_not_take_is_told_again_ever_later(by_webhook: bool) -> None:
+async def test_rejected_event_is_retried_with_growing_pauses(by_webhook: bool) -> None:
     teller, heard, now = made()
     sentences = [(waiting(0, "full" if by_webhook else ""), "full")]
-    await teller.tell(sentences)
+    await teller.report(sentences)
     for pause in (2.0, 4.0, 8.0):
         before = heard.events
         heard.on_drop[-1]()
-        assert await teller.tell(sentences) == pause
+        assert await teller.report(sentences) == pause
         assert heard.events == before
         now[0] += pause
-        assert await teller.tell(sentences) is None
+        assert await teller.report(sentences) is None
         assert heard.events == before + 1
     assert len(heard.patches) == (0 if by_webhook else 1)
 
 
-async def test_an_event_that_was_dropped_when_there_was_something_else_to_say_is_not_told_again() -> None:
+async def test_outdated_dropped_event_is_not_retried() -> None:
     teller, heard, now = made()
-    await teller.tell([(waiting(0), "one")])
+    await teller.report([(waiting(0), "one")])
     now[0] += 60
-    await teller.tell([(waiting(0), "two")])
+    await teller.report([(waiting(0), "two")])
     heard.on_drop[0]()
     now[0] += 60
-    assert await teller.tell([(waiting(0), "two")]) is None
+    assert await teller.report([(waiting(0), "two")]) is None
     assert heard.events == 2
 
 
-async def test_a_placer_that_takes_over_does_not_tell_of_all_at_once() -> None:
+async def test_new_placer_spreads_its_events() -> None:
     teller, heard, now = made()
     sentences = [(waiting(number, "full"), "full") for number in range(200)]
     again: float | None = 0.0
     while again is not None:
         now[0] += again
         before = heard.events
-        again = await teller.tell(sentences)
+        again = await teller.report(sentences)
         assert heard.events - before <= pending_reasons.MAX_AT_ONCE
     assert (heard.events, heard.patches) == (200, [])
 
@@ -142,15 +142,15 @@ async def tell_until(
     held: str,
 ) -> None:
     while now[0] < until:
-        again = await teller.tell(sentences, {pod.ref.uid: held for pod, _ in sentences})
+        again = await teller.report(sentences, {pod.ref.uid: held for pod, _ in sentences})
         if again is None:
             return
         assert again > 0
         now[0] += again
 
 
-async def test_what_could_not_be_written_is_written_later() -> None:
-    """What a pod holds while it waits to be resized is what is given back to it when the ledger is lost."""
+async def test_failed_write_is_retried() -> None:
+    """If the ledger is lost, a pod that waits to be resized gets the share that its annotation says."""
     teller, heard, now = made()
     heard.trouble[""] = AWAY
     sentences = [(waiting(0), "is not resized yet")]
@@ -162,23 +162,23 @@ async def test_what_could_not_be_written_is_written_later() -> None:
     assert (heard.patches, heard.held, heard.events) == (["is not resized yet"], {"u-0": "40Gi"}, 1)
     tried = len(heard.tried)
     now[0] += 3600
-    assert await teller.tell(sentences, {"u-0": "40Gi"}) is None
+    assert await teller.report(sentences, {"u-0": "40Gi"}) is None
     assert len(heard.tried) == tried
 
 
-async def test_what_may_have_been_written_although_no_answer_came_is_written_over() -> None:
+async def test_unanswered_write_is_repeated() -> None:
     teller, heard, now = made()
-    await teller.tell([(waiting(0), "one")])
+    await teller.report([(waiting(0), "one")])
     heard.trouble[""] = AWAY
     now[0] += 60
-    await teller.tell([(waiting(0), "two")])
+    await teller.report([(waiting(0), "two")])
     heard.trouble.clear()
     await tell_until(teller, now, now[0] + 600, [(waiting(0), "one")], "")
     assert heard.patches[0] == heard.patches[-1] == "one"
     assert len(heard.patches) == 2
 
 
-async def test_an_api_server_that_does_not_answer_is_not_asked_for_each_of_many() -> None:
+async def test_unresponsive_api_server_gets_few_reads() -> None:
     teller, heard, now = made()
     heard.trouble[""] = AWAY
     sentences = [(waiting(number), "full") for number in range(500)]
@@ -189,7 +189,7 @@ async def test_an_api_server_that_does_not_answer_is_not_asked_for_each_of_many(
     assert len(heard.held) == 500
 
 
-async def test_one_that_nobody_lets_us_write_keeps_no_other_waiting() -> None:
+async def test_pod_that_rejects_writes_does_not_delay_others() -> None:
     teller, heard, now = made()
     heard.trouble["pod-0"] = DENIED
     sentences = [(waiting(number), "full") for number in range(3)]
@@ -199,7 +199,7 @@ async def test_one_that_nobody_lets_us_write_keeps_no_other_waiting() -> None:
     assert 5 <= heard.tried.count("pod-0") <= 15
 
 
-async def test_who_has_gone_is_told_nothing_more() -> None:
+async def test_deleted_pod_gets_no_more_reports() -> None:
     teller, heard, now = made()
     heard.trouble["pod-0"] = api_errors.NotFound("there is no such pod", status=404)
     await tell_until(teller, now, now[0] + 3600, [(waiting(0), "full")], "")

@@ -1,4 +1,4 @@
-"""The order of the queue, and which pods are of a kind."""
+"""The order of the queue, and which pods have equal kinds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def waits(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
 
 
 def names(pods: list[Any]) -> list[str]:
-    """Of those that wait, in their order."""
-    waiting = [pod for pod in map(Pod.of, pods) if pod.waits]
+    """Return the names of the waiting pods in their order."""
+    waiting = [pod for pod in map(Pod.from_manifest, pods) if pod.waits]
     return [pod.ref.name for pod in sorted(waiting, key=queue.order)]
 
 
 def kind(pod: dict[str, Any]) -> str:
-    return queue.kind(Pod.of(pod))
+    return queue.kind(Pod.from_manifest(pod))
 
 
 def test_priority_then_age_then_name() -> None:
@@ -45,7 +45,7 @@ def test_only_those_that_wait_for_us() -> None:
     assert names([leaving, ended, others, waits("ours")]) == ["ours"]
 
 
-def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
+def test_pods_with_equal_needs_have_equal_kinds() -> None:
     pod = waits("one")
     same = waits("two", priority=7)
     same["metadata"]["annotations"][contract.REASON] = "full"
@@ -57,7 +57,7 @@ def test_pods_are_of_a_kind_when_they_fit_in_the_same_places() -> None:
         assert kind(pod) != kind(other)
 
 
-def test_the_volume_of_a_token_makes_no_pod_one_of_a_kind_and_that_of_a_claim_does() -> None:
+def test_token_volumes_do_not_distinguish_pods_and_claims_do() -> None:
     def mounts(suffix: str, **source: Any) -> dict[str, Any]:
         made = waits(suffix)
         made["spec"]["volumes"] = [{"name": f"kube-api-access-{suffix}", "projected": {}}, {"name": "data", **source}]

@@ -1,4 +1,4 @@
-"""Which shares are missing in the ledger, and what is written for them."""
+"""Shares that are missing in the ledger, and their restored entries."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def leaving(**status: Any) -> dict[str, Any]:
     return {**made, "status": {"phase": "Pending", **status}}
 
 
-def test_one_that_leaves_and_was_started_still_holds_its_share() -> None:
-    started = Pod.of(leaving(containerStatuses=[{"name": "main"}]))
+def test_terminating_pod_that_started_keeps_its_share() -> None:
+    started = Pod.from_manifest(leaving(containerStatuses=[{"name": "main"}]))
     assert restore.lost([builders.node()], [started]) == {"node-a": [started]}
-    assert restore.orphaned({"another"}, [started, Pod.of(leaving())]) == [started]
+    assert restore.orphaned({"another"}, [started, Pod.from_manifest(leaving())]) == [started]
 
 
 def test_a_node_that_was_never_written_is_closed() -> None:
@@ -64,13 +64,13 @@ def test_a_node_that_was_never_written_is_closed() -> None:
     for document in (bare, {**bare, "spec": {}}, {**bare, "spec": {"cordoned": []}}):
         node = deleted_nodes.as_open(document, codec.read(document))
         assert not any(gpu.takes_shares for gpu in node.gpus)
-        assert node.gpus[0].closed.startswith("its ledger is empty")
+        assert node.gpus[0].closed.startswith("its ledger was recreated")
     document = {**bare, "spec": {"allocations": []}}
     assert deleted_nodes.as_open(document, codec.read(document)) == builders.node()
 
 
-def test_a_living_pod_whose_share_is_missing_is_found() -> None:
-    assert restore.lost([builders.node()], [Pod.of(holder())]) == {"node-a": [Pod.of(holder())]}
+def test_living_pod_without_its_share_is_found() -> None:
+    assert restore.lost([builders.node()], [Pod.from_manifest(holder())]) == {"node-a": [Pod.from_manifest(holder())]}
 
 
 @pytest.mark.parametrize(
@@ -88,31 +88,31 @@ def test_a_living_pod_whose_share_is_missing_is_found() -> None:
         {**holder(), "spec": {**holder()["spec"], "schedulingGates": [{"name": contract.SCHEDULING_GATE}]}},
     ],
 )
-def test_who_is_not_there_has_lost_nothing(one: dict[str, Any]) -> None:
-    assert restore.lost([builders.node()], [Pod.of(one)]) == {}
+def test_pod_that_does_not_exist_has_lost_nothing(one: dict[str, Any]) -> None:
+    assert restore.lost([builders.node()], [Pod.from_manifest(one)]) == {}
 
 
-def test_who_has_a_share_has_lost_nothing() -> None:
+def test_pod_with_a_share_has_lost_nothing() -> None:
     for entry in (builders.allocation("a1"), builders.allocation("a2", uid="u-trainer")):
-        assert restore.lost([ledger.reserve(builders.node(), entry)], [Pod.of(holder())]) == {}
+        assert restore.lost([ledger.reserve(builders.node(), entry)], [Pod.from_manifest(holder())]) == {}
 
 
-def test_what_there_is_no_room_for_is_said() -> None:
+def test_share_without_room_is_reported() -> None:
     pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
-    node, failed = restore.restore(builders.node(), list(map(Pod.of, pods)))
+    node, failed = restore.restore(builders.node(), list(map(Pod.from_manifest, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
     assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
 
 
 def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
-    """The agent knows a share by its place among those of the pod."""
+    """The agent identifies a share by its position within the allocation."""
     keys = {"request.main": "0.2", "request.side": "0.6"}
     asked = builders.pod(containers=("main", "side"), **keys)
     placed = placement.place(builders.views(builders.node()), requests.parse(asked))
     assert isinstance(placed, placement.Placement)
     known = {f"gpu-uuids.{share.containers[0]}": share.gpu_uuids[0] for share in placed.shares}
     stored = builders.pod(containers=("main", "side"), node="node-a", allocation="a1", **keys, **known)
-    assert restore.allocation(Pod.of(stored), builders.node()).shares == placed.shares
+    assert restore.allocation(Pod.from_manifest(stored), builders.node()).shares == placed.shares
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
 )
 def test_annotations_that_make_no_sense_are_said(asked: dict[str, str], said: str) -> None:
     with pytest.raises(errors.GpushareError) as raised:
-        restore.allocation(Pod.of(holder(**asked)), builders.node())
+        restore.allocation(Pod.from_manifest(holder(**asked)), builders.node())
     assert str(raised.value).startswith(said)
 
 
@@ -145,8 +145,8 @@ ASKED = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @given(ASKED)
-async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]) -> None:
-    """Placed, pinned, lost, adopted: the same entry, whatever was asked for, on a node of unequal GPUs."""
+async def test_law_restored_entry_equals_the_lost_one(asked: dict[str, str]) -> None:
+    """An entry is restored as it was, for every request, on a node with different GPUs."""
     node = builders.node()
     node = dataclasses.replace(node, gpus=(*node.gpus, builders.gpu(4, memory_gib=40), builders.gpu(5, memory_gib=24)))
     pod = builders.pod(containers=("a", "b", "c"), **asked)
@@ -159,7 +159,7 @@ async def test_law_what_is_written_again_is_what_was_given(asked: dict[str, str]
     stored = mutation.rewrite(pod, request, outcome)
     (view,) = store.views()
     (given_,) = view.node.allocations
-    restored, failed = restore.restore(node, [Pod.of(stored)])
+    restored, failed = restore.restore(node, [Pod.from_manifest(stored)])
     assert failed == {}
     (again,) = restored.allocations
     order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
@@ -171,26 +171,26 @@ SHARE = builders.allocation(request=20, limit=80, memory_gib=30).shares[0]
 
 
 @pytest.mark.parametrize("asked", [{"request": "0.9"}, {"request": "0.1", "limit": "0.05"}, {"memory": "1Gi"}])
-def test_a_pod_that_waits_to_be_resized_holds_what_it_says_it_holds_and_not_what_it_asks_for(
+def test_resizing_pod_is_restored_with_its_held_amounts(
     asked: dict[str, str],
 ) -> None:
     pod = holder(held=codec.shares_text([SHARE]), affinity="red", **asked)
-    entry = restore.allocation(Pod.of(pod), builders.node())
+    entry = restore.allocation(Pod.from_manifest(pod), builders.node())
     assert entry.shares == (SHARE,)
     assert entry.labels.affinity == "red"
 
 
-def test_a_word_on_what_is_held_that_makes_no_sense_is_said() -> None:
+def test_invalid_held_annotation_is_reported() -> None:
     for nonsense in ("", "{}", "5", "[1]", '[{"containers":[],"gpus":[],"memory":-1}]'):
-        node, failed = restore.restore(builders.node(), [Pod.of(holder(held=nonsense))])
+        node, failed = restore.restore(builders.node(), [Pod.from_manifest(holder(held=nonsense))])
         assert node.allocations == ()
         assert failed["u-trainer"].startswith("gpushare.io/held is invalid: ")
 
 
-def test_what_was_held_before_counts_for_more_than_what_is_asked_since() -> None:
+def test_remembered_entries_take_precedence_over_annotations() -> None:
     before = builders.allocation("a1", request=20, memory_gib=30, uid="u-trainer")
-    node, failed = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [before])
+    node, failed = restore.restore(builders.node(), [Pod.from_manifest(holder(request="0.9", memory="1Gi"))], [before])
     assert (node.allocations, failed) == ((before,), {})
     of_another = dataclasses.replace(before, pod=PodRef("default", "trainer", "u-another"))
-    node, _ = restore.restore(builders.node(), [Pod.of(holder(request="0.9", memory="1Gi"))], [of_another])
+    node, _ = restore.restore(builders.node(), [Pod.from_manifest(holder(request="0.9", memory="1Gi"))], [of_another])
     assert node.allocations[0].shares[0].request_percent == 90

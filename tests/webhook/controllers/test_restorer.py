@@ -1,4 +1,4 @@
-"""Who is told to be the first placer looks whether a placer has been there, before it opens a GPUNode without waiting."""
+"""A placer that the election calls the first checks for open GPUNodes before it opens one without waiting."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIFETIME_SECONDS = 60.0
 
 
 class Api(ScriptedApi):
-    """GPUNodes can be written there; `opened`: names of those that were."""
+    """Stands for an API server with GPUNodes; `opened`: names of the GPUNodes that were opened."""
 
     def __init__(self, *gpunodes: dict[str, Any]) -> None:
         super().__init__(keeps_watches=True)
@@ -47,7 +47,7 @@ def gpunode(name: str, *, is_open: bool) -> dict[str, Any]:
 
 
 async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
-    """The GPUNodes that one who is told to be the first opens at once, and when it looks again, in seconds from then."""
+    """Return the GPUNodes that a first placer opens at once, and in how many seconds it checks again."""
     api = Api(gpunode("new", is_open=False), *others)
     store = ApiStore(api, metrics.Metrics(), clock=lambda: BEGAN)
     running = asyncio.create_task(store.run())
@@ -57,11 +57,11 @@ async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
         store,
         events.Recorder(api, controller="gpushare.io/test", instance="test"),
         metrics.Metrics(),
-        placed_beside=lambda _: (),
+        placed_elsewhere=lambda _: (),
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )
-    look_again = await restorer.restore(TouchedNodes().take([]), now=BEGAN)
+    look_again = await restorer.reconcile(TouchedNodes().collect([]), now=BEGAN)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     return api.opened, None if look_again is None else look_again - BEGAN
@@ -72,5 +72,5 @@ async def test_nothing_is_on_its_way_where_no_gpunode_was_ever_open() -> None:
     assert await opened_now(gpunode("other", is_open=False)) == ({"new", "other"}, None)
 
 
-async def test_an_open_gpunode_shows_that_somebody_placed_before() -> None:
+async def test_open_gpunode_proves_an_earlier_placer() -> None:
     assert await opened_now(gpunode("other", is_open=True)) == (set(), LIFETIME_SECONDS)

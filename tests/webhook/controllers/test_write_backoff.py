@@ -1,4 +1,4 @@
-"""What the API server does not let be written is tried again, ever more slowly; by whoever writes for a pod."""
+"""Every writer retries rejected writes with growing pauses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DENIED = api_errors.Forbidden("the policy of the team denies it", status=403)
 
 
 class Refusing:
-    """Stands for the API server and the recorder: only how often the one is asked is looked at here."""
+    """Stands for the API server and the recorder: the tests check how often the former is asked."""
 
     def __init__(self, said: Exception = DENIED) -> None:
         self.tried = 0
@@ -41,29 +41,29 @@ class Refusing:
 
 
 def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
-    backoff, now, pauses = write_backoff.WriteBackoff(most_seconds=30.0), 0.0, []
+    backoff, now, pauses = write_backoff.WriteBackoff(max_seconds=30.0), 0.0, []
     for _ in range(6):
         pauses.append(backoff.failed("u", now=now))
         assert backoff.wait_seconds("other", now=now) == 0.0
         now += backoff.wait_seconds("u", now=now)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-    backoff.worked("u")
+    backoff.succeeded("u")
     assert backoff.failed("u", now=now) == 2.0
 
 
-def test_who_is_not_tried_any_more_is_forgotten() -> None:
-    backoff = write_backoff.WriteBackoff(most_seconds=30.0)
+def test_pods_without_attempts_are_forgotten() -> None:
+    backoff = write_backoff.WriteBackoff(max_seconds=30.0)
     backoff.failed("gone", now=0.0)
     backoff.failed("u", now=100.0)
     assert "gone" not in backoff
     assert "u" in backoff
 
 
-async def test_an_eviction_that_is_refused_is_not_asked_for_in_each_round() -> None:
+async def test_refused_eviction_is_not_retried_in_each_round() -> None:
     api, now = Refusing(), [0.0]
-    looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
     while now[0] < 660.0:
-        await looks.look([stuck("u")], NOTHING)
+        await evictor.reconcile([stuck("u")], NOTHING)
         now[0] += 0.5
     assert 5 <= api.tried <= 10
 
@@ -74,7 +74,7 @@ def stuck(uid: str) -> Pod:
         uid=uid, ownerReferences=[{"kind": "ReplicaSet", "name": uid, "uid": uid, "controller": True}]
     )
     manifest["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
-    return Pod.of(manifest)
+    return Pod.from_manifest(manifest)
 
 
 @pytest.mark.parametrize(
@@ -88,20 +88,20 @@ def stuck(uid: str) -> Pod:
     ],
     ids=["too late", "no answer", "a webhook is down", "a budget", "a policy"],
 )
-async def test_where_one_eviction_is_not_answered_no_other_is_tried_in_that_round(said: Exception, tried: int) -> None:
-    """Each would take as long, and all who wait for a GPU wait for the end of the round."""
+async def test_unanswered_eviction_ends_the_round(said: Exception, tried: int) -> None:
+    """Each would take as long, and all gated pods wait for the end of the round."""
     api, now = Refusing(said), [0.0]
-    looks: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
+    evictor: Any = Evictor(api, api, metrics.Metrics(), after_seconds=60.0, clock=lambda: now[0])  # type: ignore[arg-type]
     pods = [stuck(f"u{number}") for number in range(5)]
-    await looks.look(pods, NOTHING)
+    await evictor.reconcile(pods, NOTHING)
     now[0] += 61.0
-    again = await looks.look(pods, NOTHING)
+    again = await evictor.reconcile(pods, NOTHING)
     assert api.tried == tried
     assert 0 < again <= 60.0
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> None:
+async def test_failed_removal_of_annotations_is_not_retried_each_round() -> None:
     api, now = Refusing(), [0.0]
     entry = builders.allocation("a1", "GPU-node-a-0", request=50, memory_gib=40, uid="u")
     node = dataclasses.replace(builders.node(), allocations=(entry,))
@@ -109,10 +109,10 @@ async def test_what_cannot_be_taken_off_a_pod_is_not_tried_in_each_round() -> No
     manifest = builders.pod(request="0.5", memory="40Gi", allocation="a1", node="node-a", reason="is not resized yet")
     manifest["metadata"].update(uid="u", resourceVersion="1")
     resizer = Resizer(api, store, api, metrics.Metrics(), clock=lambda: now[0])  # type: ignore[arg-type]
-    pod = Pod.of(manifest)
+    pod = Pod.from_manifest(manifest)
     touched = Touched((node,), (pod,), frozenset({node.name}))
     while now[0] < 600.0:
-        await resizer.resize(touched, {objects.key_of(manifest): pod})
+        await resizer.reconcile(touched, {objects.key_of(manifest): pod})
         touched, now[0] = NOTHING, now[0] + 0.5
     assert contract.REASON in manifest["metadata"]["annotations"]
     assert 5 <= api.tried <= 10

@@ -1,4 +1,4 @@
-"""What can go wrong in a world: messages, watches, replicas, clocks, GPUNodes, pods; and who leads after that."""
+"""Faults of a simulated world: messages, watches, replicas, clocks, GPUNodes, pods, and elections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENT_SECONDS = 75.0  # longer than a reservation lasts
 
 
 class Faults:
-    """`now` are those that could happen next. `forgotten` are the GPUNodes that were deleted at any time."""
+    """Faults of a world: `now` are those that are possible next, `forgotten` the GPUNodes that were ever deleted."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Faults:
             self._replicas[name] = replica.Replica(name, self._network, self._loop)
 
     def _elect(self, process: replica.Replica) -> None:
-        """The one that led goes on believing that it does for a while, whatever it was told."""
+        """Elect another leader, while the former one still believes that it leads."""
         for other in self._replicas.values():
             if other.leads:
                 self._loop.call_later(ELECTION_SECONDS, self._depose, other)
@@ -131,7 +131,7 @@ class Faults:
         self._recreate(name, gone["status"])
 
     def _swap(self, name: str) -> None:
-        """The old ones are gone for good: who was given one of them has to live with that."""
+        """Replace GPUs for good; pods on the old ones keep their useless shares."""
         gone = self._api.delete(GPUNODES, "", name)
         gpus = [{**gpu, "uuid": f"{gpu['uuid']}-{self._api.version}"} for gpu in gone["status"]["gpus"]]
         self._recreate(name, {**gone["status"], "gpus": gpus})
@@ -149,6 +149,6 @@ class Faults:
 
 
 def reporter(network: Network, kind: str, watch: Watch, count: int) -> Option:
-    """That a watch tells of its next changes."""
+    """Return a fault that lets a watch deliver its next changes."""
     label = f"{watch.sender} is told {count} changes of {watch.collection}"
     return Option(kind, label, lambda: network.tell(watch, count))

@@ -15,7 +15,8 @@ from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
 from webhook import admission, metrics, placer, review
 from webhook.controllers.allocations.allocation_controller import AllocationController
-from webhook.controllers.gated_pods.gates import Gates
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.store import contention, reservation
 from webhook.store.api_store import ApiStore
 
@@ -23,7 +24,9 @@ LIFETIME_SECONDS = 60.0
 
 
 class Replica:
-    """`leads` is what it believes of itself, `wall_ahead` how wrong its wall clock is."""
+    """A simulated webhook process. leads: whether it believes that it leads. wall_ahead: error of its wall clock, in
+    seconds.
+    """
 
     def __init__(self, name: str, network: Network, loop: VirtualLoop) -> None:
         self.name = name
@@ -34,9 +37,8 @@ class Replica:
         self._network = network
         self.client = SimulatedClient(network, name)
         self.client.seen_at = network.api.version
-        measures = metrics.Metrics()
-        self.store = ApiStore(self.client, measures, clock=loop.time)
-        self.store.contention = contention.Contention(name.encode())
+        measured = metrics.Metrics()
+        self.store = ApiStore(self.client, measured, contention=contention.Contention(name.encode()), clock=loop.time)
         reserving = reservation.Reservation(
             self.store,
             policy="fragmentation",
@@ -44,21 +46,26 @@ class Replica:
             clock=loop.time,
             wall_clock=self.wall,
         )
-        self.admission = admission.Admission(self.store, reserving, measures, clock=loop.time)
+        self.admission = admission.Admission(self.store, reserving, measured, clock=loop.time)
         recorder = events.Recorder(
             self.client, controller="test", instance=name, clock=loop.time, wall_clock=self.wall
-        )  # which tells nobody, as it is not run
+        )  # never run, so it writes no Events
+        touched_nodes = TouchedNodes()
         self.placer = placer.Placer(
             self.store,
+            touched_nodes,
             AllocationController(
                 self.client,
                 self.store,
+                touched_nodes,
                 recorder,
-                measures,
+                measured,
                 lifetime_seconds=LIFETIME_SECONDS,
                 clock=self.reservations_clock,
             ),
-            Gates(self.client, self.store, reserving, recorder, measures, clock=loop.time, wall_clock=self.wall),
+            GatedPodScheduler(
+                self.client, self.store, reserving, recorder, measured, clock=loop.time, wall_clock=self.wall
+            ),
             leads=lambda: self.leads,
             clock=self.reservations_clock,
         )
@@ -66,18 +73,18 @@ class Replica:
             loop.start(name, daemon)
 
     def wall(self) -> float:
-        """Unix seconds, as this machine believes."""
+        """Return Unix seconds by this machine's clock."""
         return 1_700_000_000.0 + self._loop.time() + self.wall_ahead
 
     def reservations_clock(self) -> float:
-        """By which the placer tells when a reservation ends."""
+        """Return the time by which the placer expires reservations."""
         return self._loop.time()
 
     def ask(self, request: review.AdmissionRequest) -> asyncio.Task[review.ReviewResponse]:
         return self._loop.start(self.name, self.admission.answer(request))
 
     def crash(self) -> None:
-        """It is gone between two instructions; what it has sent is on its way."""
+        """Stop between two instructions; messages that were sent are still in flight."""
         self.alive = self.leads = False
         self.client.dead = True
         self._network.cut_off(self.name)
@@ -86,7 +93,7 @@ class Replica:
 
 @contextlib.contextmanager
 def deterministic(loop: VirtualLoop) -> Iterator[None]:
-    """Ids that count up, and the loop's time, wherever the product asks the machine for them."""
+    """Replace random IDs by a counter, and the machine's time by the loop's."""
     numbers = itertools.count(1)
     random.seed(0)
     clock = mock.Mock()

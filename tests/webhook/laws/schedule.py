@@ -1,4 +1,4 @@
-"""Who is next: by chance from a seed, or by a list of the places where the default order is left."""
+"""Picks the next event: at random from a seed, or by a list of deviations from the default order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """Something that can happen next. `kind` is "go" (what would happen anyway), "time", or the name of a fault."""
+    """A possible next event. `kind` is "go" (the default), "time", or the name of a fault."""
 
     kind: str
     label: str
@@ -18,13 +18,13 @@ class Option:
 
 
 class Schedule(Protocol):
-    """Chooses one of the options, of which there is at least one; the first is what happens when nothing goes wrong."""
+    """Chooses one of at least one options; the first is the default, without a fault."""
 
     def pick(self, options: Sequence[Option]) -> Option: ...
 
 
 class ByChance:
-    """rates: how often each kind is chosen, against 1.0 for what would happen anyway."""
+    """Chooses at random. rates: how often each kind is chosen, relative to 1.0 for the default."""
 
     def __init__(self, seed: int, rates: Mapping[str, float]) -> None:
         self._random = random.Random(seed)
@@ -43,7 +43,10 @@ class ByChance:
 
 
 class Deviating:
-    """The default order, but for some steps: `turns` is step -> which of the options of `kinds`. `widths`: how many there were."""
+    """Follows the default order except at some steps: `turns` maps a step to one of its options of `kinds`.
+
+    widths: how many options each step had.
+    """
 
     def __init__(self, turns: Mapping[int, int], kinds: Container[str]) -> None:
         self._turns = turns

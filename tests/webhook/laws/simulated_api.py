@@ -1,4 +1,4 @@
-"""An API server in memory: objects with resourceVersions, lists that may be old, a log to watch. Every call is atomic."""
+"""An API server in memory: objects with resource versions, stale lists, a log to watch. Every call is atomic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import jsonpatch
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.nodefilters import volumes
-from webhook.store import allowances
+from webhook.store import reservation_limits
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
@@ -23,7 +23,7 @@ _KINDS: Final = {
     GPUNODES: (contract.API_VERSION, contract.GPUNODE_KIND),
     NODES: ("v1", "Node"),
     PODS: ("v1", "Pod"),
-    allowances.QUOTAS_PATH: ("v1", "ResourceQuota"),
+    reservation_limits.QUOTAS_PATH: ("v1", "ResourceQuota"),
     **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in volumes.PATHS.items()},
 }
 
@@ -33,7 +33,7 @@ Key = tuple[str, str, str]  # collection, namespace, name
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Happened:
-    """One entry of the log."""
+    """An entry of the log."""
 
     version: int
     collection: str
@@ -42,7 +42,7 @@ class Happened:
 
 
 class SimulatedApi:
-    """The truth. What is returned is a copy; what is stored is never changed in place."""
+    """The API server's state. It returns copies, and never changes stored objects in place."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
@@ -63,7 +63,7 @@ class SimulatedApi:
     # --- what clients do ---------------------------------------------------------------------------------------------
 
     def call(self, method: str, path: str, query: Mapping[str, Any], body: Any, content_type: str) -> Object:
-        """Carry out a request; raises the client's errors as an API server's answer would."""
+        """Carry out a request. Raises the client's errors, as for an API server's answer."""
         collection, namespace, name, subresource = parse(path)
         if method == "GET" and not name:
             return self._list(collection, namespace, query)
@@ -96,7 +96,7 @@ class SimulatedApi:
         return self._store(key, made, "ADDED")
 
     def update(self, collection: str, namespace: str, name: str, **fields: Any) -> Object:
-        """Somebody else's write of whole fields, which no client of ours makes."""
+        """Replace whole fields, as another client would."""
         key = (collection, namespace, name)
         return self._store(key, {**copy.deepcopy(self.objects[key]), **fields}, "MODIFIED")
 
@@ -109,7 +109,7 @@ class SimulatedApi:
         return last
 
     def snapshot(self, collection: str, version: int) -> list[Object]:
-        """The collection as it was at that version."""
+        """Return the collection as it was at that version."""
         items: dict[tuple[str, str], Object] = {}
         for entry in self.log:
             if entry.version > version:
@@ -168,7 +168,7 @@ class SimulatedApi:
     def _store(self, key: Key, item: Object, kind: str) -> Object:
         before = self.objects.get(key)
         if before is not None and before == item:
-            return copy.deepcopy(before)  # a write that changes nothing has no version of its own
+            return copy.deepcopy(before)  # a write that changes nothing gets no new version
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
         self.objects[key] = item
@@ -177,7 +177,7 @@ class SimulatedApi:
 
 
 def parse(path: str) -> tuple[str, str, str, str]:
-    """`(collection, namespace, name, subresource)` of a path that our daemons use."""
+    """Split a path into collection, namespace, name and subresource."""
     for collection in _KINDS:
         if path == collection or path.startswith(collection + "/"):
             name, _, subresource = path[len(collection) + 1 :].partition("/")

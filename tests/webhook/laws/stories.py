@@ -1,4 +1,4 @@
-"""What users do in a world, and how often what goes wrong: from a seed, so that a story that broke a law can be told again."""
+"""Stories: what users do in a world, and how often faults happen, from a seed, so that a failure can be repeated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ WITHOUT_GPUNODES: Final[Mapping[str, float]] = {
 
 
 def story(seed: int) -> world.World:
-    """Eight pods, some of them of one name, some copied, planned only, or changed by others."""
+    """Return a world with eight pods, of which some share a name, are copied, only planned, or changed by other
+    webhooks.
+    """
     chance = random.Random(seed)
     asks = [_ask(chance) for _ in range(8)]
     if chance.random() < 0.5:
@@ -61,7 +63,7 @@ def story(seed: int) -> world.World:
 
 
 def without_gpunodes(seed: int) -> world.World:
-    """GPUNodes are deleted and recreated while pods that were placed on them are being stored."""
+    """Return a world whose GPUNodes are deleted and recreated while pods that were placed on them are being stored."""
     chance = random.Random(seed)
     asks = [_ask(chance) for _ in range(8)]
     if chance.random() < 0.3:
@@ -73,7 +75,7 @@ def without_gpunodes(seed: int) -> world.World:
 def single_turns(
     asks: list[users.Ask], *, kinds: frozenset[str], most_steps: int, **size: int
 ) -> Iterator[tuple[dict[int, int], world.World]]:
-    """Every world that leaves the default order at exactly one of its first steps, in every way there is."""
+    """Yield every world that deviates from the default order at exactly one of its first steps."""
 
     def made(turns: dict[int, int]) -> tuple[world.World, schedule.Deviating]:
         order = schedule.Deviating(turns, kinds)
@@ -87,7 +89,7 @@ def single_turns(
 
 
 def _gang(chance: random.Random, name: str) -> list[users.Ask]:
-    """Two pods that are placed together or not at all; two such gangs can be in each other's way."""
+    """Return two pods of a gang; two such gangs compete for the same GPUs."""
     request = chance.choice(["0.5", "1"])
     pods = [builders.pod(f"{name}-{number}", request=request, group=name, group_size="2") for number in range(2)]
     return [users.Ask(pod) for pod in pods]

@@ -1,4 +1,4 @@
-"""Random pods that ask for shares: with fields we know nothing of, and with things of ours already in them."""
+"""Random pods with requests, with unknown fields, and with fields of ours in them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def containers(draw: st.DrawFn, name: str) -> dict[str, Any]:
 
 @st.composite
 def pods(draw: st.DrawFn) -> dict[str, Any]:
-    """A pod whose request is valid and which no rule denies."""
+    """Return a pod whose request is valid and which no rule denies."""
     names = draw(st.permutations(_NAMES))
     split = draw(st.integers(1, len(names)))
     spec: dict[str, Any] = {**draw(_UNKNOWN), "containers": [draw(containers(name)) for name in names[:split]]}

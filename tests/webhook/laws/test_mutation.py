@@ -17,6 +17,7 @@ from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.laws import strategies
 from webhook.pods import difference, mutation, validation
+from webhook.pods.pod_spec_view import PodSpecView
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def outcomes(request: requests.Request) -> tuple[mutation.Placed, Refusal]:
 
 
 def read(manifest: dict[str, Any]) -> requests.Request:
-    request = validation.read(manifest)
+    request = validation.read(PodSpecView.read(manifest))
     assert not isinstance(request, validation.Denial), request
     return request
 
@@ -44,7 +45,7 @@ def apply(manifest: dict[str, Any], patch: list[dict[str, Any]]) -> dict[str, An
 
 
 def without_ours(manifest: Any, sharers: set[str]) -> dict[str, Any]:
-    """What is left of a pod without everything that is gpushare's to write; empty is as good as absent."""
+    """Return the pod without gpushare's fields; empty fields count as absent."""
     left: dict[str, Any] = copy.deepcopy(dict(manifest))
     metadata, spec = left["metadata"], left["spec"]
     metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if not requests.is_result_key(k)}
@@ -86,7 +87,7 @@ def test_nothing_but_ours_is_touched(manifest: dict[str, Any]) -> None:
 
 
 @given(strategies.pods())
-def test_every_operation_is_on_a_path_of_ours(manifest: dict[str, Any]) -> None:
+def test_patch_changes_only_paths_of_ours(manifest: dict[str, Any]) -> None:
     request = read(manifest)
     ours = ("/metadata/annotations", "/metadata/labels", "/spec/nodeSelector", "/spec/schedulingGates")
     for outcome in outcomes(request):
@@ -125,7 +126,7 @@ _DEVICES = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 
 
 @given(strategies.pods(), st.booleans())
-def test_a_gate_that_opens_leaves_what_was_placed_at_once(manifest: dict[str, Any], again: bool) -> None:
+def test_ungated_pod_equals_one_that_was_placed_at_once(manifest: dict[str, Any], again: bool) -> None:
     request = read(manifest)
     placed, refusal = outcomes(request)
     gated = mutation.rewrite(manifest, request, refusal)
@@ -142,7 +143,7 @@ def test_a_gate_that_opens_leaves_what_was_placed_at_once(manifest: dict[str, An
 
 
 @given(strategies.pods())
-def test_the_host_that_a_pod_names_itself_is_told_from_ours(manifest: dict[str, Any]) -> None:
+def test_user_chosen_host_is_distinguished_from_ours(manifest: dict[str, Any]) -> None:
     request = read(manifest)
     own = (manifest["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
     if own is not None and contract.ALLOCATION in manifest["metadata"]["annotations"]:

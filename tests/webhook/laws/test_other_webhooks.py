@@ -1,6 +1,6 @@
-"""Law: whatever other webhooks do to a pod, in any order, it is placed where it can run or gated with a reason.
+"""Law: with any other webhooks in any order, a pod is placed where it can run, or gated with a reason.
 
-The truth is judged here by itself, from the nodes and the stored pod, and not by the filters that the webhook uses.
+The expected result is computed here from nodes and stored pod, without the filters that the webhook uses.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tests import builders
 from tests.webhook import admission_chain
 from tests.webhook.admission_chain import Admitted, Chain, Pod, Webhook
 from webhook import admission
-from webhook.pods import mutation
-from webhook.store import reinvocation, reservation
+from webhook.pods import pod_spec_view
+from webhook.store import reservation
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def tolerate(pod: Pod) -> None:
 
 
 def zone(value: str) -> Webhook:
-    """Requires a zone by node affinity, unless one is required."""
+    """Require a zone by node affinity, unless one is required already."""
 
     def require(pod: Pod) -> None:
         term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": [value]}]}
@@ -63,7 +63,7 @@ def variables(pod: Pod) -> None:
 
 
 def once(change: Webhook) -> Webhook:
-    """Changes a pod only when it sees it for the first time."""
+    """Apply a change only to a pod that is new."""
 
     def first(pod: Pod) -> None:
         if pod["metadata"].setdefault("labels", {}).setdefault(change.__name__, "done") == "done":
@@ -120,7 +120,7 @@ OTHERS: dict[str, Webhook] = {
     "memory": admission_chain.annotate(contract.MEMORY, "60Gi"),
     "no gpu": admission_chain.annotate(contract.NOT_UUID, "GPU-node-a-0,GPU-node-a-1"),
 }
-# Two webhooks that each insist on a value of their own never agree, whatever gpushare does.
+# Two webhooks that insist on different values never agree, with or without gpushare.
 OPPOSED = {
     "train": "pool",
     "serve": "pool",
@@ -157,7 +157,7 @@ def asked(pod: Pod, name: str) -> fractions.Fraction:
 
 
 def check(chain: Chain, stored: Admitted, *, sharer: str, host: str | None, before: dict[str, list[Any]]) -> str:
-    """The law; returns what became of the pod."""
+    """Check the law; return the outcome for the pod."""
     held = {
         name: [entry for entry in entries if entry not in before.get(name, ())]
         for name, entries in chain.allocations().items()
@@ -201,12 +201,12 @@ async def nothing(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "instead", "behind"),
     [
-        (reinvocation, "find", nothing, "label"),
-        (admission.Admission, "_holds_still", lambda *_: True, "gate"),
-        (admission.Admission, "_holds_still", lambda *_: True, "nowhere"),
+        (admission, "find_reservation", nothing, "label"),
+        (admission.Admission, "_still_fits", lambda *_: True, "gate"),
+        (admission.Admission, "_still_fits", lambda *_: True, "nowhere"),
         (reservation.Reservation, "release", nothing, "gate"),
         (pod, "default_container", lambda manifest: manifest["spec"]["containers"][0]["name"], "sidecar first"),
-        (mutation, "pinned_host", lambda _: "", "nowhere"),
+        (pod_spec_view.PodSpecView, "pinned_host", "", "nowhere"),
     ],
 )
 def test_a_safeguard_taken_out_breaks_the_law(
@@ -219,7 +219,7 @@ def test_a_safeguard_taken_out_breaks_the_law(
 
 
 def outcome(before: list[str], behind: list[str], request: str, *, full: bool = False) -> str:
-    """What becomes of a pod by the law; `full`: the GPUs of node-a are taken."""
+    """Return the lawful outcome for a pod; `full`: the GPUs of node-a are allocated."""
     chain = Chain(NODES)
     if full:
         for number in range(2):

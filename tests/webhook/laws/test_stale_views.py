@@ -1,4 +1,4 @@
-"""However late, often or out of order news of a GPUNode comes: the newest counts, and what we promised is never hidden."""
+"""With GPUNode updates in any order, number and delay, the newest counts and pending changes stay visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def document(version: int) -> dict[str, Any]:
-    """The version-th state of a node on which one more allocation is made at a time."""
+    """Return a version of a node, where each version has one more allocation."""
     node = builders.node(gpus=1)
     for number in range(version):
         node = ledger.reserve(node, builders.allocation(f"a{number}", request=5, memory_gib=1))
@@ -33,7 +33,7 @@ def taking(node: GpuNode) -> GpuNode:
 
 
 @hypothesis.given(st.lists(st.integers(1, 8), min_size=1, max_size=20))
-async def test_the_newest_state_counts_and_our_own_promise_stays(versions: list[int]) -> None:
+async def test_newest_state_is_used_and_pending_changes_stay(versions: list[int]) -> None:
     made = NodeLedger(document(0))
     made.add(taking)
     newest = 0

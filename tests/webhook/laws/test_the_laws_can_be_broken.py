@@ -1,4 +1,4 @@
-"""Each safeguard taken out by itself: the stories must notice, or they would prove nothing about the others."""
+"""With any single safeguard removed, a story must fail; otherwise the stories would prove nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
 from tests.webhook.laws import replica, stories, world
+from webhook import admission
 from webhook.controllers.allocations import allocation_controller, due_changes
-from webhook.store import api_store, deleted_nodes, node_ledger, reinvocation
+from webhook.store import api_store, deleted_nodes, node_ledger
 from webhook.store.chooser import Chooser
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
-    """What was chosen on an old view is written as it is."""
+    """Write the choice from an old view without a check."""
     chosen: dict[int, tuple[Any, Any]] = {}
     choose, choose_again = Chooser.place, Chooser.place_on
 
@@ -48,7 +49,7 @@ def no_check_at_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_compare_in_the_swap(patch: pytest.MonkeyPatch) -> None:
-    """A GPUNode is written without the version that it was read at."""
+    """Write a GPUNode without the version that was read."""
     draft = node_ledger.NodeLedger.draft
 
     def blind(self: Any, batch: Any) -> Any:
@@ -94,7 +95,7 @@ def the_second_of_two_shares_is_spare_at_once(patch: pytest.MonkeyPatch) -> None
 
 
 def whoever_names_a_reservation_has_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reinvocation, "is_own", lambda *_: True)
+    patch.setattr(admission, "is_own_reservation", lambda *_: True)
 
 
 def a_dry_run_is_taken_at_its_word(patch: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger, "release", lambda node, ids: release(node, list(ids)[1:]))
 
 
-# With the story at which to begin to look: nearly the first that notices, so that not all before it are told every time.
+# With the story to begin at, shortly before the first one that fails, so that the test does not run all of them.
 SAFEGUARDS: Mapping[Break, int] = {
     no_check_at_the_write: 0,
     no_compare_in_the_swap: 0,
@@ -135,7 +136,7 @@ def a_gpunode_is_opened_although_something_may_be_on_its_way(patch: pytest.Monke
 
 
 def a_promise_is_taken_for_a_share(patch: pytest.MonkeyPatch) -> None:
-    """A gate is opened for what this process was about to write, and never did."""
+    """Ungate a pod for a share that this process has not written yet."""
     patch.setattr(api_store.ApiStore, "stored", lambda self: [view.node for view in self.views()])
 
 
@@ -169,7 +170,7 @@ def test_a_safeguard_taken_out_breaks_a_law(take_out: Break, first: int, monkeyp
     WITHOUT_GPUNODES.items(),
     ids=[without_gpunode.__name__ for without_gpunode in WITHOUT_GPUNODES],
 )
-def test_a_safeguard_of_gpunodes_that_go_is_needed(
+def test_safeguards_for_deleted_gpunodes_are_needed(
     take_out: Break, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_out(monkeypatch)

@@ -1,6 +1,6 @@
-"""The daemons' own code, two replicas of it, through whatever order and whatever loss; judged after every single step.
+"""Two replicas of the daemons' own code, through any order of messages and any loss, checked after every step.
 
-A world that breaks a law tells all that happened in it, in order; `story(SEED).run()` tells it again.
+A world that breaks a law prints all that happened in it; `story(SEED).run()` repeats it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ANY_ORDER = frozenset({"go", "time", "lose", "fail", "crash"})
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Of a world in which everything goes wrong only errors are worth a line."""
+    """Log errors only, because everything fails in these worlds."""
     loggers = [logging.getLogger(name) for name in ("webhook", "gpushare")]
     before = [logger.level for logger in loggers]
     for logger in loggers:
@@ -36,17 +36,17 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("chunk", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, CHUNKS))])
-def test_no_law_is_broken_in_any_order_of_what_happens(chunk: int) -> None:
+def test_laws_hold_in_any_order_of_events(chunk: int) -> None:
     for seed in range(chunk, SEEDS, CHUNKS):
         stories.story(seed).run()
 
 
-def test_what_was_on_its_way_is_not_lost_with_its_gpunode() -> None:
+def test_in_flight_share_survives_its_gpunode() -> None:
     for seed in range(SEEDS // 4):
         stories.without_gpunodes(seed).run()
 
 
-def test_one_interruption_at_any_step_breaks_nothing() -> None:
+def test_interruption_at_any_step_breaks_no_law() -> None:
     asks = [users.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
     count = 0
     for turns, changed in stories.single_turns(asks, kinds=ANY_ORDER, most_steps=45, gpus=1):
@@ -58,7 +58,7 @@ def test_one_interruption_at_any_step_breaks_nothing() -> None:
     assert count > 100
 
 
-def test_a_story_is_the_same_when_it_is_told_again() -> None:
+def test_story_is_reproducible() -> None:
     first, second = stories.story(7), stories.story(7)
     first.run()
     second.run()

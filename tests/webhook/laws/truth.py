@@ -1,4 +1,4 @@
-"""The laws of the ledger, judged on what is really stored: sentences about what is broken."""
+"""The laws of the ledger, checked on the stored state; violations are sentences."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def is_placed(manifest: PodJson) -> bool:
 
 
 def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
-    """What must hold after every single step.
+    """Yield violations of laws that hold after every step.
 
-    forgotten: nodes whose GPUNode was deleted under its pods; their shares may be missing there until they are read back.
+    forgotten: nodes whose GPUNode was deleted under its pods; their shares may be missing until they are restored.
     """
     yield from _promised_too_much(api)
     entries: dict[str, list[tuple[GpuNode, Allocation]]] = collections.defaultdict(list)
@@ -57,7 +57,7 @@ def broken_now(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterato
 
 
 def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Iterator[str]:
-    """What must hold as well once nothing has gone wrong for a while: nothing is kept for the dead, nobody waits in vain.
+    """Yield violations of laws that hold once no fault has happened for a while, such as shares of pods that are gone.
 
     forgotten: nodes whose GPUNode was deleted while pods were placed on it.
     """
@@ -69,7 +69,7 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
                 yield f"{entry.id} for {entry.pod} is still unconfirmed"
             elif holder is None:
                 yield f"{entry.id} is kept for {entry.pod}, which is gone"
-            elif entry.is_hold and not is_placed(holder):
+            elif entry.is_backfill_reservation and not is_placed(holder):
                 continue  # room that is kept for it until it fits
             elif not is_placed(holder) or pod.annotations_of(holder).get(contract.ALLOCATION) != entry.id:
                 yield f"{entry.id} is kept for {entry.pod}, which does not use it"
@@ -79,7 +79,7 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
 
 
 def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
-    """Whatever the ledger says: what all living pods together were told that they have."""
+    """Yield GPUs that living pods together were promised too much of, whatever the ledger says."""
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
     total_bytes = {gpu.uuid: gpu.memory_bytes for node in nodes(api) for gpu in node.gpus}
@@ -94,7 +94,7 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
 
 
 def _on_gone(api: SimulatedApi, manifest: PodJson) -> bool:
-    """Whether its GPUs are no longer there."""
+    """Whether its GPUs no longer exist."""
     there = {gpu.uuid for node in nodes(api) for gpu in node.gpus}
     return not there & set(pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","))
 
@@ -118,7 +118,7 @@ def _unlike(manifest: PodJson, who: str, node: GpuNode, entry: Allocation) -> It
 
 
 def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> bool:
-    """Whether there is room for it, and for all that have to be placed with it; for pods that ask for one GPU."""
+    """Whether there is room for the pod and its gang; for pods that request one GPU."""
     (demand,) = requests.parse(manifest).demands
     share = demand.share
     group = pod.annotations_of(manifest).get(contract.GROUP)
@@ -127,7 +127,8 @@ def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> b
         return False
     waiting = sum(1 for other in together if not is_placed(other)) or 1
     room = 0
-    # One that was placed and comes again after its GPUNode has gone keeps the pin: whose it is nobody can say any more.
+    # A placed pod that is reinvoked after its GPUNode was deleted keeps its node selector, because its origin is
+    # unknown.
     pin = (manifest["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL)
     for node in nodes(api):
         if pin in forgotten and pin != node.name:

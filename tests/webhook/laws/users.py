@@ -1,4 +1,4 @@
-"""The API server's side of what users ask for: reviews by some replica, and what can come between them and the store."""
+"""The API server's handling of users' requests: reviews by a replica, and events between them and the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REQUEST_SECONDS = 50.0  # the API server ends what takes longer, 60 s by default
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Point:
-    """Where the API server waits in a user's request until the schedule lets it go on, or lets it fail."""
+    """A point in a user's request where the API server waits until the schedule continues it or makes it fail."""
 
     label: str
     may_fail: bool
@@ -37,9 +37,8 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ask:
-    """A pod that a user creates. `changed`: another webhook changes it after ours, so that ours is asked again.
-
-    copied: with all that we wrote into some pod that is there already.
+    """A pod that a user creates. changed: another webhook changes it after ours, which is then reinvoked. copied: it
+    has the results of an existing pod.
     """
 
     manifest: dict[str, Any]
@@ -49,9 +48,9 @@ class Ask:
 
 
 class Users:
-    """Their requests wait at `points`, each until it is let pass; `planned` are the ids that dry runs were told.
+    """Users whose requests wait at `points` until they may go on; `planned`: IDs that dry runs have returned.
 
-    happened: what has, so far; which replica is asked goes by it.
+    happened: the log so far, which determines the replica that is asked.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Users:
             if ask.dry_run:
                 self.planned.add(pod.annotations_of(manifest).get(contract.ALLOCATION, ""))
                 return
-        # A quota, another webhook, a name that is taken: what comes between the webhook's answer and the store.
+        # A quota, another webhook or a name conflict rejects the pod after the webhook's answer.
         if not await self._point(f"{name} is stored", may_fail=True) or self._loop.now > deadline:
             return
         moment = datetime.datetime.fromtimestamp(self._loop.now, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,6 +1,6 @@
-"""An event loop in which nothing happens by itself: its time is a number, and whenever all its tasks wait, it asks what is next.
+"""An event loop with virtual time: whenever all its tasks wait, it asks what happens next.
 
-So the daemons' own code runs unchanged, while a test decides the order of everything that comes from outside.
+So the daemons' own code runs unchanged, while a test decides the order of all external events.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ OWNER: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="")
 
 
 class _Selector(selectors.BaseSelector):
-    """Waits for nothing: when the loop would sleep, `idle` makes something happen instead."""
+    """A selector that never waits: when the loop would sleep, `idle` makes something happen instead."""
 
     def __init__(self) -> None:
         self.idle: Callable[[float | None], None] | None = None
@@ -40,7 +40,7 @@ class _Selector(selectors.BaseSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`idle` is called with the seconds until the next timer, or None; it must make something ready, or call `advance`."""
+    """An event loop. idle(seconds until the next timer, or None) must make something ready, or call `advance`."""
 
     def __init__(self, idle: Callable[[float | None], None]) -> None:
         self.now = 1000.0
@@ -56,17 +56,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; a little more, so that the timer at its end is due."""
+        """Advance the time, and a little more, so that the timer at its end is due."""
         self.now += seconds + 1e-6
 
     def start(self, owner: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task; it and all that it starts can be ended by `end`."""
+        """Start a task, which `end` can cancel together with all that it starts."""
         context = contextvars.copy_context()
         context.run(OWNER.set, owner)
         return self.create_task(work, context=context)
 
     def end(self, owner: str) -> None:
-        """Cancel all that `owner` has started."""
+        """Cancel all tasks of `owner`."""
         for task in list(self._tasks[owner]):
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""The network between one process and the simulated API server: every message waits until the schedule lets it go on."""
+"""The network between one process and the simulated API server: each message waits until the schedule delivers it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.webhook.laws.simulated_api import Happened, SimulatedApi, parse, sele
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Message:
-    """A request on its way, or, once it was carried out, its answer."""
+    """A request in flight or, once it was carried out, its answer."""
 
     sender: str
     method: str
@@ -44,7 +44,7 @@ class Message:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Watch:
-    """A watch: how far its reader has been told, and until when nothing gets through although it is open."""
+    """A watch: how far its reader is, and until when it delivers nothing although it is open."""
 
     sender: str
     collection: str
@@ -55,7 +55,7 @@ class Watch:
     silent_until: float = 0.0
 
     def translated(self, entry: Happened) -> dict[str, Any] | None:
-        """The event that its reader gets: what its selectors no longer show is gone for him."""
+        """Return the event that the reader gets: an object that its selectors no longer match is deleted for it."""
         metadata = entry.object["metadata"]
         key = metadata.get("namespace", ""), metadata["name"]
         known, shows = key in self.shown, entry.type != "DELETED" and selects(self.query, entry.object)
@@ -67,7 +67,7 @@ class Watch:
 
 
 class Network:
-    """All that is on its way."""
+    """All messages in flight."""
 
     def __init__(self, api: SimulatedApi) -> None:
         self.api = api
@@ -77,7 +77,7 @@ class Network:
     # --- what the schedule does --------------------------------------------------------------------------------------
 
     def forward(self, message: Message) -> None:
-        """Let it take its next step: to the API server, or back."""
+        """Deliver a message one step: to the API server, or back."""
         if message.is_answer:
             self.messages.remove(message)
             _settle(message.waiter, message.outcome)
@@ -90,7 +90,7 @@ class Network:
             message.outcome = error
 
     def lose(self, message: Message) -> None:
-        """A request that never arrives, or an answer that does not: to the client it is the same."""
+        """Drop a request or an answer; the client cannot tell which."""
         self.messages.remove(message)
         _settle(message.waiter, api_errors.Unavailable(f"{message}: connection reset"))
 
@@ -110,14 +110,13 @@ class Network:
         watch.events.put_nowait(error)
 
     def cut_off(self, sender: str) -> None:
-        """The process is gone; what it has sent may still arrive."""
+        """End a process; messages that it has sent may still arrive."""
         self.watches = [watch for watch in self.watches if watch.sender != sender]
 
 
 class SimulatedClient(api_client.ApiClient):
-    """The daemons' own client, with the network in place of HTTP.
-
-    seen_at: how far the API server's cache has come that answers lists from its cache.
+    """The daemons' own client, with the network in place of HTTP. seen_at: version of the API server's cache that
+    serves lists.
     """
 
     def __init__(self, network: Network, sender: str) -> None:

@@ -1,4 +1,4 @@
-"""A cluster of replicas, users and an agent, in which one thing happens at a time, and the laws are judged after each."""
+"""A cluster of replicas, users and an agent, with one event at a time, and the laws checked after each."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MAX_STEPS = 4000
 
 
 class LawBrokenError(AssertionError):
-    """With all that happened before."""
+    """A violated law, with the log of the world."""
 
 
 class World:
-    """`run` plays it to its end; raises LawBrokenError."""
+    """A simulated cluster. `run` runs it to its end; raises LawBrokenError."""
 
     def __init__(
         self, schedule: Schedule, asks: Sequence[Ask], *, gpus: int = 2, nodes: int = 1, faults: int = 6
@@ -84,7 +84,7 @@ class World:
             self._judged = self.api.version
         options = [*self._going_on()]
         if timer_seconds is not None:
-            # While something is on its way only a little: what is longer is a fault of its own.
+            # While messages are in flight, wait only a little: a longer pause is a separate fault.
             seconds = min(timer_seconds, 2.0) if options else timer_seconds
             options.append(Option("time", "time passes", lambda: self._loop.advance(seconds)))
         if not self._asked:
@@ -143,7 +143,7 @@ class World:
         self._jobs = [self._loop.start("users", self._users.create(ask)) for ask in self._asks]
 
     def _calm_down(self) -> None:
-        """No more faults: whoever is down comes back, and in the end one leads."""
+        """Stop all faults: restart what is down, and elect a leader."""
         self._calm_at = self._loop.now
         self.happened.append(f"{self._loop.now:9.2f} from now on nothing goes wrong")
         self._loop.call_later(2 * going_wrong.ELECTION_SECONDS, self._faults.lead_alone)
@@ -165,7 +165,7 @@ class World:
 
 
 class _Complaints(logging.Handler):
-    """An error in the log is an error."""
+    """A log handler that collects errors, which fail the test."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Volumes that would lie over what holds a container to its limits."""
+"""Volumes that would cover the files that enforce a container's limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gpushare import contract
 from tests import builders
-from webhook.pods import covered_mounts, validation
+from webhook.pods import validation
+from webhook.pods.pod_spec_view import PodSpecView
 
 OURS = ("/etc/ld.so.preload", "/etc/ld-nix.so.preload", "/usr/lib/gpushare", "/run/gpushare")
 
@@ -40,15 +41,15 @@ def mounting(path: str, where: str = "containers", listed: str = "volumeMounts",
         ("/", "/run/gpushare"),
     ],
 )
-def test_what_covers_ours_is_denied_by_name(path: str, ours: str) -> None:
-    assert covered_mounts.covered(path) == ours
+def test_mount_over_our_paths_is_denied_by_name(path: str, ours: str) -> None:
+    assert validation.covered_path(path) == ours
     for where in ("containers", "initContainers", "ephemeralContainers"):
-        denial = validation.read(mounting(path, where))
+        denial = validation.read(PodSpecView.read(mounting(path, where)))
         assert isinstance(denial, validation.Denial)
         assert f'container "other" mounts a volume on "{path}", over {ours}' in denial.sentence
         assert denial.code == 403
     device = mounting(path, listed="volumeDevices", key="devicePath")
-    assert isinstance(validation.read(device), validation.Denial)
+    assert isinstance(validation.read(PodSpecView.read(device)), validation.Denial)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,8 @@ def test_what_covers_ours_is_denied_by_name(path: str, ours: str) -> None:
     ],
 )
 def test_everything_else_is_the_users(path: str) -> None:
-    assert covered_mounts.covered(path) is None
-    assert not isinstance(validation.read(mounting(path)), validation.Denial)
+    assert validation.covered_path(path) is None
+    assert not isinstance(validation.read(PodSpecView.read(mounting(path))), validation.Denial)
 
 
 @given(
@@ -80,7 +81,7 @@ def test_everything_else_is_the_users(path: str) -> None:
 def test_law_more_slashes_and_dots_change_nothing(parts: list[str]) -> None:
     plain = "/" + "/".join(part for part in parts if part not in {"", "."})
     assert (
-        covered_mounts.covered("/".join(parts))
-        == covered_mounts.covered("//" + "/./".join(parts) + "//")
-        == covered_mounts.covered(plain)
+        validation.covered_path("/".join(parts))
+        == validation.covered_path("//" + "/./".join(parts) + "//")
+        == validation.covered_path(plain)
     )

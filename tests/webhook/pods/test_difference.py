@@ -1,4 +1,4 @@
-"""A patch makes of the one what the other is, as another implementation of JSON Patch applies it."""
+"""A patch turns one value into the other, as another implementation of JSON Patch applies it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ objects = st.dictionaries(keys, values, max_size=4)
 
 
 @given(before=objects, after=objects)
-def test_applied_to_the_one_it_gives_the_other(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_applied_patch_gives_the_other_value(before: dict[str, Any], after: dict[str, Any]) -> None:
     operations = difference.patch(before, after)
     assert written(jsonpatch.apply_patch(copy.deepcopy(before), operations)) == written(after)
 
@@ -34,14 +34,14 @@ def test_between_equals_there_is_no_difference(value: Any) -> None:
     assert difference.patch(value, copy.deepcopy(value)) == []
 
 
-def test_the_api_server_s_own_kinds_of_equal_are_told_apart() -> None:
+def test_true_and_1_are_distinguished() -> None:
     assert difference.patch({"hostNetwork": True}, {"hostNetwork": 1}) == [
         {"op": "replace", "path": "/hostNetwork", "value": 1}
     ]
 
 
 def written(value: Any) -> str:
-    """In an order, so that True and 1 can be told apart by how they are written."""
+    """Return an order of JSON texts, which distinguishes True from 1."""
     return repr(ordered(value))
 
 

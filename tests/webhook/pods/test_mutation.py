@@ -1,4 +1,4 @@
-"""What a pod gets, by example."""
+"""The rewritten pod, by example."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_half_a_gpu() -> None:
         pytest.param({"memory": "1Gi", "gpus": "4"}, {"idle": "4", "memory": "4Gi"}, id="four-idle-shares"),
     ],
 )
-def test_resources_count_what_is_asked(asked: dict[str, str], wanted: dict[str, str]) -> None:
+def test_resources_match_the_request(asked: dict[str, str], wanted: dict[str, str]) -> None:
     (demand,) = requests.parse(builders.pod(**asked)).demands
     assert share_resources.resources(demand, "main") == {
         f"gpushare.io/gpu-{key}": value for key, value in wanted.items()
@@ -85,7 +85,7 @@ def test_containers_that_share_are_counted_once() -> None:
     assert environment(container(after, 0)) == environment(container(after, 1))
 
 
-def test_containers_that_differ_have_annotations_of_their_own() -> None:
+def test_different_containers_have_separate_annotations() -> None:
     manifest = builders.pod(containers=("main", "side"), request="0.8")
     manifest["metadata"]["annotations"]["gpushare.io/request.side"] = "0.5"
     after = rewritten(manifest)
@@ -96,7 +96,7 @@ def test_containers_that_differ_have_annotations_of_their_own() -> None:
     assert environment(container(after, 1))[contract.ENV_VISIBLE_DEVICES] == "GPU-node-a-1"
 
 
-def test_a_part_of_the_memory_of_unequal_gpus_is_the_least_of_them() -> None:
+def test_memory_fraction_of_different_gpus_uses_the_smallest() -> None:
     manifest = builders.pod(memory="50%", gpus="2")
     node = builders.node(gpus=0)
     gpus = (builders.gpu(0, memory_gib=80), builders.gpu(1, memory_gib=40))
@@ -166,13 +166,13 @@ def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
     assert variables[contract.ENV_MEMORY] == str(builders.GIB)
 
 
-def test_the_memory_of_a_gated_pod_that_asks_for_a_part_is_not_known_yet() -> None:
+def test_gated_pod_with_a_memory_fraction_has_no_memory_variable() -> None:
     manifest = builders.pod(request="0.5")
     after = mutation.rewrite(manifest, requests.parse(manifest), Refusal("no GPU is free"))
     assert contract.ENV_MEMORY not in environment(container(after))
 
 
-def test_every_entry_of_a_variable_that_is_there_twice_is_ours() -> None:
+def test_duplicate_variables_are_all_replaced() -> None:
     manifest = builders.pod(request="0.5")
     twice = [{"name": contract.ENV_VISIBLE_DEVICES, "value": value} for value in ("all", "none")]
     manifest["spec"]["containers"][0]["env"] = [twice[0], {"name": "A", "value": "1"}, twice[1]]
@@ -182,13 +182,13 @@ def test_every_entry_of_a_variable_that_is_there_twice_is_ours() -> None:
     assert [entry["name"] for entry in container(after)["env"]][-3:] == [twice[0]["name"], "A", twice[1]["name"]]
 
 
-def test_gates_of_others_stay_closed() -> None:
+def test_gates_of_other_controllers_are_kept() -> None:
     manifest = builders.pod(request="0.5")
     manifest["spec"]["schedulingGates"] = [{"name": "example.com/quota"}, {"name": contract.SCHEDULING_GATE}]
     assert rewritten(manifest)["spec"]["schedulingGates"] == [{"name": "example.com/quota"}]
 
 
-def test_a_reference_that_the_api_server_has_completed_is_left_alone() -> None:
+def test_reference_completed_by_the_api_server_is_kept() -> None:
     manifest = builders.pod(request="0.5")
     request = requests.parse(manifest)
     gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
@@ -196,7 +196,7 @@ def test_a_reference_that_the_api_server_has_completed_is_left_alone() -> None:
     assert difference.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []
 
 
-def test_what_is_null_is_as_good_as_absent() -> None:
+def test_null_counts_as_absent() -> None:
     manifest = builders.pod(request="0.5")
     manifest["metadata"]["labels"] = None
     manifest["spec"]["schedulingGates"] = None

@@ -1,4 +1,4 @@
-"""Of a pod that asks for a share so much is kept as the placer looks at, whatever else is on it; null is as absent."""
+"""A stored pod keeps what the placer reads, and nothing else; null counts as absent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAPS = {(name,) for name in ("annotations", "labels", "nodeSelector", "limits", 
 
 
 def stored(*, gated: bool = True, **annotations: str) -> dict[str, Any]:
-    """A pod with all that is looked at."""
+    """Return a pod with every field that is read."""
     made = builders.counted(builders.pod(**{"request": "0.5", "group": "ring", "group_size": "2", **annotations}))
     owner = {"kind": "Job", "name": "train", "uid": "j", "controller": True}
     made["metadata"] |= {
@@ -40,7 +40,7 @@ def stored(*, gated: bool = True, **annotations: str) -> dict[str, Any]:
 
 
 def paths(value: Any, before: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Of every field of every object."""
+    """Yield the path of every field of every object."""
     if isinstance(value, list):
         return [path for at, item in enumerate(value) for path in paths(item, (*before, at))]
     if not isinstance(value, dict):
@@ -64,48 +64,50 @@ def test_law_null_is_as_good_as_absent(gated: bool, data: st.DataObject) -> None
                 at[path[-1]] = None
             else:
                 at.pop(path[-1], None)
-    assert Pod.of(null) == Pod.of(absent)
+    assert Pod.from_manifest(null) == Pod.from_manifest(absent)
 
 
-def test_what_is_written_on_a_pod_is_read_once() -> None:
-    read = Pod.of(stored(allocation="a1", node="node-a"))
+def test_annotations_on_a_pod_are_read_once() -> None:
+    read = Pod.from_manifest(stored(allocation="a1", node="node-a"))
     assert (read.allocation_id, read.placed_on, read.group, read.group_size) == ("a1", "node-a", "ring", 2)
     assert (read.foreign_gates, read.priority, read.version) == (("example.com/quota",), 5, "7")
     assert read.controller == pod.Controller("Job", "train", "j")
     assert read.path == "/api/v1/namespaces/default/pods/trainer"
     assert read.request == requests.parse(stored())
-    assert Pod.of(stored(request="a lot")).request == (
+    assert Pod.from_manifest(stored(request="a lot")).request == (
         'gpushare.io/request "a lot" is not a part of a GPU: write it as "0.5", "50%" or "500m"'
     )
 
 
-def test_of_a_gated_pod_annotations_agree_with_its_resources_or_its_request_makes_no_sense() -> None:
-    assert str(Pod.of(stored(request="0.9")).request).startswith("its gpushare.io annotations no longer agree with")
+def test_gated_pod_with_mismatched_resources_has_an_invalid_request() -> None:
+    assert str(Pod.from_manifest(stored(request="0.9")).request).startswith(
+        "its gpushare.io annotations no longer match"
+    )
     asks_for_more = stored(gated=False, request="0.9")
-    assert Pod.of(asks_for_more).request == requests.parse(asks_for_more)
+    assert Pod.from_manifest(asks_for_more).request == requests.parse(asks_for_more)
 
 
 def test_a_pod_that_does_not_wait_is_kept_without_its_manifest() -> None:
-    assert Pod.of(stored(gated=False)).manifest is NO_MANIFEST
+    assert Pod.from_manifest(stored(gated=False)).manifest is NO_MANIFEST
 
 
-def test_of_annotations_of_others_little_is_kept() -> None:
-    """Who has a namespace has a quarter of a megabyte of them on each pod: two thousand that wait filled a replica."""
+def test_foreign_annotations_are_not_kept() -> None:
+    """A user can write 256 KiB of annotations on each pod: two thousand waiting pods once filled a replica's memory."""
     manifest = stored()
     ours = {key: text for key, text in manifest["metadata"]["annotations"].items() if key.startswith(contract.PREFIX)}
     manifest["metadata"]["annotations"] |= {"example.com/notes": MEBIBYTE, contract.MIRROR_ANNOTATION: MEBIBYTE}
     manifest["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = MEBIBYTE
-    read = Pod.of(manifest)
+    read = Pod.from_manifest(manifest)
     assert len(repr(read)) < 3000
     assert read.annotations == ours
     assert read.is_exempt
     manifest["metadata"]["annotations"][pod.DEFAULT_CONTAINER] = "main"
-    assert requests.parse(Pod.of(manifest).manifest) == requests.parse(manifest)
+    assert requests.parse(Pod.from_manifest(manifest).manifest) == requests.parse(manifest)
 
 
 @pytest.mark.slow
-def test_a_pod_that_has_gone_leaves_nothing_large_behind() -> None:
-    """Equal parts of pods are one object, which is kept when the pods have gone: so it was with a megabyte of labels."""
+def test_deleted_pod_leaves_little_memory_in_use() -> None:
+    """Equal parts of pods are shared objects, which once kept a megabyte of labels after the pods were deleted."""
     # The texts themselves are there from the start: Python's table of shared texts grows as it likes.
     texts = [(sys.intern(f"{place}-{'x' * 40}"), sys.intern("y" * 60)) for place in range(10_000)]
 

@@ -1,4 +1,4 @@
-"""Whom the ResourceQuotas of a namespace will not let in gets no share before."""
+"""A pod that the ResourceQuotas of its namespace will reject gets no share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare import request as requests
 from tests import builders
 from tests.builders import GIB
 from tests.scripted_api import ScriptedApi
-from webhook.store import allowances
+from webhook.store import reservation_limits
 
 PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
 
@@ -41,7 +41,7 @@ def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
         ({f"requests.{PERCENT}": "0"}, {}, {MEMORY: 1}, None),
     ],
 )
-def test_what_a_quota_does_not_leave(
+def test_amounts_beyond_the_quota_are_lacking(
     hard: dict[str, str], used: dict[str, str], asked: dict[str, int], said: str | None
 ) -> None:
     sentence = lacks(quota(hard, used), asked)
@@ -83,7 +83,7 @@ def test_memory_by_percent_needs_a_quota_that_counts_it(
         (["cpu"], "warm,main", None),
     ],
 )
-def test_what_containers_have_in_turn_is_counted_beside_the_others(
+def test_steps_of_containers_are_counted_with_other_shares(
     resources: list[str], together: str, said: str | None
 ) -> None:
     allowance = resource_quota.read(quota({f"requests.{name}": "0" for name in resources}))
@@ -99,7 +99,7 @@ def test_what_containers_have_in_turn_is_counted_beside_the_others(
 
 
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {}])
-def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
+def test_scoped_quota_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
     document = quota({f"requests.{PERCENT}": "0"}, scopes=spec.get("scopes"), scopeSelector=spec.get("scopeSelector"))
     document["spec"]["scopeSelector"] = {"matchExpressions": [{}]} if "scopeSelector" in spec else None
     assert (lacks(document, {PERCENT: 1}) is None) == bool(spec)
@@ -107,31 +107,31 @@ def test_one_that_counts_only_some_pods_is_left_to_the_api_server(spec: dict[str
 
 async def test_quotas_come_and_go() -> None:
     api = ScriptedApi()
-    known = allowances.Allowances(api)
-    (quotas,) = known.informers
-    api.tell(allowances.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "0"})})
+    known = reservation_limits.QuotaAllowances(api)
+    quotas = known.informer
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "0"})})
     assert known.lacks("team", {PERCENT: 1}) is None
     await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) == (
         f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are asked"
     )
     assert known.lacks("another", {PERCENT: 1}) is None
-    api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
     await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) is None
 
 
 async def test_the_bound_on_exclusive_gpus_follows_the_quotas() -> None:
     api = ScriptedApi()
-    known = allowances.Allowances(api)
-    (quotas,) = known.informers
+    known = reservation_limits.QuotaAllowances(api)
+    quotas = known.informer
     assert known.bound("team") is None
-    api.tell(allowances.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "250"})})
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "ADDED", "object": quota({f"requests.{PERCENT}": "250"})})
     await quotas.step()
     bound = known.bound("team")
     assert bound is not None
     assert (bound.quota, bound.most_gpus) == ("gpus", 2)
     assert known.bound("another") is None
-    api.tell(allowances.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
+    api.tell(reservation_limits.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})
     await quotas.step()
     assert known.bound("team") is None

@@ -1,4 +1,4 @@
-"""A place that was promised is taken from the moment it is promised, and free again when nothing comes of it."""
+"""Capacity that was promised to a pod is used from that moment, and free again if the pod is not placed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def reserve(on: memory_store.MemoryStore, manifest: dict[str, Any]) -> mut
     return await reserving.reserve(manifest, requests.parse(manifest), PodRef("default", manifest["metadata"]["name"]))
 
 
-async def test_a_place_is_taken_until_its_allocation_is_gone() -> None:
+async def test_assumed_pod_counts_until_its_allocation_is_gone() -> None:
     on = store()
     placed = await reserve(on, asking("first"))
     assert isinstance(placed, mutation.Placed)
@@ -47,42 +47,42 @@ async def test_a_place_is_taken_until_its_allocation_is_gone() -> None:
     assert isinstance(await reserve(on, asking("second")), mutation.Placed)
 
 
-def test_a_pod_is_not_in_its_own_way_and_is_expected_in_one_place_only() -> None:
+def test_assumed_pod_does_not_count_against_itself_or_twice() -> None:
     on = store()
     manifest = asking()
-    on.expect(manifest, "node-a", "one")
-    assert on.chooser.unfit(manifest)("node-a") is None
-    assert on.chooser.unfit(asking("other"))("node-a") is not None
-    on.expect(manifest, "node-b", "two")
-    assert on.chooser.unfit(asking("other"))("node-a") is None
+    on.assume(manifest, requests.parse(manifest), "node-a", "one")
+    assert on.chooser.node_filter(manifest)("node-a") is None
+    assert on.chooser.node_filter(asking("other"))("node-a") is not None
+    on.assume(manifest, requests.parse(manifest), "node-b", "two")
+    assert on.chooser.node_filter(asking("other"))("node-a") is None
 
 
-def test_it_ends_when_told_so_and_only_once() -> None:
+def test_assumption_ends_on_request_and_only_once() -> None:
     on = store()
     manifest = asking()
-    first = on.expect(manifest, "node-a", "one")
-    on.expect(manifest, "node-a", "two")
+    first = on.assume(manifest, requests.parse(manifest), "node-a", "one")
+    on.assume(manifest, requests.parse(manifest), "node-a", "two")
     first()
-    assert on.chooser.unfit(asking("other"))("node-a") is not None
+    assert on.chooser.node_filter(asking("other"))("node-a") is not None
 
 
 def test_pods_in_the_file_take_room() -> None:
     there = {**asking("there"), "spec": {**asking("there")["spec"], "nodeName": "node-a"}}
-    assert store(there).chooser.unfit(asking())("node-a") == "has 0 of 2 CPUs free, 2 are asked for"
-    assert store({**there, "status": {"phase": "Failed"}}).chooser.unfit(asking())("node-a") is None
+    assert store(there).chooser.node_filter(asking())("node-a") == "has 0 of 2 CPUs free, 2 are asked for"
+    assert store({**there, "status": {"phase": "Failed"}}).chooser.node_filter(asking())("node-a") is None
 
 
 def test_our_own_resources_are_counted_before_they_are_in_the_pod() -> None:
-    assert store().chooser.unfit(asking(request="0.5"))("node-a") is None
+    assert store().chooser.node_filter(asking(request="0.5"))("node-a") is None
     sick = {**STATUS, "allocatable": {**STATUS["allocatable"], contract.RESOURCE_PERCENT: "40"}}
     on = memory_store.MemoryStore([codec.to_document(builders.node(gpus=1))], [{**NODE, "status": sick}])
     manifest = asking(request="0.5")
     said = "has 40 of 40 gpushare.io/gpu-percent free, 50 are asked for; its GPUs have more, which its agent has yet to offer"
-    assert on.chooser.unfit(manifest)("node-a") == said
+    assert on.chooser.node_filter(manifest)("node-a") == said
     assert share_resources.equipped(share_resources.equipped(manifest)) == share_resources.equipped(manifest)
 
 
-async def test_of_gpus_that_are_full_the_refusal_is_theirs() -> None:
+async def test_refusal_names_full_gpus() -> None:
     on = store()
     assert isinstance(await reserve(on, asking("first", "0", request="0.8")), mutation.Placed)
     refused = await reserve(on, asking("second", "0", request="0.5"))

@@ -1,4 +1,4 @@
-"""What is kept free for a pod whose containers use a GPU one after the other."""
+"""The capacity reserved for a pod whose containers use a GPU one after the other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.store.backfill_reservation import ReservingPod
 UUID = "GPU-node-a-0"
 
 
-def test_it_grows_to_the_largest_moment_of_the_pod() -> None:
+def test_reservation_grows_to_the_largest_step_of_the_pod() -> None:
     asked = requests.parse(builders.in_turn(warm="0.9", main="0.8"))
     other = builders.allocation("other", request=60, memory_gib=8)
     node = ledger.reserve(builders.node(gpus=1), other)
@@ -27,7 +27,7 @@ def test_it_grows_to_the_largest_moment_of_the_pod() -> None:
     assert not ledger.violations(node)
 
 
-def test_it_is_where_the_larger_of_both_lacks_least() -> None:
+def test_reservation_goes_where_the_largest_step_lacks_least() -> None:
     asked = requests.parse(builders.in_turn(warm="0.9", main="0.8"))
     node = ledger.reserve(builders.node(gpus=2), builders.allocation("a", request=60, memory_gib=8))
     node = ledger.reserve(node, builders.allocation("b", "GPU-node-a-1", request=30, memory_gib=8))

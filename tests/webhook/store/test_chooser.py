@@ -13,7 +13,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.pods import mutation
-from webhook.store import draft
+from webhook.store import derived_store
 from webhook.store.chooser import Chooser
 from webhook.store.ledger_store import LedgerStore
 from webhook.store.memory_store import MemoryStore
@@ -57,11 +57,11 @@ def store_of(*nodes: Json, pods: tuple[Json, ...] = ()) -> MemoryStore:
 
 
 def place(on: LedgerStore, pod: Json) -> Placement | Refusal:
-    return on.chooser.place(pod, request.parse(pod), policy="fragmentation", instead=on.instead)
+    return on.chooser.place(pod, request.parse(pod), policy="fragmentation", overrides=on.overrides)
 
 
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The nodes of which it is asked from now on whether they have room."""
+    """Record the nodes whose room is checked from now on."""
     asked: list[str] = []
     unfit = unschedulable.unfit
 
@@ -74,7 +74,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Shown:
-    """A chooser among these nodes. looked_at: of which it has looked at the GPUs, once for each time."""
+    """A chooser among these nodes. looked_at: nodes whose GPUs it has read, once for each time."""
 
     def __init__(self, *nodes: Json) -> None:
         self.looked_at: list[str] = []
@@ -92,7 +92,7 @@ class Shown:
         return self._views.get(name)
 
 
-def test_nodes_full_of_cpu_are_not_even_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_without_cpu_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"node-{number:02}" for number in range(20)]
     full = tuple(busy(name, "30") for name in names[:18])
     on = store_of(*map(node, names), pods=full)
@@ -111,15 +111,15 @@ def test_a_node_that_takes_no_more_pods_is_not_proposed(monkeypatch: pytest.Monk
     assert (choice.node, asked) == ("node-b", ["node-b"])
 
 
-def test_a_refusal_for_cpu_is_the_sentence_of_fitness() -> None:
+def test_refusal_for_cpu_quotes_the_node_filter() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
     assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are asked for")
 
 
-def test_room_that_comes_free_is_seen() -> None:
+def test_freed_room_is_seen() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
     assert isinstance(place(on, asks()), Refusal)
-    on.leave(("default", "web-node-a"))
+    on.pod_deleted(("default", "web-node-a"))
     assert isinstance(place(on, asks()), Placement)
 
 
@@ -140,14 +140,14 @@ def reserve(rules: Reservation, pod: Json, name: str) -> mutation.Placed | Refus
     return asyncio.run(rules.reserve(pod, request.parse(pod), PodRef("default", name, name)))
 
 
-def test_a_draft_chooses_what_the_ledger_would_and_leaves_it_as_it_was() -> None:
+def test_scratch_store_chooses_like_the_ledger_and_does_not_change_it() -> None:
     on = store_of(node("node-a"), node("node-b"), node("node-c"))
     rules = Reservation(on, policy="fragmentation")
-    tried = draft.Draft(on)
+    tried = derived_store.ScratchStore(on)
     pods = [asks(gpus="2", request="1") for _ in range(6)]
     drafted = [reserve(rules.on(tried), pod, f"p{number}") for number, pod in enumerate(pods)]
     assert isinstance(reserve(rules.on(tried), asks(request="0.5"), "p7"), Refusal)
-    tried.end()
+    tried.close()
     assert all(not view.node.allocations for view in on.views())
     real = [reserve(rules, pod, f"p{number}") for number, pod in enumerate(pods)]
     assert [(outcome.node, outcome.shares) for outcome in drafted if isinstance(outcome, mutation.Placed)] == [
@@ -156,25 +156,25 @@ def test_a_draft_chooses_what_the_ledger_would_and_leaves_it_as_it_was() -> None
     assert len(real) == 6
 
 
-def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
+def test_exclusions_apply_to_one_pod_only() -> None:
     on = store_of(node("node-a"))
     held = builders.allocation("held", *(f"GPU-node-a-{index}" for index in range(4)), request=100, memory_gib=80)
     on.change("node-a", lambda before: ledger.reserve(before, held))
-    without = draft.Without(on, {"node-a": ("held",)})
+    without = derived_store.FilteredStore(on, {"node-a": ("held",)})
     pod = asks()
     for _ in range(2):
         assert isinstance(place(on, pod), Refusal)
         assert isinstance(place(without, pod), Placement)
-        assert isinstance(place(draft.Draft(without), pod), Placement)
+        assert isinstance(place(derived_store.ScratchStore(without), pod), Placement)
     view = without.view("node-a")
     assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)
 
 
-def test_nodes_that_are_shown_in_portions_are_chosen_among_as_if_they_were_shown_at_once() -> None:
+def test_updating_nodes_in_portions_does_not_change_choices() -> None:
     nodes = [node(f"node-{letter}", cpu="8" if letter in "ab" else "32") for letter in "abcdef"]
     at_once, in_portions = Shown(*nodes), Shown(*nodes)
     portions = 1
-    while in_portions.chooser.show_some(2):
+    while in_portions.chooser.update_some(2):
         portions += 1
     assert portions == 3
     assert sorted(in_portions.looked_at) == [item["metadata"]["name"] for item in nodes]

@@ -1,4 +1,4 @@
-"""A GPUNode that was made again has no ledger: nobody opens it but who knows what runs there."""
+"""A recreated GPUNode has no ledger, and only the placer, which knows its pods, opens it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def reserve(node: GpuNode) -> GpuNode:
 
 
 def documents() -> tuple[dict[str, object], dict[str, object]]:
-    """Of an open one, and of the closed one that came in its place."""
+    """Return an open GPUNode, and the closed one that replaces it."""
     opened = codec.to_document(builders.node())
     opened["metadata"].update(uid="first", resourceVersion="1")
     closed = {**opened, "metadata": {**opened["metadata"], "uid": "second", "resourceVersion": "2"}}
@@ -26,7 +26,7 @@ def documents() -> tuple[dict[str, object], dict[str, object]]:
     return opened, closed
 
 
-async def test_nothing_is_written_to_it_whoever_asks() -> None:
+async def test_closed_gpunode_accepts_no_writes() -> None:
     _, closed = documents()
     node = NodeLedger(closed)
     with pytest.raises(errors.LedgerError, match=deleted_nodes.CLOSED):
@@ -36,7 +36,7 @@ async def test_nothing_is_written_to_it_whoever_asks() -> None:
     assert not done.done()
 
 
-async def test_what_was_decided_while_it_was_open_is_refused_once_it_is_not() -> None:
+async def test_change_decided_before_closing_is_refused() -> None:
     opened, closed = documents()
     node = NodeLedger(opened)
     done = node.add(reserve)

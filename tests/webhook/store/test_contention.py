@@ -1,4 +1,4 @@
-"""Replicas keep out of each other's way for as long as they meet."""
+"""Replicas avoid each other's nodes as long as their writes conflict."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ def _replica(*, leads: bool = False, salt: bytes | None = None) -> Contention:
 
 
 def _kept(replica: Contention, *lost: str) -> set[str]:
-    """The nodes that it looks at first after it has lost these."""
+    """Return the nodes that a replica prefers after it has lost these."""
     for name in lost:
         replica.lost(name, now=10.0)
-    is_left = replica.left(now=10.0)
+    is_left = replica.deprioritized(now=10.0)
     return set(NODES) if is_left is None else {name for name in NODES if not is_left(name)}
 
 
-def test_nothing_is_left_to_others_by_who_has_lost_nothing() -> None:
-    assert Contention().left(now=10.0) is None
+def test_no_node_is_deprioritized_without_a_lost_write() -> None:
+    assert Contention().deprioritized(now=10.0) is None
 
 
 def test_a_lost_write_is_felt_for_a_moment() -> None:
     replica = Contention()
     replica.lost("node-1", now=10.0)
-    assert replica.left(now=10.0 + contention.LEFT_SECONDS / 2) is not None
-    assert replica.left(now=10.0 + contention.LEFT_SECONDS) is None
+    assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS / 2) is not None
+    assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS) is None
 
 
-def test_the_node_that_was_fought_for_is_left_whichever_half_it_is_in() -> None:
+def test_contended_node_is_deprioritized_in_either_half() -> None:
     for leads in (False, True):
         assert not _kept(_replica(leads=leads), *NODES)
 
@@ -54,6 +54,6 @@ def test_those_that_do_not_lead_draw_once_they_meet_in_their_half() -> None:
     assert len(kept_nodes & other) < len(kept_nodes)
 
 
-def test_who_leads_keeps_its_half_wherever_it_loses() -> None:
+def test_leader_keeps_its_half_after_any_conflict() -> None:
     both = {name: _kept(_replica(leads=True), name) for name in NODES[:20]}
     assert len(set.union(*both.values())) - min(map(len, both.values())) <= 1

@@ -1,4 +1,4 @@
-"""What was on a GPUNode that went, and whether all of it is known."""
+"""The allocations of a deleted GPUNode, and whether all of them are known."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def closed() -> dict[str, Any]:
     return {**opened(), "spec": {}}
 
 
-def test_what_was_there_when_it_went_is_known_until_the_next_one_is_open() -> None:
+def test_entries_are_kept_until_the_next_gpunode_is_open() -> None:
     followed = Followed()
     followed.see(opened("a", "b"), watching=False)
     followed.see(opened("b", "c"))
@@ -49,14 +49,14 @@ def test_what_was_there_when_it_went_is_known_until_the_next_one_is_open() -> No
     followed.see(closed())
     assert followed.ids == ["b", "c"]
     assert followed.found.unknown_since("node-a") is None
-    followed.see(None)  # and again, before anybody has opened it
+    followed.see(None)  # and again, before it was opened
     followed.see(closed())
     assert followed.ids == ["b", "c"]
     followed.see(opened("b"))
     assert followed.ids == []
 
 
-def test_what_a_list_finds_closed_may_have_had_anything_on_it() -> None:
+def test_gpunode_listed_as_closed_may_have_had_any_shares() -> None:
     followed = Followed()
     followed.see(closed(), watching=False)
     assert followed.found.unknown_since("node-a") == LISTED_AT
@@ -64,7 +64,7 @@ def test_what_a_list_finds_closed_may_have_had_anything_on_it() -> None:
     assert followed.found.unknown_since("node-a") is None
 
 
-def test_one_that_went_between_two_lists_may_have_had_more_on_it() -> None:
+def test_gpunode_deleted_between_two_lists_may_have_had_more_shares() -> None:
     followed = Followed()
     followed.see(opened("a"), watching=False)
     followed.see(None, watching=False, listed_at=200.0)
@@ -73,13 +73,13 @@ def test_one_that_went_between_two_lists_may_have_had_more_on_it() -> None:
     assert followed.found.unknown_since("node-a") == 200.0
 
 
-def test_a_node_never_seen_before_can_have_had_one_only_before_the_list() -> None:
+def test_unseen_gpunode_may_have_had_a_predecessor_before_the_list() -> None:
     followed = Followed()
     followed.see(closed())
     assert followed.found.unknown_since("node-a") == LISTED_AT
 
 
-def test_what_never_comes_back_is_forgotten() -> None:
+def test_gpunode_that_never_returns_is_forgotten() -> None:
     followed = Followed()
     followed.see(opened("a"), watching=False)
     followed.see(None)
@@ -90,7 +90,7 @@ def test_what_never_comes_back_is_forgotten() -> None:
     assert followed.ids == []
 
 
-def test_names_that_went_while_nobody_watched_are_forgotten_as_well() -> None:
+def test_nodes_deleted_without_a_watch_are_forgotten() -> None:
     followed = Followed()
     names = [f"autoscaled-{number}" for number in range(1000)]
     for name in names:
@@ -104,7 +104,7 @@ def test_names_that_went_while_nobody_watched_are_forgotten_as_well() -> None:
     assert [name for name in ("node-a", *names) if followed.found.entries(name)] == ["node-a"]
 
 
-def test_what_may_lack_something_is_known_to_for_as_long_as_it_is_kept() -> None:
+def test_incompleteness_is_remembered_with_the_entries() -> None:
     followed = Followed()
     followed.see(opened("a"), watching=False)
     followed.see(None, watching=False)
@@ -128,20 +128,20 @@ def a_pod(uid: str, *, gated: bool, **annotations: str) -> Pod:
     made = builders.counted(builders.pod(request="0.5", **annotations))
     made["metadata"]["uid"] = uid
     made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
-def test_what_may_be_on_its_way_is_carried_over() -> None:
+def test_in_flight_entries_are_carried_over() -> None:
     unborn, waiting = builders.allocation("unborn"), builders.allocation("waiting", uid="u-1")
     assert carried_over(unborn, waiting, pods=(a_pod("u-1", gated=True),)) == ["unborn", "waiting"]
 
 
-def test_what_is_told_by_the_pods_themselves_is_not() -> None:
+def test_share_named_by_a_pod_is_not_carried_over() -> None:
     runs, gone = builders.allocation("runs", uid="u-1"), builders.allocation("gone", uid="u-2")
     assert carried_over(runs, gone, pods=(a_pod("u-1", gated=False),)) == []
 
 
-def test_a_gpu_that_is_gone_holds_nothing() -> None:
+def test_missing_gpu_has_no_backfill_reservation() -> None:
     assert carried_over(builders.allocation("a", "GPU-node-a-3"), gpus=1) == []
 
 

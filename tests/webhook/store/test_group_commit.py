@@ -1,4 +1,4 @@
-"""In a burst changes of one node share a write; where there is none, nobody waits."""
+"""In a burst, changes of one node share a write; a single change is written without delay."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from gpushare import codec, contract, ledger
 from gpushare.cluster import api_client
 from tests import builders
 from webhook import metrics
-from webhook.store import api_store
+from webhook.store import gpunode_writer
 from webhook.store.api_store import ApiStore
 
 
 class OneNode(api_client.ApiClient):
-    """An API server with one GPUNode, which counts how often that is written.
-
-    asked: set once it was asked to write. goes_on: until this is set no write is answered.
+    """An API server with one GPUNode that counts its writes. asked: set at the first write. goes_on: until it is set,
+    writes are not answered.
     """
 
     def __init__(self) -> None:
@@ -71,18 +70,18 @@ async def reserve(store: ApiStore, number: int) -> None:
     await store.commit("node-a", lambda node: ledger.reserve(node, entry))
 
 
-async def test_who_comes_a_moment_later_shares_the_write() -> None:
+async def test_change_a_moment_later_shares_the_write() -> None:
     api = OneNode()
     async with running(api) as store:
-        first = [asyncio.create_task(reserve(store, number)) for number in range(api_store.SIBLINGS + 1)]
+        first = [asyncio.create_task(reserve(store, number)) for number in range(gpunode_writer.SIBLINGS + 1)]
         await asyncio.sleep(0)  # the write is due
         await asyncio.sleep(0)
         await asyncio.gather(*first, *(reserve(store, 100 + number) for number in range(5)))
     assert api.writes == 1
-    assert len(api.document["spec"]["allocations"]) == api_store.SIBLINGS + 6
+    assert len(api.document["spec"]["allocations"]) == gpunode_writer.SIBLINGS + 6
 
 
-async def test_all_who_come_during_a_write_share_the_next() -> None:
+async def test_changes_during_a_write_share_the_next_one() -> None:
     api = OneNode()
     api.goes_on.clear()
     async with running(api) as store:
@@ -96,9 +95,9 @@ async def test_all_who_come_during_a_write_share_the_next() -> None:
     assert len(api.document["spec"]["allocations"]) == 30
 
 
-async def test_who_is_alone_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_store, "MIN_LINGER_SECONDS", 60.0)
-    monkeypatch.setattr(api_store, "MAX_LINGER_SECONDS", 60.0)
+async def test_single_change_does_not_wait_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpunode_writer, "MIN_LINGER_SECONDS", 60.0)
+    monkeypatch.setattr(gpunode_writer, "MAX_LINGER_SECONDS", 60.0)
     api = OneNode()
     async with running(api) as store:
         await reserve(store, 1)

@@ -1,4 +1,4 @@
-"""The store on the API server learns from the pods that its copy shows."""
+"""The store on the API server learns the mix from its cache of pods."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def placed(number: int) -> dict[str, Any]:
     return made
 
 
-def test_only_of_a_pod_that_was_placed_is_kept_what_it_asks_for() -> None:
-    (asked,) = (occupancy.kept(placed(1)) or {})["seen"].asks
+def test_only_placed_pods_count_in_the_mix() -> None:
+    (asked,) = (occupancy.trim_pod(placed(1)) or {})["seen"].asks
     assert (asked.request_percent, asked.host.cpu_milli) == (50, 2000)
     unplaced = builders.pod(request="0.5")
     unplaced["spec"]["nodeName"] = "node-a"
-    assert (occupancy.kept(unplaced) or {})["seen"].asks == ()
+    assert (occupancy.trim_pod(unplaced) or {})["seen"].asks == ()
 
 
-async def test_once_enough_pods_were_placed_placement_learns_what_they_ask_for() -> None:
+async def test_placement_learns_the_mix_once_enough_pods_are_placed() -> None:
     api = ScriptedApi(keeps_watches=True)
     store = ApiStore(api, metrics.Metrics())
     running = asyncio.create_task(store.run())

@@ -1,4 +1,4 @@
-"""Group commit: what waits for a GPUNode, what is written, and what the next placement sees."""
+"""Group commit: which changes wait, which are written, and what the next placement sees."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ids(node: GpuNode) -> list[str]:
     return [entry.id for entry in node.allocations]
 
 
-async def test_the_view_has_what_waits_and_what_is_being_written() -> None:
+async def test_view_includes_waiting_changes_and_the_current_write() -> None:
     made = NodeLedger(document())
     made.add(taking("a"))
     made.begin()
@@ -45,7 +45,7 @@ async def test_the_view_has_what_waits_and_what_is_being_written() -> None:
     assert ids(made.node) == []
 
 
-async def test_what_others_write_does_not_hide_what_we_have_promised() -> None:
+async def test_foreign_writes_do_not_hide_pending_changes() -> None:
     made = NodeLedger(document())
     made.add(taking("a", 10))
     made.begin()
@@ -54,7 +54,7 @@ async def test_what_others_write_does_not_hide_what_we_have_promised() -> None:
     assert ids(made.view.node) == ["x", "a", "b"]
 
 
-async def test_a_change_that_does_not_fit_beside_what_waits_is_refused_at_once() -> None:
+async def test_change_that_conflicts_with_pending_ones_is_refused_at_once() -> None:
     made = NodeLedger(document())
     made.add(taking("a"))
     made.add(taking("b"))
@@ -63,7 +63,7 @@ async def test_a_change_that_does_not_fit_beside_what_waits_is_refused_at_once()
     assert ids(made.view.node) == ["a", "b"]
 
 
-async def test_one_write_carries_all_that_waits() -> None:
+async def test_one_write_carries_all_pending_changes() -> None:
     made = NodeLedger(document())
     waiting = [made.add(taking("a")), made.add(taking("b"))]
     drafted, carried = made.draft(made.begin())
@@ -74,7 +74,7 @@ async def test_one_write_carries_all_that_waits() -> None:
     assert not made.has_waiting
 
 
-async def test_after_a_conflict_only_what_no_longer_fits_is_refused() -> None:
+async def test_conflict_refuses_only_changes_that_no_longer_fit() -> None:
     made = NodeLedger(document())
     first, second = made.add(taking("a")), made.add(taking("b"))
     batch = made.begin()
@@ -86,7 +86,7 @@ async def test_after_a_conflict_only_what_no_longer_fits_is_refused() -> None:
     assert isinstance(second.exception(), errors.LedgerError)
 
 
-async def test_who_gave_up_waiting_is_not_written() -> None:
+async def test_cancelled_change_is_not_written() -> None:
     made = NodeLedger(document())
     made.add(taking("a")).cancel()
     made.add(taking("b"))
@@ -122,7 +122,7 @@ async def test_the_past_that_is_the_truth_is_taken() -> None:
     assert made.document is known
 
 
-async def test_the_end_of_a_write_clears_the_view_of_what_failed() -> None:
+async def test_end_of_a_write_removes_failed_changes_from_the_view() -> None:
     made = NodeLedger(document())
     done = made.add(taking("a"))
     made.begin()

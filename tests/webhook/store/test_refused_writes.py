@@ -1,4 +1,4 @@
-"""What the API server does not store is not stored; it keeps nobody else from a GPU."""
+"""A share that the API server rejects is not stored, and keeps no other pod from its GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import builders
 from tests.gpushare.cluster import waiting
 from webhook import metrics
 from webhook.pods.mutation import Placed
-from webhook.store import api_store, contention, reservation, unconfirmed
+from webhook.store import api_store, contention, gpunode_writer, reservation, reservation_limits
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -35,7 +35,7 @@ def machine(name: str) -> dict[str, Any]:
 
 
 class Refusing(api_client.ApiClient):
-    """An API server with GPUNodes of two GPUs, which does not store all that it is sent."""
+    """An API server with GPUNodes of two GPUs, which rejects some writes."""
 
     def __init__(self, refuses: Refuses, *names: str) -> None:
         self.refuses = refuses
@@ -86,7 +86,7 @@ class Clock:
 
 
 class Asking:
-    """Reservations on the store, and what it has told of nodes."""
+    """Reservations on the store, and its reports about nodes."""
 
     def __init__(self, api: Refusing, deadline_seconds: float) -> None:
         self.clock = Clock()
@@ -113,7 +113,7 @@ class Asking:
         return await self._rules.reserve(manifest, requests.parse(manifest), holder)
 
     async def together(self, *names: str) -> dict[str, bool]:
-        """Who was placed, of pods that come at once."""
+        """Create pods at the same time; return which were placed."""
         outcomes = await asyncio.gather(*map(self.reserve, names))
         return {name: isinstance(outcome, Placed) for name, outcome in zip(names, outcomes, strict=True)}
 
@@ -144,7 +144,7 @@ def is_node(name: str) -> Refuses:
 
 
 @pytest.mark.parametrize("status", [400, 403, 413, 422])
-async def test_a_pod_whose_share_is_not_stored_takes_nobody_with_it(status: int) -> None:
+async def test_rejected_share_does_not_fail_other_pods(status: int) -> None:
     api = Refusing(holds("odd"), "node-a")
     api.error = api_errors.from_answer(status, SAID, doing="PUT")
     async with asking(api) as pods:
@@ -165,25 +165,25 @@ async def test_a_pod_that_no_node_stores_is_not_tried_everywhere_nor_all_the_tim
         refusal = await pods.reserve("odd")
         assert isinstance(refusal, Refusal)
         assert refusal.cause == Cause.LEDGER
-        assert refusal.reason == f"the API server does not store its share on any node ({SAID})"
+        assert refusal.reason == f"the API server rejects its share on every node ({SAID})"
         assert len(set(api.tried)) == len(api.tried) == reservation.MAX_REFUSED
         assert await pods.reserve("odd") == refusal
         assert len(api.tried) == reservation.MAX_REFUSED
         assert isinstance(await pods.reserve("good"), Placed)
         pods.clock.now += reservation.REFUSED_SECONDS
-        pods.wall_seconds -= 3600.0  # which is nobody's business
+        pods.wall_seconds -= 3600.0  # which affects no other pod
         api.refuses = holds()
         assert isinstance(await pods.reserve("odd"), Placed)
 
 
-async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of() -> None:
+async def test_unwritable_node_is_used_last_and_reported() -> None:
     api = Refusing(is_node("node-a"), "node-a", "node-b")
     async with asking(api) as pods:
         assert await pods.together("one", "two", "three") == {"one": True, "two": True, "three": True}
         assert pods.told
         assert set(pods.told) == {("node-a", SAID)}
         tried = api.tried.count("node-a")
-        assert tried <= 1 + api_store.MAX_REFUSED
+        assert tried <= 1 + gpunode_writer.MAX_REFUSED
         assert isinstance(await pods.reserve("four"), Placed)
         assert api.tried.count("node-a") == tried
         pods.clock.now += contention.REFUSED_SECONDS
@@ -192,7 +192,7 @@ async def test_a_node_that_is_not_stored_is_taken_last_for_a_minute_and_told_of(
 
 
 async def test_a_pod_that_its_three_best_nodes_do_not_store_gets_to_the_fourth() -> None:
-    """It is let be for as long as they are left; the next time they are left for longer."""
+    """The pod pauses as long as those nodes are deprioritized, and the nodes' next pause is longer."""
     bad = {"node-a", "node-b", "node-c"}
     api = Refusing(lambda document: document["metadata"]["name"] in bad, *sorted(bad), "node-d")
     async with asking(api) as pods:
@@ -216,36 +216,36 @@ async def test_where_there_is_no_other_node_the_reason_is_the_api_servers() -> N
         assert isinstance(await pods.reserve("one"), Placed)
 
 
-async def test_of_many_that_wait_for_a_node_that_is_not_stored_only_some_are_tried_alone() -> None:
+async def test_few_of_many_changes_for_an_unwritable_node_are_tried_alone() -> None:
     api = Refusing(is_node("node-a"), "node-a")
     async with asking(api) as pods:
         names = [f"pod-{number}" for number in range(10)]
         assert not any((await pods.together(*names)).values())
-        assert len(api.tried) <= 2 * (1 + api_store.MAX_REFUSED)
+        assert len(api.tried) <= 2 * (1 + gpunode_writer.MAX_REFUSED)
 
 
 @pytest.mark.slow
-async def test_what_is_stored_after_its_pod_was_answered_is_given_back_and_no_pod_is_blamed() -> None:
+async def test_late_write_is_released_without_blame() -> None:
     api = Refusing(holds(), "node-a")
 
     def held() -> list[str]:
         return [entry["pod"]["name"] for entry in api.documents["node-a"]["spec"]["allocations"]]
 
     async with asking(api, deadline_seconds=IMPATIENT_SECONDS) as pods:
-        for number in range(unconfirmed.LAPSES):
+        for number in range(reservation_limits.MAX_EXPIRED):
             api.may_answer.clear()
             refusal = await pods.reserve(f"impatient-{number}", uid="")
             assert isinstance(refusal, Refusal)
             assert refusal.cause == Cause.LEDGER
             api.may_answer.set()
             await waiting.until(lambda: len(api.tried) % 2 == 0 and not held())
-        assert len(api.tried) == 2 * unconfirmed.LAPSES, "written, and given back"
+        assert len(api.tried) == 2 * reservation_limits.MAX_EXPIRED, "written, and given back"
         asked = builders.pod("next", request="0.1")
         assert pods.store.premature("default", asked, requests.parse(asked)) is None
 
 
 @pytest.mark.slow
-async def test_what_is_stored_late_for_a_pod_that_is_there_is_kept_for_it() -> None:
+async def test_late_write_for_a_stored_pod_is_kept() -> None:
     api = Refusing(holds(), "node-a")
     async with asking(api, deadline_seconds=IMPATIENT_SECONDS) as pods:
         api.may_answer.clear()

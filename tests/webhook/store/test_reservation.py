@@ -1,4 +1,4 @@
-"""Reservation, and the pod that comes again, on a store in memory that others write to as well."""
+"""Reservations and reinvoked pods, on a store in memory to which others write too."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOW = 1_000_000.0
 
 
 class Shared(memory_store.MemoryStore):
-    """Somebody else writes just before we do, as often as `others` has changes."""
+    """A store to which other replicas write just before us, as often as `others` has changes."""
 
     def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change] | None = None, **options: Any) -> None:
         super().__init__([codec.to_document(node) for node in nodes], **options)
@@ -66,14 +66,14 @@ async def test_a_reservation_lapses_unless_its_holder_is_known() -> None:
     assert [entry.reserved_until for entry in held(on)] == [NOW + LIFETIME_SECONDS, None]
 
 
-async def test_what_was_taken_meanwhile_is_placed_beside_it() -> None:
+async def test_gpu_that_was_taken_meanwhile_is_replaced() -> None:
     on = Shared(builders.node(gpus=2), others=[taking("other", "GPU-node-a-0")])
     placed = await reserve(on)
     assert isinstance(placed, mutation.Placed)
     assert placed.shares[0].gpu_uuids == ("GPU-node-a-1",)
 
 
-async def test_every_rule_holds_on_the_node_as_it_is_at_the_write() -> None:
+async def test_rules_are_checked_on_the_node_as_stored() -> None:
     class Stale(Shared):
         def views(self) -> Any:
             return builders.views(builders.node(gpus=2))
@@ -87,7 +87,7 @@ async def test_every_rule_holds_on_the_node_as_it_is_at_the_write() -> None:
 
 
 class Counting(Shared):
-    """How often the GPUs of a node were chosen again."""
+    """A store that counts how often the GPUs of a node were chosen again."""
 
     def __init__(self, *nodes: GpuNode, others: list[ledger_store.Change]) -> None:
         super().__init__(*nodes, others=others)
@@ -131,7 +131,7 @@ async def test_gpus_are_chosen_anew_only_if_something_has_changed_on_them(
     assert placed.shares[0].gpu_uuids == ("GPU-node-a-1" if meanwhile is sick else "GPU-node-a-0",)
 
 
-async def test_a_node_that_filled_up_meanwhile_is_left_for_another() -> None:
+async def test_node_that_filled_up_meanwhile_is_replaced() -> None:
     conflicts: list[None] = []
     on = Shared(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1), others=[taking("x", "GPU-node-a-0")])
     manifest = builders.pod(request="0.5")
@@ -143,14 +143,14 @@ async def test_a_node_that_filled_up_meanwhile_is_left_for_another() -> None:
     assert len(conflicts) == 1
 
 
-async def test_what_fits_no_more_is_refused_with_the_reason_of_now() -> None:
+async def test_change_that_no_longer_fits_fails_with_the_current_reason() -> None:
     on = Shared(builders.node(gpus=1), others=[taking("other", "GPU-node-a-0")])
     refused = await reserve(on)
     assert isinstance(refused, Refusal)
     assert "with too little compute free" in refused.reason
 
 
-async def test_a_bound_on_exclusive_gpus_holds_at_the_write() -> None:
+async def test_bound_on_exclusive_gpus_is_checked_at_the_write() -> None:
     bound = exclusive_gpus.ExclusiveBound("default", "gpus", 100)
     entry = dataclasses.replace(builders.allocation("other", "GPU-node-a-0", request=1), labels=Labels(exclusion="red"))
     on = Shared(builders.node(), others=[lambda node: ledger.reserve(node, entry)], bound=lambda _: bound)
@@ -174,12 +174,10 @@ async def test_a_ledger_that_does_not_answer_gates_the_pod_in_time() -> None:
         manifest, requests.parse(manifest), HOLDER
     )
     assert isinstance(refused, Refusal)
-    assert refused.reason == (
-        "the ledger of GPUs could not be written (no answer in 0.05 s): the pod is placed once it can be"
-    )
+    assert refused.reason == ("the ledger of GPUs could not be written (no answer in 0.05 s): the placer retries")
 
 
-async def test_a_write_whose_answer_was_lost_is_found_again() -> None:
+async def test_write_with_a_lost_answer_is_found() -> None:
     class Forgetful(Shared):
         async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
             self.change(name, change)
@@ -190,7 +188,7 @@ async def test_a_write_whose_answer_was_lost_is_found_again() -> None:
     assert len(held(on)) == 1
 
 
-async def test_before_the_ledger_is_known_nobody_is_gated_for_want_of_it() -> None:
+async def test_pods_are_not_gated_before_the_ledger_is_read() -> None:
     class Starting(Shared):
         def missing(self) -> str | None:
             return "the GPUNodes have not been read yet"
@@ -223,7 +221,7 @@ async def admitted(on: ledger_store.LedgerStore, manifest: Any) -> tuple[review.
     return answer, jsonpatch.apply_patch(manifest, patch)
 
 
-async def test_a_pod_that_comes_again_keeps_its_reservation() -> None:
+async def test_reinvoked_pod_keeps_its_reservation() -> None:
     on = Shared(builders.node())
     _, stored = await admitted(on, builders.pod(request="0.5", memory="10%"))
     env = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "void"}]
@@ -237,7 +235,7 @@ async def test_a_pod_that_comes_again_keeps_its_reservation() -> None:
     assert len(held(on)) == 1
 
 
-async def test_what_another_webhook_has_undone_is_done_again() -> None:
+async def test_changes_undone_by_another_webhook_are_repeated() -> None:
     on = Shared(builders.node())
     _, stored = await admitted(on, builders.pod(request="0.5"))
     stored["spec"]["containers"][0]["env"] = []
@@ -275,7 +273,7 @@ async def test_only_the_very_pod_keeps_a_reservation() -> None:
         again, recreated = await admitted(on, stored)
         assert again.outcome == "placed", spoil.__name__
         assert recreated["metadata"]["annotations"][contract.ALLOCATION] != first
-        assert any("gpushare.io/allocation is written by gpushare alone" in warning for warning in again.warnings)
+        assert any("only gpushare writes gpushare.io/allocation" in warning for warning in again.warnings)
         assert len(held(on)) == 2
 
 
@@ -292,7 +290,7 @@ async def test_a_pod_that_another_webhook_has_ask_for_something_else_gets_that_i
         )
 
 
-async def test_an_id_of_another_namespace_is_worth_nothing() -> None:
+async def test_allocation_id_of_another_namespace_is_ignored() -> None:
     on = Shared(builders.node())
     _, stored = await admitted(on, builders.pod(request="0.5"))
     answer = await admission(on).answer(asked(stored, namespace="elsewhere"))

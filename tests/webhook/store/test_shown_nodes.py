@@ -1,4 +1,4 @@
-"""No review waits for the engine to be shown very many nodes: that is done before, a few at a time."""
+"""No review waits until the engine has been updated with many nodes: that happens before, in portions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replica that once knew the cluster and is told nothing more: it is not ready for ever, and answers what it is asked."""
+"""A replica whose watches have stopped becomes unready after a while, but still answers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpushare.nodefilters import volumes
 from tests.gpushare.cluster.waiting import until
 from tests.scripted_api import ScriptedApi
 from webhook import metrics
-from webhook.store import allowances, api_store, occupancy
+from webhook.store import api_store, occupancy, reservation_limits
 
 PATHS = {
     contract.GPUNODE_PATH,
     api_store.NODES_PATH,
     occupancy.PODS_PATH,
-    allowances.QUOTAS_PATH,
+    reservation_limits.QUOTAS_PATH,
     *volumes.PATHS.values(),
 }
 
 
-async def test_who_is_told_nothing_for_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stale_watch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "MAX_PAUSE_SECONDS", 0.01)
     now, api = [100.0], ScriptedApi(keeps_watches=True)
     store = api_store.ApiStore(api, metrics.Metrics(), clock=lambda: now[0])

@@ -1,4 +1,4 @@
-"""What a replica reads of storage: it waits for what it may read, and goes on without the rest."""
+"""A replica waits for the storage objects that it may read, and works without the rest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, SchedulerCache, volumes
 from tests import builders
 from tests.gpushare.cluster.waiting import until
-from webhook.store import storage
+from webhook.store import occupancy
 
 DRIVER = "disk.example.com"
 
 
 class Api(api_client.ApiClient):
-    """Lists, and the refusal to tell some; its watches say nothing."""
+    """Stands for an API server that lists some kinds and refuses others; its watches stay silent."""
 
     def __init__(self, *, forbids: str = "") -> None:
         self.forbids = forbids
@@ -50,13 +50,13 @@ class Api(api_client.ApiClient):
 
 
 @contextlib.asynccontextmanager
-async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]]:
-    """A scheduler cache of one node with one pod, filled with what there is."""
+async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, occupancy.Storage]]:
+    """Yield a scheduler cache with one node and one pod, filled from the API server."""
     api.add(volumes.LIMITS, "node-a", spec={"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]})
     for name in ("one", "two"):
         api.add(volumes.VOLUME, name, spec={"csi": {"driver": DRIVER, "volumeHandle": name}})
         api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
-    kept = storage.Storage(api, lambda *changed: cache.put_storage(*changed))
+    kept = occupancy.Storage(api, lambda *changed: cache.put_storage(*changed))
     cache = SchedulerCache(knows_claims=kept.knows_claims)
     cache.put_machine("node-a", machine())
     cache.put("one", PodInfo.of(mounting("one"), "node-a"))
@@ -89,7 +89,7 @@ def verdict(cache: SchedulerCache, claim: str) -> str | None:
     return cache.judge(PodKey.of(mounting(claim)), PodAffinity.of(mounting(claim)))("node-a")
 
 
-async def test_what_is_read_is_what_is_judged_by() -> None:
+async def test_claims_are_read_as_the_filters_need_them() -> None:
     async with read(Api()) as (cache, _):
         assert verdict(cache, "two") == (
             f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
@@ -99,9 +99,7 @@ async def test_what_is_read_is_what_is_judged_by() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])
-async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unreadable_kinds_are_ignored_and_logged(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     async with read(Api(forbids=volumes.PATHS[kind])) as (cache, _):
         expected = kind not in {volumes.LIMITS, volumes.CLAIM}
@@ -113,8 +111,8 @@ async def test_what_may_not_be_read_is_not_heeded_and_the_log_says_so(
 
 
 @contextlib.asynccontextmanager
-async def reading(api: Api) -> AsyncIterator[tuple[storage.Storage, set[str]]]:
-    """What reads one of each kind, which is called as its kind, and the kinds that it has read."""
+async def reading(api: Api) -> AsyncIterator[tuple[occupancy.Storage, set[str]]]:
+    """Yield a Storage that reads one object of each kind, named like its kind, and the kinds that it has read."""
     specs = {
         volumes.LIMITS: {"drivers": [{"name": DRIVER, "allocatable": {"count": 1}}]},
         volumes.ATTACHMENT: {"attacher": DRIVER, "nodeName": "node-a", "source": {"persistentVolumeName": "x"}},
@@ -122,7 +120,7 @@ async def reading(api: Api) -> AsyncIterator[tuple[storage.Storage, set[str]]]:
     for kind in volumes.KINDS:
         api.add(kind, kind, spec=specs.get(kind, {}))
     read_kinds: set[str] = set()
-    kept = storage.Storage(api, lambda name, _, __: read_kinds.add(name[1]))
+    kept = occupancy.Storage(api, lambda name, _, __: read_kinds.add(name[1]))
     running = asyncio.create_task(kept.run())
     try:
         async with asyncio.timeout(30):
@@ -133,16 +131,16 @@ async def reading(api: Api) -> AsyncIterator[tuple[storage.Storage, set[str]]]:
             await running
 
 
-async def test_without_volumes_nobody_is_judged() -> None:
+async def test_missing_volumes_make_the_replica_unready() -> None:
     async with reading(Api(forbids=volumes.PATHS[volumes.VOLUME])) as (kept, read_kinds):
         await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and bool(kept.volumes.problem))
         assert kept.missing() == "the PersistentVolumes have not been read yet"
 
 
 class Starting(Api):
-    """Has yet to read who may do what: it refuses every kind once, tells the volumes then, and what else there is late.
+    """An API server that is starting: it refuses every kind once, then lists volumes, and the rest late.
 
-    goes_on: until this is set nobody is told of anything but volumes.
+    goes_on: until this is set, only volumes are listed.
     """
 
     def __init__(self) -> None:
@@ -159,7 +157,7 @@ class Starting(Api):
         return await super().list(path, keep=keep)
 
 
-async def test_while_everybody_is_refused_nobody_is_taken_to_have_no_right() -> None:
+async def test_refusals_of_a_starting_api_server_are_retried() -> None:
     api = Starting()
     async with reading(api) as (kept, read_kinds):
         waiting = asyncio.create_task(kept.synced())

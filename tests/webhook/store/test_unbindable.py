@@ -1,4 +1,4 @@
-"""What is recreated goes to another node than the one where the scheduler could not bind it."""
+"""A recreated pod goes to another node than the one where the scheduler could not bind it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpushare.pod import Controller
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.scripted_api import ScriptedApi
-from webhook.controllers import unschedulable_pods
+from webhook.controllers import evictor
 from webhook.pods import mutation
 from webhook.store import occupancy, unbindable
 from webhook.store.memory_store import MemoryStore
@@ -46,7 +46,7 @@ def leaving(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 class Cluster:
-    """Two nodes of one GPU each; the pods of one name, as the webhook's copy shows them."""
+    """Two nodes with one GPU each, and the pods of one name, as the webhook's cache shows them."""
 
     def __init__(self, *nodes: str) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class Cluster:
         self._versions = itertools.count(1)
 
     async def show(self, *versions: dict[str, Any] | None) -> None:
-        """One version of the pod after the other; None: it is gone."""
+        """Show one version of a pod after the other; None deletes it."""
         last: dict[str, Any] | None = None
         for version in versions:
             last, kind = (version, "MODIFIED") if version is not None else (last, "DELETED")
@@ -81,7 +81,7 @@ class Cluster:
     [[None], [leaving], [leaving, None], ["Failed"]],
     ids=["gone", "leaves", "leaves and is gone", "failed"],
 )
-async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]) -> None:
+async def test_recreated_pod_goes_to_another_node(owner: str, end: list[Any]) -> None:
     cluster = Cluster("node-a", "node-b")
     again = made(owner)
     assert cluster.node(again) == "node-a"
@@ -90,10 +90,10 @@ async def test_what_is_made_anew_goes_to_another_node(owner: str, end: list[Any]
     await cluster.show(last, *(ends[step] for step in end))
     assert cluster.node(again) == "node-b"
     assert cluster.node(made("other", name="other")) == "node-a"
-    assert cluster.node(made(owner, namespace="other")) == "node-a"  # whoever writes that uid on a pod
+    assert cluster.node(made(owner, namespace="other")) == "node-a"  # any user can write that UID on a pod
     cluster.now = unbindable.FIRST_SECONDS
     assert cluster.node(again) == "node-b"  # not barred, and the last resort
-    cluster.now += unbindable.LAST_SECONDS
+    cluster.now += unbindable.LAST_RESORT_SECONDS
     assert cluster.node(again) == "node-a"
 
 
@@ -113,7 +113,7 @@ async def test_these_do_not_count(after: list[Any]) -> None:
     assert cluster.node(made("job-1")) == "node-a"
 
 
-async def test_a_node_where_one_could_be_bound_after_all_is_left_out_no_more() -> None:
+async def test_node_where_a_pod_was_bound_is_no_longer_excluded() -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), None)
     assert cluster.node(made("job-1")) == "node-b"
@@ -121,46 +121,46 @@ async def test_a_node_where_one_could_be_bound_after_all_is_left_out_no_more() -
     assert cluster.node(made("job-1")) == "node-a"
 
 
-async def test_where_no_other_node_will_do_the_refusal_says_what_the_scheduler_said() -> None:
+async def test_refusal_quotes_the_scheduler_without_another_node() -> None:
     cluster = Cluster("node-a")
     await cluster.show(unbound("job-1"), None)
     refusal = cluster.place(made("job-1"))
     assert isinstance(refusal, Refusal)
-    said = f"node-a could not take a pod of Job train before, and is left out for a while; the scheduler said: {WORDS}"
+    said = f"node-a could not take a pod of Job train before, and is excluded for a while; the scheduler said: {WORDS}"
     assert said in refusal.reason
     assert refusal.word == "node"
-    unfit = cluster.store.chooser.unfit(made("job-1"))("node-a")
+    unfit = cluster.store.chooser.node_filter(made("job-1"))("node-a")
     assert unfit is not None
     assert unfit in said
     cluster.now = unbindable.FIRST_SECONDS
     assert cluster.node(made("job-1")) == "node-a"
 
 
-def test_a_node_that_fails_again_is_left_out_for_longer_and_one_that_does_not_is_forgotten() -> None:
+def test_failing_node_is_excluded_for_longer_each_time() -> None:
     now = [0.0]
     failures = unbindable.Unbindable(lambda: now[0])
     maker, pauses = ("default", "job-1"), []
     for _ in range(7):
-        failures.left(maker, "node-a", "why")
+        failures.deleted(maker, "node-a", "why")
         began = now[0]
-        while failures.avoided(made("job-1")).barred:
+        while failures.avoided(made("job-1")).blocked:
             now[0] += 60.0
         pauses.append(now[0] - began)
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
     assert (unbindable.FIRST_SECONDS, unbindable.MAX_SECONDS) == (
-        unschedulable_pods.OWNER_PAUSE_SECONDS,
-        unschedulable_pods.MAX_OWNER_PAUSE_SECONDS,
+        evictor.OWNER_PAUSE_SECONDS,
+        evictor.MAX_OWNER_PAUSE_SECONDS,
     )
-    failures.bound(maker, "node-a")
-    assert failures.avoided(made("job-1")) == unbindable.NOTHING
+    failures.was_bound(maker, "node-a")
+    assert failures.avoided(made("job-1")) == unbindable.NO_AVOIDED
 
 
-async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> None:
-    """By the pace of evictions, of which each is later than the last."""
+async def test_repeatedly_evicted_pod_tries_all_nodes() -> None:
+    """At the rate of evictions, whose pauses grow."""
     names = [f"node-{letter}" for letter in "abcde"]
     cluster, pace, owner, tried = (
         Cluster(*names),
-        unschedulable_pods.EvictionRate(),
+        evictor.EvictionRate(),
         Controller("Job", "train", "job-1"),
         [],
     )
@@ -172,12 +172,12 @@ async def test_who_is_evicted_from_one_node_after_the_other_tries_them_all() -> 
     assert sorted(tried) == names
 
 
-def test_of_very_many_makers_the_oldest_are_forgotten() -> None:
+def test_oldest_makers_are_forgotten_beyond_the_limit() -> None:
     failures = unbindable.Unbindable(lambda: 0.0)
     for number in range(unbindable.MAX_MAKERS + 1):
-        failures.left(("default", f"job-{number}"), "node-a", "why")
-    assert failures.avoided(made("job-0")) == unbindable.NOTHING
-    assert failures.avoided(made("job-1")).barred == {"node-a": "why"}
+        failures.deleted(("default", f"job-{number}"), "node-a", "why")
+    assert failures.avoided(made("job-0")) == unbindable.NO_AVOIDED
+    assert failures.avoided(made("job-1")).blocked == {"node-a": "why"}
 
 
 async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:

@@ -1,4 +1,4 @@
-"""What is reserved for pods that have not come, and what follows for their namespace."""
+"""Reservations whose pods were never seen, and the consequences for their namespace."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
 from tests.webhook.leftovers import left_bytes
-from webhook.store import unconfirmed
-from webhook.store.unconfirmed import UnconfirmedReservations
+from webhook.store import reservation_limits
+from webhook.store.reservation_limits import UnconfirmedReservations
 
 LIFETIME_SECONDS = 60.0
 
 
 class Story:
-    """A node of 32 GPUs, of which a namespace may have four reserved at a time, and a clock."""
+    """A node with 32 GPUs, of which a namespace may reserve four at a time, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,15 +25,15 @@ class Story:
             lambda: self.now, self.named.__contains__, lifetime_seconds=LIFETIME_SECONDS
         )
         self.node = builders.node(gpus=32)
-        self.known.look(self.node, self.node)
+        self.known.update(self.node, self.node)
 
     def holds(self, *entries: Allocation, written: bool = True) -> None:
         after = dataclasses.replace(self.node, allocations=entries)
-        self.known.look(after, after if written else self.node)
+        self.known.update(after, after if written else self.node)
         self.node = after if written else self.node
 
     def lapses(self, entry: Allocation) -> None:
-        """Nobody comes for it."""
+        """Let a reservation expire."""
         self.holds(entry)
         self.now += LIFETIME_SECONDS
         self.holds()
@@ -49,7 +49,7 @@ def confirmed(identity: str = "a") -> Allocation:
     return dataclasses.replace(reserved(identity), pod=PodRef("team", "x", "u"), reserved_until=None)
 
 
-def test_a_namespace_may_have_an_eighth_of_all_gpus_reserved_at_a_time() -> None:
+def test_namespace_may_reserve_an_eighth_of_all_gpus() -> None:
     story = Story()
     story.holds(reserved("a", gpus=3))
     assert story.known.why_not("team") is None
@@ -72,13 +72,13 @@ def test_all_namespaces_together_may_have_a_half() -> None:
     assert story.known.why_not("team") is None
 
 
-def test_after_very_many_lapses_of_any_namespaces_nothing_is_reserved_before_it_is_stored() -> None:
+def test_many_expired_reservations_stop_early_reservations_everywhere() -> None:
     story = Story()
-    for number in range(unconfirmed.LAPSES_TOGETHER):
+    for number in range(reservation_limits.MAX_EXPIRED_TOGETHER):
         assert story.known.why_not("team") is None
         story.lapses(reserved(str(number), namespace=f"made-up-{number}"))
     assert "9 pods of several namespaces" in str(story.known.why_not("team"))
-    story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
+    story.now = LIFETIME_SECONDS + reservation_limits.EXPIRED_SECONDS
     assert story.known.why_not("team") is None  # the first was an hour ago
 
 
@@ -88,43 +88,43 @@ def test_memory_counts_where_it_is_the_larger_part() -> None:
     assert story.known.why_not("team") is not None
 
 
-def test_a_small_cluster_lets_two_gpus_be_reserved() -> None:
+def test_small_cluster_allows_two_reserved_gpus() -> None:
     reservations = UnconfirmedReservations(lambda: 0.0)
     node = builders.node(gpus=2)
-    reservations.look(dataclasses.replace(node, allocations=(reserved(),)), node)
+    reservations.update(dataclasses.replace(node, allocations=(reserved(),)), node)
     assert reservations.why_not("team") is None
-    reservations.look(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
+    reservations.update(dataclasses.replace(node, allocations=(reserved(gpus=2),)), node)
     assert reservations.why_not("team") is None  # the same reservation is weighed once
-    reservations.look(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
+    reservations.update(dataclasses.replace(node, allocations=(reserved(), reserved("b"))), node)
     assert reservations.why_not("team") is not None
 
 
 def test_while_a_pod_is_overdue_no_more_is_reserved() -> None:
     story = Story()
     story.holds(reserved())
-    story.now = unconfirmed.OVERDUE_SECONDS + 0.1
+    story.now = reservation_limits.OVERDUE_SECONDS + 0.1
     assert "does not exist yet" in str(story.known.why_not("team"))
     story.holds(confirmed())
     assert story.known.why_not("team") is None
 
 
-def test_a_namespace_whose_pods_do_not_come_gets_none_before_they_are_stored_for_an_hour() -> None:
+def test_namespace_with_expired_reservations_gets_none_for_an_hour() -> None:
     story = Story()
-    for number in range(unconfirmed.LAPSES):
+    for number in range(reservation_limits.MAX_EXPIRED):
         assert story.known.why_not("team") is None
         story.lapses(reserved(str(number)))
     assert "3 pods of this namespace were rejected after placement in the last hour" in str(story.known.why_not("team"))
     assert story.known.why_not("others") is None
-    story.now = LIFETIME_SECONDS + unconfirmed.LAPSES_SECONDS
+    story.now = LIFETIME_SECONDS + reservation_limits.EXPIRED_SECONDS
     assert story.known.why_not("team") is None
 
 
 @pytest.mark.parametrize(
     "how", ["confirmed", "seen", "seen before", "not written", "node gone", "came and went", "given back"]
 )
-def test_what_is_no_lapse(how: str) -> None:
+def test_early_end_is_no_expiry(how: str) -> None:
     story = Story()
-    for number in range(unconfirmed.LAPSES):
+    for number in range(reservation_limits.MAX_EXPIRED):
         identity = str(number)
         if how == "seen before":
             story.named.add(identity)
@@ -143,7 +143,7 @@ def test_what_is_no_lapse(how: str) -> None:
     assert story.known.why_not("team") is None
 
 
-def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
+def test_backfill_and_confirmed_entries_are_not_unconfirmed() -> None:
     story = Story()
     hold = dataclasses.replace(reserved("hold-1", gpus=30), pod=PodRef("team", "x", "u"))
     story.holds(hold, confirmed())
@@ -151,7 +151,7 @@ def test_what_is_held_free_and_what_is_confirmed_is_no_reservation() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_kept_of_what_is_over() -> None:
+def test_deleted_pods_leave_no_objects_in_memory() -> None:
     story = Story()
 
     def come_and_go() -> None:

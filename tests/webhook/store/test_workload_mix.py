@@ -13,25 +13,27 @@ HALF = RequestClass(1, 50, Memory(percent=50), Host(4000, 2**30))
 
 
 def asks(**annotations: str) -> workload_mix.Asks:
-    return workload_mix.asks_of(Pod.of(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30)))
+    return workload_mix.asks_of(
+        Pod.from_manifest(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30))
+    )
 
 
-def test_a_pod_asks_for_what_its_annotations_and_its_containers_say() -> None:
+def test_request_combines_annotations_and_containers() -> None:
     assert asks(request="0.5") == (HALF,)
     (named,) = asks(gpus="2", model="*H100*")
     assert (named.gpus, named.constraints.models) == (2, ("*H100*",))
 
 
-def test_what_gpushare_wrote_makes_no_difference() -> None:
+def test_results_of_gpushare_do_not_change_the_kind() -> None:
     assert asks(request="0.5", allocation="a1", node="node-a", gpu_uuids="GPU-1") == (HALF,)
 
 
-def test_a_pod_without_a_share_and_one_that_asks_for_nonsense_ask_for_nothing() -> None:
+def test_pods_without_a_valid_request_have_no_classes() -> None:
     nonsense: dict[str, Any] = {"request": 5}
     assert asks() == asks(request="a lot") == asks(**nonsense) == ()
 
 
-def test_the_mix_is_of_those_who_are_there() -> None:
+def test_mix_counts_existing_pods() -> None:
     counted = WorkloadMix()
     quarter = asks(request="0.25")
     for _ in range(60):
@@ -39,14 +41,14 @@ def test_the_mix_is_of_those_who_are_there() -> None:
         counted.change((), quarter)
     for _ in range(20):
         counted.change((HALF,), ())
-    mix = counted.take()
+    mix = counted.snapshot()
     assert mix.classes == {HALF: 40.0, quarter[0]: 60.0}
     assert mix.pods == 100
 
 
-def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
+def test_lesson_is_due_once_a_third_of_the_pods_has_changed() -> None:
     due: list[int] = []
-    counted = WorkloadMix(lambda: due.append(counted.take().pods))
+    counted = WorkloadMix(lambda: due.append(counted.snapshot().pods))
     tenth = asks(request="0.1")
     for _ in range(240):
         counted.change((), tenth)
@@ -55,9 +57,9 @@ def test_a_lesson_is_due_once_a_third_has_come_and_gone() -> None:
     assert len(due) == 4
 
 
-def test_a_lesson_is_due_once_others_ask_for_a_third_of_the_compute() -> None:
+def test_lesson_is_due_once_a_third_of_the_compute_has_changed() -> None:
     due: list[int] = []
-    counted = WorkloadMix(lambda: due.append(counted.take().pods))
+    counted = WorkloadMix(lambda: due.append(counted.snapshot().pods))
     for _ in range(90):
         counted.change((), asks(request="0.1"))
     for _ in range(4):
@@ -68,4 +70,4 @@ def test_a_lesson_is_due_once_others_ask_for_a_third_of_the_compute() -> None:
 def test_few_pods_teach_nothing() -> None:
     counted = WorkloadMix()
     counted.change((), (HALF,))
-    assert HALF not in counted.take().classes
+    assert HALF not in counted.snapshot().classes

@@ -1,4 +1,4 @@
-"""The allocation controller: confirms and releases allocations as pods come and go, with one write a node."""
+"""The allocation controller: confirms and releases allocations as pods come and go, with one write per node."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook import event_loop
 from webhook.controllers.allocations import due_changes
-from webhook.controllers.allocations.confirm_batcher import ConfirmBatcher
-from webhook.controllers.allocations.due_changes import FirstSeen
-from webhook.controllers.inspection import Inspection
+from webhook.controllers.allocations.due_changes import ConfirmBatcher, DueChangesByNode, FirstSeen
 from webhook.controllers.restore import PODS_SELECTOR, Restorer
 from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.metrics import Metrics
@@ -30,27 +28,30 @@ from webhook.store.reservation import LIFETIME_SECONDS
 
 logger = logging.getLogger(__name__)
 
-QUESTIONS_AT_ONCE: Final = 16
-ASK_AGAIN_SECONDS: Final = 30.0  # about a pod that lives although our copy does not have it
-UNANSWERED_SECONDS: Final = 2.0  # before the API server is asked again that had no answer, or too much to do
+MAX_CONCURRENT_READS: Final = 16
+INSPECTED_AT_ONCE: Final = 100  # GPUNodes; takes some milliseconds
+RECHECK_SECONDS: Final = 30.0  # for a pod that exists although our cache lacks it
+UNANSWERED_SECONDS: Final = 2.0  # before the next read, after one that the API server did not answer
 
 Pods = Mapping[cluster_store.Key, Pod]
-# Of a node, with our copy of the pods: who waits there for a larger share, by id of the allocation, in their order.
+# A node and our cache of pods → requests of the pods that wait there for a larger share, by allocation ID, in order.
 Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
 
 class AllocationController:
-    """Confirms, releases, lets lapse.
+    """Confirms, releases and expires allocations.
 
-    is_first: whether nobody has ever placed anything before this process.
+    is_first: whether no placer has ever placed anything before this process. resizes: pods that wait for a larger
+    share.
     """
 
     def __init__(
         self,
         api: api_client.ApiClient,
-        ledger_now: ApiStore,
+        store: ApiStore,
+        touched_nodes: TouchedNodes,
         recorder: events.Recorder,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         lifetime_seconds: float = LIFETIME_SECONDS,
         is_first: Callable[[], bool] = lambda: False,
@@ -58,56 +59,46 @@ class AllocationController:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
-        self._store = ledger_now
-        self._pods = ledger_now.pods
+        self._store = store
+        self._pods = store.pods
         self._recorder = recorder
-        self._metrics = measures
+        self._metrics = metrics
         self._resizes = resizes
         self._clock = clock
         self._first_seen = FirstSeen(lifetime_seconds)
         self._batcher = ConfirmBatcher()
-        self._questions = asyncio.Semaphore(QUESTIONS_AT_ONCE)
-        self._alive: dict[str, float] = {}  # allocation id -> when its pod was last seen alive
-        self._unanswered = False  # of a pod nobody said in this round whether it is there
-        self._changes = TouchedNodes()
-        self._known = due_changes.DueChangesByNode()
-        self._pods.subscribe(self._changes.pod)
-        self._restoring = Restorer(
+        self._reads = asyncio.Semaphore(MAX_CONCURRENT_READS)
+        self._alive: dict[str, float] = {}  # allocation ID -> when its pod was last seen alive
+        self._unanswered = False  # whether a read of this round was not answered
+        self._due = DueChangesByNode()
+        self._restorer = Restorer(
             api,
-            ledger_now,
+            store,
             recorder,
-            measures,
-            placed_beside=self._changes.placed_beside,
+            metrics,
+            placed_elsewhere=touched_nodes.placed_elsewhere,
             lifetime_seconds=lifetime_seconds,
             is_first=is_first,
         )
-        self._inspection = Inspection(ledger_now, recorder, measures)
-
-    def look(self) -> Touched:
-        """What has to be looked at in this round."""
-        return self._changes.take(self._store.stored(), also=self._known.unconfirmed)
+        self._inspector = LedgerInspector(store, recorder, metrics)
 
     @property
-    def has_more(self) -> bool:
-        """Whether the next round is due at once: one does not look at all of a large cluster."""
-        return self._changes.has_more
+    def unconfirmed(self) -> frozenset[str]:
+        """Nodes with unconfirmed allocations, which every round has to check, because reservations expire there."""
+        return self._due.unconfirmed
 
-    def look_again(self) -> None:
-        """Something has failed in this round: the same has to be looked at in the next."""
-        self._changes.repeat()
-
-    async def keep(self, touched: Touched) -> float | None:
-        """Do what is due; return when there will be more, by our clock."""
+    async def reconcile(self, touched: Touched) -> float | None:
+        """Write the changes that are due; return when the next are due, by our clock."""
         await event_loop.let_others_run()
         now = self._clock()
         nodes = self._first_seen.timed(touched.nodes, now=now)
-        judged = due_changes.judge(nodes, touched.pods, now=now, departed=touched.departed)
-        due = self._known.renew(nodes, touched.names, judged)
+        found = due_changes.find(nodes, touched.pods, now=now, departed=touched.departed)
+        due = self._due.renew(nodes, touched.names, found)
         await event_loop.let_others_run()
-        look_again = await self._restoring.restore(touched, now=now)
+        next_restore = await self._restorer.reconcile(touched, now=now)
         await event_loop.let_others_run()
-        await self._inspection.look()
-        ripe, next_ripe = self._batcher.ripe(due.confirm, now=now)
+        await self._inspector.inspect()
+        ripe, next_confirm = self._batcher.due(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
         lapsed = []
         for entry, claimant in await self.claimants(due.lapsed):
@@ -115,12 +106,14 @@ class AllocationController:
                 lapsed.append(entry)
             else:
                 confirm.setdefault(entry.node, {})[entry.allocation.id] = claimant.ref
-        self._alive = {identity: at for identity, at in self._alive.items() if now - at < ASK_AGAIN_SECONDS}
+        self._alive = {identity: at for identity, at in self._alive.items() if now - at < RECHECK_SECONDS}
         suspects = [entry for entry in due.gone if entry.allocation.id not in self._alive]
         self._unanswered = False
         await self._write(confirm, due.release, lapsed, suspects)
-        ask_again = self._clock() + UNANSWERED_SECONDS if self._unanswered else None
-        return min((at for at in (due.next_expiry, next_ripe, look_again, ask_again) if at is not None), default=None)
+        next_retry = self._clock() + UNANSWERED_SECONDS if self._unanswered else None
+        return min(
+            (at for at in (due.next_expiry, next_confirm, next_restore, next_retry) if at is not None), default=None
+        )
 
     async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
         answers = await asyncio.gather(*map(self.is_gone, suspects.values()))
@@ -129,20 +122,22 @@ class AllocationController:
         return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
     async def is_gone(self, allocation: Allocation) -> bool | None:
-        """Whether the API server says that the holder is no more; None where it says nothing: it may be there.
+        """Whether the holder no longer exists; None if the API server does not answer.
 
-        Where it did not answer one question it is asked no other in that round: it may have too much to do already.
+        After one unanswered read, the round makes no more: the API server may be overloaded.
         """
         holder = allocation.pod
-        async with self._questions:
+        async with self._reads:
             if self._unanswered:
                 return None
             try:
-                pod = Pod.of(await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}"))
+                pod = Pod.from_manifest(
+                    await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
+                )
             except api_errors.NotFound:
                 return True
             except api_errors.ClusterError as error:
-                logger.warning("Could not ask about a pod", extra={"pod": str(holder), "err": str(error)})
+                logger.warning("Could not read a pod", extra={"pod": str(holder), "err": str(error)})
                 if not isinstance(error, api_errors.Unavailable):
                     return False
                 self._unanswered = True
@@ -150,7 +145,7 @@ class AllocationController:
         return not due_changes.still_holds(pod, holder)
 
     async def claimants(self, lapsed: Iterable[NodeAllocation]) -> list[tuple[NodeAllocation, Pod | None]]:
-        """Who came after all for those that nobody came for, by a read that lags behind nothing."""
+        """Return late claimants of expired reservations, by a consistent read."""
         by_namespace: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
         for entry in lapsed:
             by_namespace[entry.allocation.pod.namespace].append(entry)
@@ -158,7 +153,7 @@ class AllocationController:
         for namespace, entries in by_namespace.items():
             try:
                 path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
-                listing = await self._api.list(path, query, keep=Pod.of)
+                listing = await self._api.list(path, query, keep=Pod.from_manifest)
             except api_errors.ClusterError as error:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue
@@ -173,9 +168,9 @@ class AllocationController:
         lapsed: Iterable[NodeAllocation],
         suspects: Iterable[NodeAllocation],
     ) -> None:
-        """Write each node once, as soon as the API server has said which of its suspects are gone.
+        """Write each node once, as soon as the API server has confirmed which of its suspects are gone.
 
-        Where thousands end at once, that takes long to ask, and what the first of them had is free meanwhile.
+        If thousands of pods end at once, confirming all takes long; meanwhile the first nodes are already released.
         """
         ended, unclaimed, asked = _by_node(release), _by_node(lapsed), _by_node(suspects)
         await asyncio.gather(
@@ -200,14 +195,14 @@ class AllocationController:
 
         def change(node: GpuNode) -> GpuNode:
             uids = {entry.id: entry.pod.uid for entry in node.allocations}
-            # Meanwhile somebody else may have come for what nobody had come for, or for what was to be somebody's.
+            # A pod may have claimed an expired reservation meanwhile, or one of a pod that is gone.
             free = {identity for identity in unclaimed if not uids.get(identity)}
             free |= {identity for identity in gone if uids.get(identity) in {"", suspects[identity].pod.uid}}
             after = ledger.release(ledger.confirm(node, confirm), ended | free)
-            # In the same write: nobody can come between what is released and whom it is held for.
-            # First a pod that was passed over for too long, then those that hold a share and ask for more.
-            held_for = backfill_reservation.asked_for([node], self._pods.objects)
-            after = resizing.step_all(backfill_reservation.grown(after, held_for), grow)
+            # In the same write, so that no other pod gets what is released. Backfill reservations come first, then pods
+            # that wait for a larger share.
+            requests = backfill_reservation.waiting_requests([node], self._pods.objects)
+            after = resizing.step_all(backfill_reservation.grown(after, requests), grow)
             return node if after.allocations == node.allocations else after
 
         try:
@@ -226,12 +221,49 @@ class AllocationController:
         for identity in changed["expired"]:
             allocation = unclaimed[identity]
             if regarding is not None:
-                note = f"the reservation {allocation.id} for {allocation.pod} ended: its pod never appeared"
+                note = f"the reservation {allocation.id} for {allocation.pod} expired: its pod never appeared"
                 self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")
 
 
+class LedgerInspector:
+    """Reports invalid ledger entries and violated rules of the ledger, which only a manual edit can cause.
+
+    GPUs with invalid entries (see `gpushare.codec`), and overcommitted ones, take no new pods.
+    """
+
+    def __init__(self, store: ApiStore, recorder: events.Recorder, metrics: Metrics) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._metrics = metrics
+        self._seen: dict[str, tuple[GpuNode, tuple[str, ...]]] = {}
+
+    async def inspect(self) -> None:
+        """Inspect the GPUNodes that have changed; report new problems and count all."""
+        before, self._seen = self._seen, {}
+        inspected = 0
+        for node in self._store.stored():
+            known, sentences = before.get(node.name, (None, ()))
+            if known is not node:
+                inspected += 1
+                if inspected % INSPECTED_AT_ONCE == 0:
+                    await event_loop.let_others_run()
+                problems = (*node.problems, *ledger.violations(node))
+                for sentence in problems:
+                    if sentence not in sentences:
+                        self._report(node.name, sentence)
+                sentences = problems
+            self._seen[node.name] = node, sentences
+        self._metrics.ledger_problems(sum(len(sentences) for _, sentences in self._seen.values()))
+
+    def _report(self, name: str, sentence: str) -> None:
+        logger.error("The ledger has an invalid entry", extra={"node": name, "err": sentence})
+        regarding = self._store.document(name)
+        if regarding is not None:
+            self._recorder.record(regarding, contract.EVENT_LEDGER, sentence, type="Warning", action="Inspect")
+
+
 def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:
-    """Allocations by id, by node."""
+    """Group allocations by node, then by ID."""
     by_node: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
     for entry in entries:
         by_node[entry.node][entry.allocation.id] = entry.allocation

@@ -1,13 +1,11 @@
-"""Due changes: the pods and the allocations → what to confirm, what to release, and what to ask about. Pure.
+"""Due changes: which allocations to confirm, to release, or to check with the API server. Pure.
 
-A share is kept while its pod lives, and no longer; a pod that cannot have been given one (`Pod.may_hold`) is
-as good as none.
-That a pod is not in our copy of the pods is not proof that it is gone: only suspicion, which the placer takes to the
-API server.
+A share is kept exactly as long as its pod lives. Pods that cannot have been given a share (`Pod.may_hold`) do not
+count. A pod that is missing from our cache is only suspected to be gone; the placer checks with the API server.
 
-The time in a reservation was written by the wall clock of the replica that made it; that of the placer may differ, and
-either may jump. So, as with a Lease, two clocks are never compared: a reservation lapses once the placer has watched it
-for a whole lifetime (`FirstSeen`).
+The expiry time in a reservation comes from the wall clock of the replica that made it. The placer's clock may differ,
+and both may jump. So, as with Leases, times of two clocks are never compared: a reservation expires once the placer has
+observed it for a whole lifetime (`FirstSeen`).
 """
 
 from __future__ import annotations
@@ -22,16 +20,20 @@ from gpushare.allocation import Allocation, NodeAllocation, PodRef
 from gpushare.gpunode import GpuNode
 from webhook.pods.stored_pod import Pod
 
-NOBODY: Final[Mapping[str, Pod]] = types.MappingProxyType({})
+NO_PODS: Final[Mapping[str, Pod]] = types.MappingProxyType({})
+QUIET_SECONDS: Final = 1.0  # without another confirmation for the node, before confirmations are written
+MAX_DELAY_SECONDS: Final = 5.0  # since the first
+
+Confirmations = Mapping[str, Mapping[str, PodRef]]  # node -> allocation ID -> pod
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DueChanges:
-    """What is to be done; each entry is in at most one list.
+    """Changes that are due; each entry is in at most one list.
 
-    confirm: node → id → the pod that holds it. release: the pod has ended, or holds another. gone: our copy lacks its
-    pod, the one it is confirmed for or one that came and went before that. lapsed: nobody has come for it in time.
-    next_expiry: when the next one lapses.
+    confirm: the pod that holds each allocation. release: allocations whose pod has ended, or uses another one. gone:
+    allocations whose pod is missing from our cache, or came and went before it was confirmed. lapsed: reservations that
+    no pod has claimed in time. next_expiry: when the next reservation expires.
     """
 
     confirm: Mapping[str, Mapping[str, PodRef]]
@@ -41,12 +43,12 @@ class DueChanges:
     next_expiry: float | None
 
 
-def judge(
-    nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NOBODY
+def find(
+    nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NO_PODS
 ) -> DueChanges:
-    """What is due now; `now` is of the clock that the ends of reservations are told by.
+    """Find the changes due at `now`, by the clock that the expiry times of these nodes use.
 
-    departed: deleted pods, by the id of the allocation that they named.
+    departed: deleted pods, by the ID of the allocation that they named.
     """
     by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
     claims = claims_of(by_uid.values())
@@ -75,18 +77,18 @@ def judge(
 
 
 class DueChangesByNode:
-    """What is due on every node, of which only some are judged again."""
+    """The due changes of all nodes, of which each round finds only some again."""
 
     def __init__(self) -> None:
         self._release: dict[str, list[NodeAllocation]] = {}
         self._gone: dict[str, list[NodeAllocation]] = {}
         self._lapsed: dict[str, list[NodeAllocation]] = {}
-        self.unconfirmed: frozenset[str] = frozenset()  # nodes where time alone may change something
+        self.unconfirmed: frozenset[str] = frozenset()  # nodes where reservations may expire
 
     def renew(self, nodes: Iterable[GpuNode], names: Collection[str], due: DueChanges) -> DueChanges:
-        """What is due on all nodes; `due` is of these nodes, which have the names that are there still.
+        """Replace the due changes of these nodes; return those of all nodes.
 
-        Nodes that are `unconfirmed` have to be among them each time.
+        names: names of the nodes, including nodes that are gone. Nodes in `unconfirmed` must always be included.
         """
         for known, entries in ((self._release, due.release), (self._gone, due.gone), (self._lapsed, due.lapsed)):
             for name in known.keys() & names:
@@ -104,7 +106,7 @@ def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocatio
 
 
 def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
-    """Pods by the id of the allocation that they say is theirs, the oldest first."""
+    """Return pods by the ID of the allocation that they name, the oldest first."""
     claims: dict[str, list[Pod]] = collections.defaultdict(list)
     for pod in sorted(pods, key=lambda pod: pod.created):
         if pod.allocation_id and pod.may_hold:
@@ -113,10 +115,10 @@ def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
 
 
 def claimant(allocation: Allocation, claims: Mapping[str, list[Pod]]) -> Pod | None:
-    """The pod that an unconfirmed allocation was made for, if it is there.
+    """Return the pod that an unconfirmed allocation was made for, or None.
 
-    The annotation is written by us, but by a user who found a way as well: so namespace and, where it was known when
-    the allocation was made, name must agree; and of several pods the first counts.
+    The annotation may be forged. So the namespace must match, and the name too if it was known when the allocation was
+    made. Of several pods the first counts.
     """
     return next((pod for pod in claims.get(allocation.id, ()) if _is_for(allocation, pod)), None)
 
@@ -126,21 +128,23 @@ def _is_for(allocation: Allocation, pod: Pod) -> bool:
 
 
 def still_holds(pod: Pod, holder: PodRef) -> bool:
-    """Whether this pod, which has the holder's name, is the holder itself and keeps what it has."""
+    """Whether this pod, which has the holder's name, is the holder itself and keeps its share."""
     return pod.ref.uid == holder.uid and not pod.has_ended and pod.may_hold
 
 
 def spare_ids(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> frozenset[str]:
-    """Ids of allocations that a pod holds beside the one it uses, left by a placer that ended between its two writes.
+    """Return IDs of allocations that a pod has besides the one it uses, left by a placer that ended between two writes.
 
-    Which one it uses is all that a pod is believed. Until it says so in our copy, none is spare: another placer may
-    have let it say so already, and that news be on its way.
+    The pod is trusted only about which one it uses. Until our cache shows that, none is spare: another placer may have
+    ungated the pod already.
     """
     shares: dict[str, list[str]] = collections.defaultdict(list)
     held: dict[str, list[str]] = collections.defaultdict(list)
     for entry in entries:
         if entry.allocation.pod.uid in by_uid:
-            (held if entry.allocation.is_hold else shares)[entry.allocation.pod.uid].append(entry.allocation.id)
+            (held if entry.allocation.is_backfill_reservation else shares)[entry.allocation.pod.uid].append(
+                entry.allocation.id
+            )
     spare: set[str] = set()
     for uid, ids in shares.items():
         named = by_uid[uid].allocation_id
@@ -148,19 +152,22 @@ def spare_ids(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> f
             spare.update(identity for identity in ids if identity != named)
     for uid, ids in held.items():
         if uid in shares or not by_uid[uid].is_gated:
-            spare.update(ids)  # it has what it waited for
+            spare.update(ids)  # it has the share that it waited for
     return frozenset(spare)
 
 
 class FirstSeen:
-    """lifetime_seconds: how long a share waits for its pod; no less than the API server takes to store one."""
+    """When this placer first saw each unconfirmed allocation.
+
+    lifetime_seconds: how long a share waits for its pod; at least as long as the API server takes to store a pod.
+    """
 
     def __init__(self, lifetime_seconds: float) -> None:
         self._lifetime_seconds = lifetime_seconds
-        self._since: dict[str, float] = {}  # id of an unconfirmed allocation -> when we first saw it
+        self._since: dict[str, float] = {}  # ID of an unconfirmed allocation -> when we first saw it
 
     def timed(self, nodes: Iterable[GpuNode], *, now: float) -> list[GpuNode]:
-        """The same nodes, with the end of each reservation told by the clock that `now` is of, in seconds."""
+        """Return the nodes with the expiry times of reservations by our clock; `now` in seconds."""
         nodes = list(nodes)
         unconfirmed = [entry.id for node in nodes for entry in node.allocations if not entry.pod.uid]
         self._since = {identity: self._since.get(identity, now) for identity in unconfirmed}
@@ -175,3 +182,46 @@ class FirstSeen:
         if entry.pod.uid:
             return entry
         return dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Pending:
+    pods: Mapping[str, PodRef]
+    first: float
+    last: float
+
+    @property
+    def due_at(self) -> float:
+        return min(self.last + QUIET_SECONDS, self.first + MAX_DELAY_SECONDS)
+
+
+class ConfirmBatcher:
+    """Delays confirmations, so that those of a burst share one write after it.
+
+    A confirmation is not urgent, because a reservation lasts much longer. But each write of a GPUNode costs the API
+    server the same, however small it is, and competes with writes for pods that are being placed on the node.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[str, _Pending] = {}
+
+    def due(self, confirm: Confirmations, *, now: float) -> tuple[Confirmations, float | None]:
+        """Return the confirmations to write now, and when the next are due, or None; `now` in seconds.
+
+        A pod that was deleted while its confirmation waited is confirmed at once: a confirmed allocation is released
+        when its pod is gone, but an unclaimed reservation would be kept until it expires.
+        """
+        due: dict[str, Mapping[str, PodRef]] = {}
+        pending: dict[str, _Pending] = {}
+        for name in {*confirm, *self._pending}:
+            pods, before = confirm.get(name, {}), self._pending.get(name)
+            if before is None:
+                pending[name] = _Pending(pods, now, now)
+            elif before.due_at <= now or before.pods.keys() - pods.keys():
+                due[name] = {**before.pods, **pods}
+            elif pods.keys() == before.pods.keys():
+                pending[name] = before
+            else:
+                pending[name] = _Pending(pods, before.first, now)
+        self._pending = pending
+        return due, min((batch.due_at for batch in pending.values()), default=None)

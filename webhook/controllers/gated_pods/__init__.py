@@ -1,13 +1,11 @@
-"""Gated pods get their turn.
+"""The scheduler of gated pods.
 
-pod_index              which pods there is something to do about; pure
-fairness               whose turn it is among namespaces, and how many are tried; pure
-gang                   pods that are placed whole or not at all; pure
-gang_nodes             where they go so that they are near each other
-gang_reservation       tries the shares of a gang on a draft, writes them, and settles them
-existing_allocations   what gated pods have in the ledger already; pure
-backfill               how long a unit may be passed over; pure
-backfill_reservations  what is then kept free for it
-gated_pods             places units in order, as far as there is room
-gates                  opens the gates of those that are placed
+gated_pods             places units in order while there is room, and reports why the others wait
+ungater                removes our scheduling gate from pods that are placed
+gang                   groups pods into units that are placed together or not at all; pure
+gang_placement         which nodes a gang goes to, and how all of its pods get their shares, or none
+fairness               whose turn it is, and how often a unit may be overtaken; pure
+backfill_reservations  keep freed capacity for units that were overtaken too often
+existing_allocations   what gated pods already have in the ledger; pure
+pod_index              the pods that a round has work for; pure
 """

@@ -1,4 +1,4 @@
-"""Makes and keeps, in the ledger, the backfill reservations of the units that are entitled to one."""
+"""Writes the backfill reservations of the units that are entitled to one, and keeps them up to date."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpushare import errors, ledger
 from gpushare.allocation import Allocation, NodeAllocation
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
-from webhook.controllers.gated_pods import backfill
+from webhook.controllers.gated_pods import fairness
 from webhook.controllers.gated_pods.existing_allocations import ExistingAllocations
 from webhook.controllers.gated_pods.gang import Unit
 from webhook.controllers.gated_pods.pod_index import PodIndex
@@ -19,97 +19,102 @@ from webhook.store import backfill_reservation, ledger_store, reservation
 
 logger = logging.getLogger(__name__)
 
-HOPELESS_SECONDS: Final = 60.0  # before the whole cluster is searched again for one that could run nowhere
+HOPELESS_SECONDS: Final = 60.0  # before the cluster is searched again for a unit that fits nowhere, even if it is empty
 
 
 class BackfillReservations:
-    """See `backfill` for who is entitled, `holds` for what a hold is."""
+    """Reserves freed capacity for overtaken units. `fairness` says which; `backfill_reservation` makes the entries."""
 
-    def __init__(self, ledger_now: ledger_store.LiveLedger, passes: backfill.Passes, bound: backfill.Bound) -> None:
-        self._store = ledger_now
-        self._bound = bound
-        self._counter = passes
-        self._passes: Mapping[str, int] = {}
-        self._hopeless: dict[str, float] = {}  # uid of the unit's first member -> until when
+    def __init__(
+        self,
+        store: ledger_store.LiveLedger,
+        overtakes: fairness.OvertakeCounter,
+        limits: fairness.OvertakeLimits,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._counter = overtakes
+        self._overtakes: Mapping[str, int] = {}
+        self._hopeless: dict[str, float] = {}  # UID of the unit's first member -> until when
         self._now = 0.0
 
     def begin(self, pods: PodIndex, units: Sequence[Unit], existing: ExistingAllocations, *, now: float) -> None:
-        """A new round; `now` in Unix seconds."""
+        """Begin a round; `now` in Unix seconds."""
         self._now = now
-        self._passes = self._counter.count(pods, units)
-        # A clock that was put back makes nobody wait longer.
-        kept = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
-        self._hopeless = {uid: until for uid, until in kept if now < until <= now + HOPELESS_SECONDS}
+        self._overtakes = self._counter.count(pods, units)
+        waiting = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
+        # A clock that was set back must not extend the pause.
+        self._hopeless = {uid: until for uid, until in waiting if now < until <= now + HOPELESS_SECONDS}
 
-    async def hold(self, unit: Unit, asks: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
-        """Hold for a unit that was refused what it is entitled to; return the end of a sentence that says so, or ""."""
-        asked = [
-            backfill_reservation.ReservingPod(pod.ref, request, self._store.chooser.unfit(pod.manifest))
-            for pod, request in asks
+    async def reserve(self, unit: Unit, requests: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
+        """Make or enlarge the reservation of a refused unit; return the end of its reason, empty without one."""
+        pods = [
+            backfill_reservation.ReservingPod(pod.ref, request, self._store.chooser.node_filter(pod.manifest))
+            for pod, request in requests
         ]
-        requests = {holder.pod.uid: holder.request for holder in asked}
-        entries = [entry for holder in asked for entry in existing.holds.get(holder.pod.uid, ())]
-        exceeds = self._store.chooser.exceeds_bound([(pod.ref, request) for pod, request in asks])
-        if entries and (exceeds or not self._can_end(entries, asked)):
+        by_uid = {pod.ref.uid: pod.request for pod in pods}
+        entries = [entry for pod in pods for entry in existing.reserved.get(pod.ref.uid, ())]
+        exceeds = self._store.chooser.exceeds_bound([(pod.ref, request) for pod, request in requests])
+        if entries and (exceeds or not self._can_fit(entries, pods)):
             await self._release(entries)
-            for holder in asked:
-                existing.holds.pop(holder.pod.uid, None)
+            for pod in pods:
+                existing.reserved.pop(pod.ref.uid, None)
             entries = []
         if not entries:
-            entries = [] if exceeds else await self._make(unit, asked, existing)
+            entries = [] if exceeds else await self._make(unit, pods, existing)
         else:
             for name in sorted({entry.node for entry in entries}):
                 view = self._store.view(name)
-                if view is not None and backfill_reservation.grown(view.node, requests) is not view.node:
-                    await self._commit(name, lambda node: backfill_reservation.grown(node, requests))
+                if view is not None and backfill_reservation.grown(view.node, by_uid) is not view.node:
+                    await self._commit(name, lambda node: backfill_reservation.grown(node, by_uid))
         nodes = ", ".join(sorted({entry.node for entry in entries}))
-        return f"; what comes free there is held for it on {nodes}" if nodes else ""
+        return f"; freed capacity is reserved for it on {nodes}" if nodes else ""
 
     async def _make(
-        self, unit: Unit, asked: Sequence[backfill_reservation.ReservingPod], existing: ExistingAllocations
+        self, unit: Unit, pods: Sequence[backfill_reservation.ReservingPod], existing: ExistingAllocations
     ) -> list[NodeAllocation]:
         first = unit.uids[0]
-        waited_seconds = backfill.waited_seconds(unit, now=self._now)
-        passes = self._passes.get(first, 0)
-        if not backfill.is_entitled(self._bound, waited_seconds=waited_seconds, passes=passes):
+        waited_seconds = fairness.waited_seconds(unit, now=self._now)
+        overtakes = self._overtakes.get(first, 0)
+        if not fairness.is_entitled(self._limits, waited_seconds=waited_seconds, overtakes=overtakes):
             return []
-        if first in self._hopeless or self._holds_enough(asked[0].pod.namespace, existing):
+        if first in self._hopeless or self._is_at_limit(pods[0].ref.namespace, existing):
             return []
-        targets = backfill_reservation.choose(self._store.views(), asked, new_id=reservation.new_id)
+        targets = backfill_reservation.choose(self._store.views(), pods, new_id=reservation.new_id)
         if targets is None:
             self._hopeless[first] = self._now + HOPELESS_SECONDS
             return []
-        requests = {holder.pod.uid: holder.request for holder in asked}
+        requests = {pod.ref.uid: pod.request for pod in pods}
         made = []
         for target in targets:
-            # In the view before anything else happens: whoever is next in the queue finds it there.
+            # In our view at once, so that the next unit in the queue respects it.
             if await self._commit(target.node, _adding(target.allocation, requests)):
                 made.append(NodeAllocation(target.node, target.allocation))
-                existing.holds.setdefault(target.allocation.pod.uid, []).append(made[-1])
-        where = sorted({entry.node for entry in made})
-        extra = {"pod": str(asked[0].pod), "nodes": where, "passes": passes, "seconds": round(waited_seconds)}
-        logger.info("Holds what comes free for a pod that was passed over", extra=extra)
+                existing.reserved.setdefault(target.allocation.pod.uid, []).append(made[-1])
+        nodes = sorted({entry.node for entry in made})
+        extra = {"pod": str(pods[0].ref), "nodes": nodes, "overtakes": overtakes, "seconds": round(waited_seconds)}
+        logger.info("Reserved freed capacity for a pod that was overtaken", extra=extra)
         return made
 
-    def _holds_enough(self, namespace: str, existing: ExistingAllocations) -> bool:
-        """Whether there are holds for as many units as there may be, of all namespaces or of this one."""
-        holding = {
+    def _is_at_limit(self, namespace: str, existing: ExistingAllocations) -> bool:
+        """Whether as many units have reservations as may have, in all namespaces or in this one."""
+        reserving = {
             existing.orders[uid]: entry.allocation.pod.namespace
-            for uid, entries in existing.holds.items()
+            for uid, entries in existing.reserved.items()
             for entry in entries
         }
-        own = sum(name == namespace for name in holding.values())
-        return len(holding) >= self._bound.most_holding or own >= self._bound.of_one_namespace
+        own = sum(name == namespace for name in reserving.values())
+        return len(reserving) >= self._limits.max_reserving or own >= self._limits.max_reserving_per_namespace
 
-    def _can_end(self, entries: Sequence[NodeAllocation], asked: Sequence[backfill_reservation.ReservingPod]) -> bool:
-        """Whether each of them would fit on what is held for it, once that is free."""
+    def _can_fit(self, entries: Sequence[NodeAllocation], pods: Sequence[backfill_reservation.ReservingPod]) -> bool:
+        """Whether each pod would fit on the GPUs reserved for it, once they are free."""
         by_uid = {entry.allocation.pod.uid: entry for entry in entries}
-        if len(by_uid) != len(asked) or len(entries) != len(asked):
+        if len(by_uid) != len(pods) or len(entries) != len(pods):
             return False
-        for holder in asked:
-            entry = by_uid[holder.pod.uid]
+        for pod in pods:
+            entry = by_uid[pod.ref.uid]
             view = self._store.view(entry.node)
-            if view is None or not backfill_reservation.can_end(view, entry.allocation, holder):
+            if view is None or not backfill_reservation.can_fit(view, entry.allocation, pod):
                 return False
         return True
 
@@ -122,7 +127,7 @@ class BackfillReservations:
         try:
             await self._store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.info("Could not write a hold", extra={"node": name, "err": str(error)})
+            logger.info("Could not write a backfill reservation", extra={"node": name, "err": str(error)})
             return False
         return True
 

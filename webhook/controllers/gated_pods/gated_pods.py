@@ -1,13 +1,13 @@
-"""The scheduler of gated pods: places them in order while there is room, and reserves for those passed over.
+"""The scheduler of gated pods: places them in order while there is room, ungates them, and reports why others wait.
 
-Here is decided and written to the ledger; gates are opened, and reasons told, by `gates`. Whatever ends us between two
-writes leaves shares and holds that belong to gated pods, by uid: the next placer finds them and goes on from there.
-A gang that does not fit keeps nothing while it waits, and one is placed at a time, so no two can wait for each other.
+If the placer ends between two writes, it leaves shares and backfill reservations that belong to gated pods by UID. The
+next placer finds them and continues from there. A gang that does not fit keeps nothing while it waits, and gangs are
+placed one at a time, so two gangs cannot wait for each other.
 
-The shares of a gang are tentative until all are in the ledger, and settled before the first gate is opened. Only what
-is tentative is ever taken back: whether a share is used or given up is decided by one write of one object, also when
-two placers are at work, or a write of one that leads no more arrives late. But where the API server refuses to open the
-gate, or the pod no longer asks for what it was given: then it is surely gated, and keeps nothing.
+The shares of a gang are tentative until all of them are in the ledger, and settled before the first pod is ungated.
+Only tentative shares are released again. So one write of one object decides whether a share is used or given up, also
+with two placers, or a late write of a former one. The exception is a pod that the API server does not let us ungate,
+or that no longer asks for what it was given: such a pod is surely gated, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger
@@ -25,36 +26,37 @@ from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook import event_loop
 from webhook.controllers import queue
-from webhook.controllers.gated_pods import backfill, gang
+from webhook.controllers.gated_pods import gang
 from webhook.controllers.gated_pods.backfill_reservations import BackfillReservations
-from webhook.controllers.gated_pods.existing_allocations import AllocationHolders, ExistingAllocations, Gone
-from webhook.controllers.gated_pods.fairness import Fairness
+from webhook.controllers.gated_pods.existing_allocations import AllocationHolders, AllocationIds, ExistingAllocations
+from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS, Fairness, OvertakeCounter, OvertakeLimits
 from webhook.controllers.gated_pods.gang import Arranged, Unit
-from webhook.controllers.gated_pods.gang_reservation import Asks, GangReservation
+from webhook.controllers.gated_pods.gang_placement import GangPlacement, PodRequests
 from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.ungater import Ungater
+from webhook.controllers.pending_reasons import EventRecorder, PendingReasonReporter, PodClient
+from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
-from webhook.store import draft, ledger_store
+from webhook.store import ledger_store
+from webhook.store.derived_store import FilteredStore
 from webhook.store.reservation import Reservation
 
 logger = logging.getLogger(__name__)
 
 Refusals = list[tuple[Pod, Refusal]]
-Opens = Callable[[Pod, Request, mutation.Placed], Awaitable[Refusal | None]]
-Shut = Callable[[Pod], Refusal | None]
-Warns = Callable[[Pod, str], None]
-StillGated = Callable[[Collection[Pod]], Awaitable[Collection[str]]]
 
-PLACED_AT_ONCE: Final = 32
-LATER_AT_ONCE: Final = 1024
+MAX_CONCURRENT: Final = 32  # pods placed at a time
+SKIPPED_AT_ONCE: Final = 1024  # before the event loop runs other tasks
+NEXT_ROUND_SECONDS: Final = 2.0  # after a round that skipped units
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Round:
-    """What a round knows, and what it finds out.
+    """The state of a round.
 
-    existing: shares and holds of gated pods at its begin; holds that are given up leave it. refused: by kind of pod
-    why nothing fits one of them. waiting: who goes on waiting, and why.
+    existing: shares and backfill reservations of gated pods at its begin, without reservations that it has released.
+    refused: by kind of pod, why no pod of this kind fits. waiting: pods that go on waiting, and why.
     """
 
     existing: ExistingAllocations
@@ -63,311 +65,326 @@ class _Round:
 
 
 class GatedPodScheduler:
-    """Gives every unit its turn.
-
-    passes: told of each pod that is placed. opens: called for a pod whose share is in the ledger; returns why its gate
-    cannot be opened, and the cause REFUSED if it keeps no share for it. shut: whether that is not to be tried now, and
-    why. warns: told what a placed pod's user should know. still_gated: of some pods the uids of those that have surely
-    not been opened; asked before the share of one is taken back.
-    """
+    """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units."""
 
     def __init__(
         self,
-        ledger_now: ledger_store.LiveLedger,
+        api: PodClient,
+        store: ledger_store.LiveLedger,
         reservation: Reservation,
-        passes: backfill.Passes,
+        recorder: EventRecorder,
+        metrics: Metrics,
         *,
-        opens: Opens,
-        still_gated: StillGated,
-        shut: Shut = lambda _: None,
-        warns: Warns = lambda *_: None,
-        bound: backfill.Bound = backfill.DEFAULT,
+        limits: OvertakeLimits = DEFAULT_LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = ledger_now
+        self._store = store
         self._reservation = reservation
-        self._gang = GangReservation(ledger_now, reservation)
-        self._opens = opens
-        self._still_gated = still_gated
-        self._shut = shut
-        self._warns = warns
+        self._recorder = recorder
+        self._metrics = metrics
+        self._wall_clock = wall_clock
+        self._gang = GangPlacement(store, reservation)
+        self._ungater = Ungater(api, recorder, metrics, clock=clock)
+        self._reporter = PendingReasonReporter(api, recorder, clock=clock)
+        self._arranger = gang.Arranger()
         self._holders = AllocationHolders()
-        self._passes = passes
-        self._holding = BackfillReservations(ledger_now, passes, bound)
+        self.overtakes = OvertakeCounter()
+        self._backfill = BackfillReservations(store, self.overtakes, limits)
         self._fairness = Fairness()
-        self._last: dict[str, Refusal] = {}  # by uid of the pod
-        self.is_behind = False  # whether the last round left somebody out
-        self._here: frozenset[str] = frozenset()  # namespaces of the round that is under way
-        self._is_cut = False
-        self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._last: dict[str, Refusal] = {}  # by UID of the pod
+        self.has_skipped = False  # whether the last round skipped units
+        self._namespaces: frozenset[str] = frozenset()  # of the units of this round
+        self._is_cut = False  # whether this round ends early, for a pod of another namespace
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
-    def came(self, namespace: str) -> None:
-        """A pod waits since now; if nobody of its namespace has a turn in this round, the next is to come soon."""
-        self._is_cut |= namespace not in self._here
+    def pod_created(self, pod: Pod) -> None:
+        """Cut the round short if the new pod waits and its namespace has no turn in this round."""
+        self._is_cut |= pod.waits and pod.ref.namespace not in self._namespaces
 
-    async def take(self, pods: PodIndex, arranged: Arranged, *, now: float) -> Refusals:
-        """One turn for each unit; return who goes on waiting, and why. `now` in Unix seconds."""
-        waiting = [(pod, _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
-        existing = self._holders.existing(self._store.stored(), arranged)
-        await event_loop.let_others_run()  # with very many, each of these takes a while
-        self._holding.begin(pods, arranged.units, existing, now=now)
+    async def reconcile(self, pods: PodIndex) -> float | None:
+        """Do a round and report the reasons; return in how many seconds the next is due, None without a deadline."""
+        now = self._wall_clock()
+        waiting = await self.place(pods, now=now)
+        self._metrics.waiting(
+            queue.counts(waiting),
+            longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
+        )
         await event_loop.let_others_run()
-        back = [pod for pod, _ in arranged.held_back]
-        holders = {pod.ref.uid for pod in back if existing.holds.pop(pod.ref.uid, None)}
-        await self._give_back([pod for pod in back if pod.ref.uid in existing.shares], holders=holders)
-        opened = await self._open_settled(back, existing)
-        turn = _Round(existing, [(pod, opened.get(pod.ref.uid, refusal)) for pod, refusal in waiting])
-        behind = False
-        self._here = frozenset(unit.namespace for unit in arranged.units)
+        next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
+        waits = [next_report, self._ungater.next_attempt_seconds(), NEXT_ROUND_SECONDS if self.has_skipped else None]
+        return min((seconds for seconds in waits if seconds), default=None)
+
+    async def place(self, pods: PodIndex, *, now: float) -> Refusals:
+        """Give each unit one turn; return the pods that go on waiting, and why. `now` in Unix seconds."""
+        arranged = self._arrange(pods)
+        await event_loop.let_others_run()  # each of these steps takes a while with very many pods
+        existing = self._holders.existing(self._store.stored(), arranged)
+        await event_loop.let_others_run()
+        self._backfill.begin(pods, arranged.units, existing, now=now)
+        await event_loop.let_others_run()
+        turn = _Round(existing, await self._continue_held_back(arranged, existing))
+        skipped = False
+        self._namespaces = frozenset(unit.namespace for unit in arranged.units)
         self._is_cut, begun = False, set[str]()
         async with asyncio.TaskGroup() as tasks:
             for unit in self._fairness.begin(arranged.units):
-                is_cut = self._is_cut and len(begun) == len(self._here)  # everybody here has had a turn in this round
+                is_cut = self._is_cut and len(begun) == len(self._namespaces)  # after a turn for each namespace
                 begun.add(unit.namespace)
-                if not self._has(unit, existing) and (is_cut or not self._fairness.may_try(unit)):
-                    turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _later(pod)) for pod in unit.members)
-                    behind = True
-                    if len(turn.waiting) % LATER_AT_ONCE == 0:
+                if not existing.has_any(unit) and (is_cut or not self._fairness.may_try(unit)):
+                    turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _skipped(pod)) for pod in unit.members)
+                    skipped = True
+                    if len(turn.waiting) % SKIPPED_AT_ONCE == 0:
                         await event_loop.let_others_run()
                     continue
-                asks = _asks(unit, turn.waiting)
-                if asks is None:
+                requests = _requests(unit, turn.waiting)
+                if requests is None:
                     await self._give_up(unit, existing)
                     continue
                 if unit.group:
-                    await self._take_together(unit, asks, turn)
+                    await self._place_gang(unit, requests, turn)
                     continue
                 await self._slots.acquire()
-                task = tasks.create_task(self._take_one(unit, *asks[0], turn))
+                task = tasks.create_task(self._place_pod(unit, *requests[0], turn))
                 task.add_done_callback(lambda _: self._slots.release())
-                # It runs until its share is in our view, before the next is placed: the queue's order is kept.
+                # The task runs until its share is in our view, before the next begins: the order of the queue is kept.
                 await asyncio.sleep(0)
         await event_loop.let_others_run()
         self._last = {pod.ref.uid: refusal for pod, refusal in turn.waiting if refusal.cause is not Cause.TURN}
-        self.is_behind = behind
+        self.has_skipped = skipped
         return turn.waiting
 
-    def _has(self, unit: Unit, existing: ExistingAllocations) -> bool:
-        """Whether it has something in the ledger: that is gone on with in every round."""
-        return any(uid in existing.shares or uid in existing.holds for uid in unit.uids)
+    def _arrange(self, pods: PodIndex) -> Arranged:
+        arranged = self._arranger.arrange(pods.waiting, pods.members, ungated=self._ungater.ungated(pods.waiting))
+        gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
+        self._reporter.forget_all_but(gated)
+        self._ungater.forget_all_but(gated)
+        return arranged
 
-    async def _take_one(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> None:
-        outcome: mutation.Placed | Refusal | None = self._share_of(pod, turn.existing)
-        shut = self._shut(pod)
-        if shut is not None:
-            await self._stays_shut(unit, [(pod, shut)], turn, has_share=outcome is not None)
+    async def _continue_held_back(self, arranged: Arranged, existing: ExistingAllocations) -> Refusals:
+        """Release what pods without a turn have, and ungate those whose gang was placed; return why they wait."""
+        back = [pod for pod, _ in arranged.held_back]
+        reserving = {pod.ref.uid for pod in back if existing.reserved.pop(pod.ref.uid, None)}
+        await self._release([pod for pod in back if pod.ref.uid in existing.shares], reserving=reserving)
+        failed = await self._ungate_settled(back, existing)
+        return [(pod, failed.get(pod.ref.uid) or _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
+
+    async def _place_pod(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> None:
+        outcome: mutation.Placed | Refusal | None = self._existing_share(pod, turn.existing)
+        in_backoff = self._ungater.backoff_reason(pod)
+        if in_backoff is not None:
+            await self._keep_gated(unit, [(pod, in_backoff)], turn, has_share=outcome is not None)
             return
         if outcome is None:
-            outcome = await self._place(unit, pod, request, turn)
+            outcome = await self._reserve(unit, pod, request, turn)
         if isinstance(outcome, Refusal):
-            held = await self._holding.hold(unit, ((pod, request),), turn.existing)
-            turn.waiting.append((pod, dataclasses.replace(outcome, reason=outcome.reason + held)))
-        elif (shut := await self._open(pod, request, outcome)) is not None:
-            await self._stays_shut(unit, [(pod, shut)], turn)
+            suffix = await self._backfill.reserve(unit, ((pod, request),), turn.existing)
+            turn.waiting.append((pod, dataclasses.replace(outcome, reason=outcome.reason + suffix)))
+        elif (failed := await self._ungate(pod, request, outcome)) is not None:
+            await self._keep_gated(unit, [(pod, failed)], turn)
 
-    async def _place(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> mutation.Placed | Refusal:
-        """A share of what is free, or held for it or those behind it; what a pod like it was refused is not tried."""
-        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.chooser.avoided(pod.manifest).barred else ''}"
-        own, behind = turn.existing.own(unit), turn.existing.behind(unit)
+    async def _reserve(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> mutation.Placed | Refusal:
+        """Reserve a share of what is free, or reserved for this unit or units behind it.
+
+        A pod of a kind that was refused in this round is refused without trying.
+        """
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.chooser.avoided(pod.manifest).blocked else ''}"
+        own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         if not own and kind in turn.refused:
             return turn.refused[kind]
-        outcome = await self._without(own).reserve(pod.manifest, request, pod.ref)
-        if isinstance(outcome, Refusal) and behind:
-            outcome = await self._without(_both(own, behind)).reserve(pod.manifest, request, pod.ref)
+        outcome = await self._ignoring(own).reserve(pod.manifest, request, pod.ref)
+        if isinstance(outcome, Refusal) and own_and_behind != own:
+            outcome = await self._ignoring(own_and_behind).reserve(pod.manifest, request, pod.ref)
         if isinstance(outcome, Refusal):
-            self._fairness.in_vain(unit)
-            outcome = self._explained(pod, request, outcome, turn.existing)
-            if outcome.cause is not Cause.LEDGER:  # which is about this pod, or one node's write, and not about room
+            self._fairness.count_failed_try(unit)
+            outcome = self._explain(pod, request, outcome, turn.existing)
+            if outcome.cause is not Cause.LEDGER:  # such a refusal is about this pod or one write, and not about room
                 turn.refused.setdefault(kind, outcome)
         return outcome
 
-    async def _take_together(self, unit: Unit, asks: Asks, turn: _Round) -> None:
-        shares = {pod.ref.uid: share for pod, _ in asks if (share := self._share_of(pod, turn.existing)) is not None}
-        missing = [(pod, request) for pod, request in asks if pod.ref.uid not in shares]
-        shut = [(pod, why) for pod, _ in missing if (why := self._shut(pod)) is not None]
-        if shut:
-            await self._stays_shut(unit, _together(unit, *shut[0]), turn, has_share=bool(shares))
+    async def _place_gang(self, unit: Unit, requests: PodRequests, turn: _Round) -> None:
+        shares = {
+            pod.ref.uid: share for pod, _ in requests if (share := self._existing_share(pod, turn.existing)) is not None
+        }
+        missing = [(pod, request) for pod, request in requests if pod.ref.uid not in shares]
+        in_backoff = [(pod, why) for pod, _ in missing if (why := self._ungater.backoff_reason(pod)) is not None]
+        if in_backoff:
+            await self._keep_gated(unit, _for_gang(unit, *in_backoff[0]), turn, has_share=bool(shares))
             return
-        outcomes = await self._place_together(unit, missing, shares, turn)
-        lacks = [(pod, outcome) for pod, _ in missing if isinstance(outcome := outcomes.get(pod.ref.uid), Refusal)]
+        outcomes = await self._reserve_gang(unit, missing, shares, turn)
+        refused = [(pod, outcome) for pod, _ in missing if isinstance(outcome := outcomes.get(pod.ref.uid), Refusal)]
         placed = shares | {uid: share for uid, share in outcomes.items() if isinstance(share, mutation.Placed)}
-        if not lacks:
-            await self._open_together(unit, asks, placed, turn)
+        if not refused:
+            await self._ungate_gang(unit, requests, placed, turn)
             return
-        await self._give_back([pod for pod, _ in asks if pod.ref.uid in placed])
-        held = await self._holding.hold(unit, asks, turn.existing)
-        pod, why = lacks[0]
-        turn.waiting.extend(_together(unit, pod, dataclasses.replace(why, reason=why.reason + held)))
+        await self._release([pod for pod, _ in requests if pod.ref.uid in placed])
+        suffix = await self._backfill.reserve(unit, requests, turn.existing)
+        pod, why = refused[0]
+        turn.waiting.extend(_for_gang(unit, pod, dataclasses.replace(why, reason=why.reason + suffix)))
 
-    async def _place_together(
-        self, unit: Unit, missing: Asks, shares: Mapping[str, mutation.Placed], turn: _Round
+    async def _reserve_gang(
+        self, unit: Unit, missing: PodRequests, shares: Mapping[str, mutation.Placed], turn: _Round
     ) -> Mapping[str, mutation.Placed | Refusal]:
-        """By uid the shares of those that have none yet, or of one why it gets none: nothing is reserved then."""
-        gone = turn.existing.own(unit)
-        lacks = await self._gang.lacks(missing, gone)
-        if lacks is not None and (behind := turn.existing.behind(unit)):
-            gone = _both(gone, behind)
-            lacks = await self._gang.lacks(missing, gone)
-        if lacks is not None:
-            self._fairness.in_vain(unit)
-            pod, why = lacks
+        """Reserve shares for the pods without one; return them by UID, or the refusal of one pod."""
+        own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
+        ignored = own
+        refused = await self._gang.try_all(missing, ignored)
+        if refused is not None and own_and_behind != own:
+            ignored = own_and_behind
+            refused = await self._gang.try_all(missing, ignored)
+        if refused is not None:
+            self._fairness.count_failed_try(unit)
+            pod, why = refused
             return {pod.ref.uid: why}
-        preferred = await self._gang.preferred(missing, gone, [share.node for share in shares.values()])
-        if preferred and await self._gang.lacks(missing, gone, preferred) is not None:
-            preferred = {}  # near each other they stand in each other's way
-        return await self._gang.reserve(missing, gone, preferred)
+        preferred = await self._gang.preferred(missing, ignored, [share.node for share in shares.values()])
+        if preferred and await self._gang.try_all(missing, ignored, preferred) is not None:
+            preferred = {}  # the gang fits, but not on these nodes
+        return await self._gang.reserve(missing, ignored, preferred)
 
-    async def _open_together(self, unit: Unit, asks: Asks, placed: Mapping[str, mutation.Placed], turn: _Round) -> None:
-        """Once the shares of all are in the ledger for good, open the gates: whoever leads next opens the rest."""
+    async def _ungate_gang(
+        self, unit: Unit, requests: PodRequests, placed: Mapping[str, mutation.Placed], turn: _Round
+    ) -> None:
+        """Settle the shares of all pods, then ungate them. If this placer ends meanwhile, the next ungates the rest."""
         if not await self._gang.settle(placed.values()):
-            said = "its share could not be written down for good: that is tried again"
-            turn.waiting.extend(_together(unit, asks[0][0], Refusal(said, cause=Cause.LEDGER)))
+            sentence = "its share could not be made permanent in the ledger yet: the placer retries"
+            turn.waiting.extend(_for_gang(unit, requests[0][0], Refusal(sentence, cause=Cause.LEDGER)))
             return
-        opened = await asyncio.gather(*(self._open(pod, request, placed[pod.ref.uid]) for pod, request in asks))
-        shut = [(pod, why) for (pod, _), why in zip(asks, opened, strict=True) if why is not None]
-        if shut:
-            await self._stays_shut(unit, shut, turn, has_share=len(shut) == asks[0][1].group_size)
-        apart = gang.apart(unit.group, list(placed.values()))
-        for (pod, _), why in zip(asks, opened, strict=True):
-            if apart and why is None:
-                self._warns(pod, apart)
+        outcomes = await asyncio.gather(*(self._ungate(pod, request, placed[pod.ref.uid]) for pod, request in requests))
+        failed = [(pod, why) for (pod, _), why in zip(requests, outcomes, strict=True) if why is not None]
+        if failed:
+            await self._keep_gated(unit, failed, turn, has_share=len(failed) == requests[0][1].group_size)
+        warning = gang.explain_apart(unit.group, list(placed.values()))
+        for (pod, _), why in zip(requests, outcomes, strict=True):
+            if warning and why is None:
+                self._recorder.record(pod.reference, contract.EVENT_GROUP_APART, warning, type="Warning")
 
-    async def _open(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
-        """Why its gate stays shut, if that is so."""
-        why = await self._opens(pod, request, placed)
+    async def _ungate(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
+        why = await self._ungater.ungate(pod, request, placed)
         if why is None:
-            self._passes.placed(pod)
+            self.overtakes.placed(pod)
         return why
 
-    async def _open_settled(self, held_back: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
-        """Go on with those whose gang was placed, although it is no longer whole: their shares are theirs for good.
+    async def _ungate_settled(self, pods: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
+        """Ungate those pods whose share is permanent, although their gang is no longer complete.
 
-        Return by uid why the gates of some stay shut.
+        Return by UID why some could not be ungated.
         """
-        shut: dict[str, Refusal] = {}
-        for pod in held_back:
+        failed: dict[str, Refusal] = {}
+        for pod in pods:
             entry, request = existing.shares.get(pod.ref.uid), pod.request
-            placed = self._share_of(pod, existing)
-            if (
-                entry is not None
-                and entry.allocation.reserved_until is None
-                and placed
-                and isinstance(request, Request)
-            ):
-                why = await self._open(pod, request, placed)
+            placed = self._existing_share(pod, existing)
+            is_settled = entry is not None and entry.allocation.reserved_until is None
+            if is_settled and placed and isinstance(request, Request):
+                why = await self._ungate(pod, request, placed)
                 if why is not None:
-                    shut[pod.ref.uid] = why
-        return shut
+                    failed[pod.ref.uid] = why
+        return failed
 
-    async def _stays_shut(self, unit: Unit, shut: Refusals, turn: _Round, *, has_share: bool = True) -> None:
-        """Of these members the gates cannot be opened. If nobody's can ever, they keep nothing of what they have.
+    async def _keep_gated(self, unit: Unit, failed: Refusals, turn: _Round, *, has_share: bool = True) -> None:
+        """Report members that could not be ungated. If the API server rejects that for all of them, release all shares.
 
-        The rest of a gang, of which others run, keeps its shares: without it they would have waited in vain.
+        If other members of the gang run, the shares are kept: without them these members would have waited for nothing.
         """
-        turn.waiting.extend(shut)
-        holders = [uid for uid in unit.uids if turn.existing.holds.pop(uid, None)]
-        is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in shut)
-        if is_refused or holders:
-            await self._give_back([pod for pod, _ in shut] if is_refused else (), holders=holders, for_good=True)
+        turn.waiting.extend(failed)
+        reserving = [uid for uid in unit.uids if turn.existing.reserved.pop(uid, None)]
+        is_refused = has_share and all(why.cause is Cause.REFUSED for _, why in failed)
+        if is_refused or reserving:
+            await self._release([pod for pod, _ in failed] if is_refused else (), reserving=reserving, settled=True)
 
     async def _give_up(self, unit: Unit, existing: ExistingAllocations) -> None:
-        """One of these is invalid, and keeps nothing; the others keep what is theirs for good, and run."""
+        """Release what a unit with an invalid request has; its other members keep settled shares, and are ungated."""
         having = [pod for pod in unit.members if pod.ref.uid in existing.shares]
-        holders = [uid for uid in unit.uids if existing.holds.pop(uid, None)]
-        senseless = [pod for pod in having if isinstance(pod.request, str)]
-        if having or holders:
-            await self._give_back(having, holders=holders)
-            await self._give_back(senseless, for_good=True)
-            await self._open_settled([pod for pod in having if isinstance(pod.request, Request)], existing)
+        reserving = [uid for uid in unit.uids if existing.reserved.pop(uid, None)]
+        invalid = [pod for pod in having if isinstance(pod.request, str)]
+        if having or reserving:
+            await self._release(having, reserving=reserving)
+            await self._release(invalid, settled=True)
+            await self._ungate_settled([pod for pod in having if isinstance(pod.request, Request)], existing)
 
-    async def _give_back(
-        self, sharers: Collection[Pod], *, holders: Collection[str] = (), for_good: bool = False
+    async def _release(
+        self, sharing: Collection[Pod], *, reserving: Collection[str] = (), settled: bool = False
     ) -> None:
-        """Take from gated pods what is tentative, or all if `for_good`, and what is held for `holders` (uids)."""
-        if not sharers and not holders:
+        """Release tentative shares of gated pods, with `settled` all, and backfill reservations (`reserving`: UIDs)."""
+        if not sharing and not reserving:
             return
-        surely = set(await self._still_gated(sharers)) if sharers else set[str]()
+        gated = await self._ungater.confirm_gated(sharing) if sharing else set[str]()
 
         def change(node: GpuNode) -> GpuNode:
             ids = [
                 entry.id
                 for entry in node.allocations
                 if (
-                    entry.pod.uid in holders
-                    if entry.is_hold
-                    else entry.pod.uid in surely and (for_good or entry.reserved_until)
+                    entry.pod.uid in reserving
+                    if entry.is_backfill_reservation
+                    else entry.pod.uid in gated and (settled or entry.reserved_until)
                 )
             ]
             return ledger.release(node, ids) if ids else node
 
         nodes = [view.node.name for view in self._store.views() if change(view.node) is not view.node]
-        for name in nodes if surely or holders else ():
+        for name in nodes if gated or reserving else ():
             try:
                 await self._store.commit(name, change)
             except (ledger_store.UnreachableError, errors.LedgerError) as error:
-                # Found again, and given back, in the next round.
-                logger.warning("Could not give back what a gated pod held", extra={"node": name, "err": str(error)})
+                # The next round finds them again.
+                logger.warning("Could not release a gated pod's share", extra={"node": name, "err": str(error)})
 
-    def _share_of(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
-        """The share that a placer before us, or a call whose answer was lost, has given to the pod."""
+    def _existing_share(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
+        """Return the share that a former placer, or a write whose answer was lost, has given to the pod."""
         entry = existing.shares.get(pod.ref.uid)
         if entry is None:
             return None
         hostname = self._store.chooser.hostname(entry.node)
         return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
 
-    def _without(self, gone: Gone) -> Reservation:
-        return self._reservation.on(draft.Without(self._store, gone)) if gone else self._reservation
+    def _ignoring(self, ids: AllocationIds) -> Reservation:
+        return self._reservation.on(FilteredStore(self._store, ids)) if ids else self._reservation
 
-    def _explained(self, pod: Pod, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
-        """The refusal, or who it gives way to if that is all there is."""
-        if not existing.holds:
+    def _explain(self, pod: Pod, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
+        """Return the refusal, or for which pod this one waits if only backfill reservations are in its way."""
+        if not existing.reserved:
             return refusal
-        everything = existing.everything()
-        placed = self._without(everything).plan(pod.manifest, request)
+        placed = self._ignoring(existing.all_reserved()).plan(pod.manifest, request)
         if isinstance(placed, Refusal):
             return refusal
-        whose = [pod_ for pod_, node in existing.held_for() if node == placed.node]
+        others = [name for name, node in existing.pods_and_nodes() if node == placed.node]
         return Refusal(
-            f"gives way to {whose[0] if whose else 'others'}, which has waited for longer, and for which what comes "
-            f"free on {placed.node} is held; {refusal.reason}",
+            f"gives way to {others[0] if others else 'other pods'}, which has waited longer and for which freed "
+            f"capacity on {placed.node} is reserved; {refusal.reason}",
             refusal.rejected,
             Cause.HOLD,
         )
 
 
-def _both(own: Gone, behind: Gone) -> Gone:
-    return {node: {*own.get(node, ()), *behind.get(node, ())} for node in {*own, *behind}}
-
-
-def _asks(unit: Unit, waiting: Refusals) -> Asks | None:
-    """What each member asks for, the largest first; None, and why is in `waiting`, when that cannot be said."""
-    asks = []
+def _requests(unit: Unit, waiting: Refusals) -> PodRequests | None:
+    """Return the request of each member, the largest first; None, with the reason in `waiting`, if one is invalid."""
+    requests = []
     for pod in unit.members:
         if isinstance(pod.request, str):
-            waiting += _together(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
+            waiting += _for_gang(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
             return None
-        asks.append((pod, pod.request))
-    return sorted(asks, key=lambda ask: _size(ask[1]), reverse=True)
+        requests.append((pod, pod.request))
+    return sorted(requests, key=lambda asked: _size(asked[1]), reverse=True)
 
 
 def _size(request: Request) -> tuple[int, int]:
-    """Compute and memory of all its GPUs; a part of the memory is not counted, only bytes are."""
+    """Return compute and memory in bytes of all its GPUs; memory that is given as a part of a GPU does not count."""
     compute = peak(request.demands, lambda demand: demand.share.request_percent * demand.gpus)
     memory_bytes = peak(request.demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus)
     return compute, memory_bytes
 
 
-def _together(unit: Unit, pod: Pod, refusal: Refusal) -> Refusals:
-    """What the members are told when one of them does not fit."""
-    said = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
-    others = dataclasses.replace(refusal, reason=said)
+def _for_gang(unit: Unit, pod: Pod, refusal: Refusal) -> Refusals:
+    """Return the refusal of one member, and for the others that they wait for it."""
+    reason = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
+    others = dataclasses.replace(refusal, reason=reason)
     return [(member, refusal if member is pod else others) for member in unit.members]
 
 
-def _later(pod: Pod) -> Refusal:
-    """What one is told that was not tried: what it has been told before, so that nothing has to be written."""
-    said = pod.annotations.get(contract.REASON)
-    return Refusal(said or "others of its namespace are tried before it: it has its turn soon", cause=Cause.TURN)
+def _skipped(pod: Pod) -> Refusal:
+    """Reuse the previous reason for pods skipped in this round, so no status write is needed."""
+    reason = pod.annotations.get(contract.REASON)
+    return Refusal(reason or "other pods of its namespace are tried first: its turn comes soon", cause=Cause.TURN)
 
 
 def _held_back(pod: Pod, sentence: str) -> Refusal:

@@ -1,7 +1,7 @@
-"""PodIndex: our pods by what there is to do about them, kept as we are told of each. Pure.
+"""PodIndex: the pods that a round has work for, updated with each change of a pod. Pure.
 
-Nearly all pods were placed long ago and run on. A round looks at the others alone, so that it does not cost by how many
-there are: its process answers reviews as well.
+Nearly all pods were placed long ago. A round must not take longer because there are many of them: its process also
+answers reviews.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from webhook.pods.stored_pod import Pod
 
 
 class PodIndex:
-    """`waiting` and `stuck`: by uid; see `Pod`. members: of each gang by uid all that do not leave."""
+    """Waiting and stuck pods (see `Pod`) by UID, and the members of each gang that are not being deleted, by UID."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self.waiting: dict[str, Pod] = {}
@@ -22,31 +22,31 @@ class PodIndex:
         self.members: dict[gang.Group, dict[str, Pod]] = {}
         self._placed: dict[str, queue.Order] = {}
         for pod in pods:
-            self.pod(None, pod)
+            self.update(None, pod)
 
-    def pod(self, before: Pod | None, after: Pod | None) -> None:
-        """A pod came (`before` is None), changed, or went (`after` is None)."""
-        group = gang.member_of(before) if before is not None else None
-        if before is not None and group is not None and (after is None or gang.member_of(after) != group):
+    def update(self, before: Pod | None, after: Pod | None) -> None:
+        """Record that a pod was created (`before` is None), changed, or deleted (`after` is None)."""
+        group = gang.group_of(before) if before is not None else None
+        if before is not None and group is not None and (after is None or gang.group_of(after) != group):
             del self.members[group][before.ref.uid]
             if not self.members[group]:
                 del self.members[group]
         if after is None:
-            for kept in (self.waiting, self.stuck, self._placed):
-                kept.pop(before.ref.uid if before is not None else "", None)
+            for index in (self.waiting, self.stuck, self._placed):
+                index.pop(before.ref.uid if before is not None else "", None)
             return
         uid = after.ref.uid
-        for kept, belongs in ((self.waiting, after.waits), (self.stuck, after.is_stuck)):
+        for index, belongs in ((self.waiting, after.waits), (self.stuck, after.is_stuck)):
             if belongs:
-                kept[uid] = after
+                index[uid] = after
             else:
-                kept.pop(uid, None)
-        if (group := gang.member_of(after)) is not None:
+                index.pop(uid, None)
+        if (group := gang.group_of(after)) is not None:
             self.members.setdefault(group, {})[uid] = after
         if after.allocation_id and not (before is not None and before.allocation_id):
             self._placed[uid] = queue.order(after)
 
     def newly_placed(self) -> Mapping[str, queue.Order]:
-        """By uid the place in the queue of those that have been placed since this was asked last, and are there."""
+        """Return the queue order, by UID, of existing pods that were placed since the last call."""
         placed, self._placed = self._placed, {}
         return placed

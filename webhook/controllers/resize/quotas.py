@@ -1,8 +1,8 @@
-"""Quotas: whether the ResourceQuotas of its namespace let a share grow.
+"""Quotas: whether the ResourceQuotas of its namespace allow a share to grow.
 
-The API server counts what pods were created with, and nobody asks it when one grows. So what the ledger says that the
-pods of a namespace hold may not come to be more than its quotas allow: else whoever is held to a small share by a quota
-would create one and then grow it.
+The API server counts the amounts that pods were created with, and does not check quotas when a share grows. So the
+ledger's amounts for a namespace must not exceed its quotas. Otherwise a user could create a pod with a small share and
+then resize it beyond the quota.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from webhook.controllers.resize.resize_requests import ResizeRequest
 
 logger = logging.getLogger(__name__)
 
-KEPT_SECONDS: Final = 10.0  # no event tells us of a quota: it is read when somebody asks for more
+KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY)
-NODES_AT_ONCE: Final = 64  # added up before others have their turn
-_UNREAD: Final = "the ResourceQuotas of its namespace could not be read: that is tried again"
+NODES_AT_ONCE: Final = 64  # counted before the event loop runs other tasks
+_UNREAD: Final = "the ResourceQuotas of its namespace could not be read: the placer retries"
 
 Amounts = Mapping[str, int]  # of our resources
 
 
 class Quotas:
-    """Reads quotas when they are needed, and remembers them for a moment."""
+    """Reads quotas when they are needed, and caches them for a moment."""
 
     def __init__(self, api: api_client.ApiClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
@@ -40,27 +40,27 @@ class Quotas:
         self._read: dict[str, tuple[float, Amounts | None]] = {}  # by namespace
         self._holdings = Holdings()
 
-    async def judge(self, resize_requests: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
-        """The same requests in the same order; those that exceed a quota have a problem instead of a request."""
+    async def check(self, resize_requests: Sequence[ResizeRequest], nodes: Iterable[GpuNode]) -> list[ResizeRequest]:
+        """Return the requests in the same order; those that exceed a quota get a problem instead of a request."""
         if not resize_requests:
             return []
         by_name = {node.name: node for node in nodes}
         held: dict[str, collections.Counter[str]] = {}
-        judged = []
+        checked = []
         for resize_request in resize_requests:
             more = _more(resize_request, by_name)
             if more:
                 namespace = resize_request.entry.pod.namespace
                 hard = await self._hard(namespace)
                 if hard and namespace not in held:
-                    held[namespace] = await self._holdings.of(namespace, by_name)
+                    held[namespace] = await self._holdings.sum(namespace, by_name)
                 lacks = _UNREAD if hard is None else lacking(hard, held.get(namespace, {}), more)
                 if lacks:
                     resize_request = dataclasses.replace(resize_request, request=None, problem=lacks)
                 elif hard:
                     held[namespace].update(more)
-            judged.append(resize_request)
-        return judged
+            checked.append(resize_request)
+        return checked
 
     async def _hard(self, namespace: str) -> Amounts | None:
         now = self._clock()
@@ -76,7 +76,7 @@ class Quotas:
 
 
 def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
-    """The least that any of them allows, of each of our resources that one speaks of. Raises QuantityError."""
+    """Return the lowest limit of each of our resources. Raises QuantityError."""
     smallest: dict[str, int] = {}
     for quota in quotas:
         hard = (quota.get("spec") or {}).get("hard") or {}
@@ -89,14 +89,14 @@ def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
 
 
 class Holdings:
-    """What the pods of each namespace hold: added up again only for nodes that have changed since somebody asked."""
+    """The amounts that the pods of each namespace hold, counted again only for nodes that have changed."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, GpuNode] = {}
         self._sums: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
 
-    async def of(self, namespace: str, nodes: Mapping[str, GpuNode]) -> collections.Counter[str]:
-        """A copy; `nodes`: all there are now, by name."""
+    async def sum(self, namespace: str, nodes: Mapping[str, GpuNode]) -> collections.Counter[str]:
+        """Return a copy of the namespace's sums; `nodes`: all nodes by name."""
         changed = [name for name, node in nodes.items() if self._nodes.get(name) is not node]
         for number, name in enumerate((*(self._nodes.keys() - nodes.keys()), *changed), start=1):
             self._add(self._nodes.pop(name, None), -1)
@@ -109,7 +109,7 @@ class Holdings:
 
     def _add(self, node: GpuNode | None, sign: int) -> None:
         for entry in node.allocations if node is not None else ():
-            if entry.is_hold:
+            if entry.is_backfill_reservation:
                 continue
             held = self._sums[entry.pod.namespace]
             held.update({name: sign * amount for name, amount in _amounts(entry.shares).items()})
@@ -118,17 +118,17 @@ class Holdings:
 
 
 def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:
-    """What the quotas lack for `more`, as the rest of a sentence; empty if they allow it."""
+    """Return what the quotas lack for `more`, as the rest of a sentence; empty if they allow it."""
     for name, amount in more.items():
         if amount > 0 and name in hard and held.get(name, 0) + amount > hard[name]:
             write = quantity.format_bytes if name == contract.RESOURCE_MEMORY else str
             left = write(max(0, hard[name] - held.get(name, 0)))
-            return f"the ResourceQuota of its namespace leaves {left} of {name}, {write(amount)} more are asked"
+            return f"the ResourceQuota of its namespace leaves {left} of {name}, but {write(amount)} more are requested"
     return ""
 
 
 def _more(resize_request: ResizeRequest, nodes: Mapping[str, GpuNode]) -> dict[str, int]:
-    """How much more than it holds it asks for; empty if of nothing."""
+    """Return by how much each amount grows; empty if none does."""
     if resize_request.request is None or resize_request.node not in nodes:
         return {}
     try:

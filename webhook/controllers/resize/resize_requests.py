@@ -1,7 +1,7 @@
-"""Resize requests: pods that hold a share and ask for another amount, in the order of their turns. Pure.
+"""Resize requests: pods with a share that request another amount, in the order of the queue. Pure.
 
-A user may change `request`, `limit` and `memory` of a pod that was placed. What nobody has changed asks for exactly
-what was given, so that it never makes a write.
+A user may change `request`, `limit` and `memory` of a placed pod. Unchanged annotations request exactly what the pod
+was given, so they never cause a write.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
 
-# The scheduler has yet to find room for all that it was created with, and the agent offers the difference for pods that
-# are on its node alone: given to somebody else before, the two could keep each other from being bound.
+# The scheduler needs room for the pod as it was created, and the agent offers freed amounts only for pods on its node.
+# If another pod got them first, each of the two could keep the other from being bound.
 NOT_BOUND: Final = "it is not bound to its node yet, and counts there as it was created"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizeRequest:
-    """One pod, what it asks for now and what it holds; `problem` says why what it asks for is invalid."""
+    """A pod with its current request and allocation; `problem` says why the request is invalid."""
 
     pod: Pod
     node: str
@@ -36,63 +36,66 @@ class ResizeRequest:
 
 
 class ResizeRequests:
-    """Those of all nodes, of which only some are looked at again; and which pods there have what they ask for."""
+    """The resize requests of all nodes, found again only on nodes that have changed, and the pods without one."""
 
     def __init__(self) -> None:
         self._found: dict[str, list[ResizeRequest]] = {}  # by node
-        self._content: dict[str, dict[str, tuple[object, ...]]] = {}  # by node, by uid: as of what
+        # node -> UID -> the state in which the pod had what it requests
+        self._satisfied: dict[str, dict[str, tuple[object, ...]]] = {}
 
     def find(self, nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> list[ResizeRequest]:
-        """All, as they are when everything is looked at."""
+        """Search these nodes and pods, and return all resize requests."""
         nodes = tuple(nodes)
-        names = self._content.keys() | {node.name for node in nodes}
+        names = self._satisfied.keys() | {node.name for node in nodes}
         for _ in self.search(Touched(nodes, tuple(pods), frozenset(names))):
             pass
         return self.all()
 
     def search(self, touched: Touched) -> Iterator[None]:
-        """Look at what has changed, node by node: of a large cluster it takes seconds for the first time."""
+        """Search the touched nodes, one per step: the first search of a large cluster takes seconds."""
         by_uid = {pod.ref.uid: pod for pod in touched.pods}
         nodes = {node.name: node for node in touched.nodes}
         for name in touched.names:
             self._found.pop(name, None)
-            before = self._content.pop(name, {})
+            before = self._satisfied.pop(name, {})
             if name in nodes:
                 self._search(nodes[name], by_uid, before)
                 yield
 
     def all(self) -> list[ResizeRequest]:
-        """Those that do not have what they ask for, or were told so and have it now; in the order of the queue."""
+        """Return the resize requests in the order of the queue, including satisfied ones whose annotations say
+        otherwise.
+        """
         return sorted(
             (resize_request for of_node in self._found.values() for resize_request in of_node),
             key=lambda waiting: queue.order(waiting.pod),
         )
 
     def _search(self, node: GpuNode, by_uid: Mapping[str, Pod], known: Mapping[str, tuple[object, ...]]) -> None:
-        requests, content = [], dict[str, tuple[object, ...]]()
+        requests, satisfied = [], dict[str, tuple[object, ...]]()
         gpus = tuple((gpu.uuid, gpu.memory_bytes) for gpu in node.gpus)
         for entry in node.allocations:
             pod = by_uid.get(entry.pod.uid)
-            if pod is None or not entry.pod.uid or entry.is_hold:
+            if pod is None or not entry.pod.uid or entry.is_backfill_reservation:
                 continue
             state = pod.version, entry.shares, gpus
             resize_request = None if known.get(entry.pod.uid) == state else _resize_request(pod, node, entry)
             if resize_request is None:
-                content[entry.pod.uid] = state
+                satisfied[entry.pod.uid] = state
             else:
                 requests.append(resize_request)
-        self._content[node.name] = content
+        self._satisfied[node.name] = satisfied
         if requests:
             self._found[node.name] = requests
 
 
 def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
-    """The node after a step of each request, in their order; the very same if none can be made.
+    """Return the node after a step of each request, in their order; the very same node if no step is possible.
 
-    Of one that is invalid nothing is begun, and what was begun is taken back.
+    An invalid request makes no step, and a shrink that has begun for it is undone.
 
-    asked: what the pods ask for, by uid, for whom something is held: what comes free is theirs first, and what grows
-    takes what is left.
+    asked: requests, by UID, of pods with backfill reservations. Freed capacity goes to those first; growing shares take
+    what is left.
     """
     entries = {entry.id: entry for entry in node.allocations}
     before = node
@@ -110,7 +113,7 @@ def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping
     larger = {identity for identity, request in steps if _grows(request, entries[identity], node)}
     after = resizing.step_all(node, [step for step in steps if step[0] not in larger])
     after = backfill_reservation.grown(after, asked) if after is not before else after
-    for _ in larger:  # what grows in one thing may give up another, which one ahead of it waits for
+    for _ in larger:  # a share that grows in compute may give up memory, which one ahead of it waits for
         grown = resizing.step_all(after, [step for step in steps if step[0] in larger])
         if grown is after:
             break
@@ -118,32 +121,32 @@ def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping
     return after
 
 
-def existing(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenShare, ...], str] | None:
-    """What the pod holds, and the sentence that says what it waits for, empty if it is as asked.
+def outcome(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenShare, ...], str] | None:
+    """Return the pod's shares, and what the request waits for, as a sentence; empty if it is satisfied.
 
-    None if it holds nothing, or if a step can be made that was not: then it is not known yet what it will hold.
+    None if the pod has no share, or if another step is possible, so that the outcome is not known yet.
     """
     entry = next((allocation for allocation in node.allocations if allocation.id == resize_request.entry.id), None)
     if entry is None:
         return None
-    said = resize_request.problem
+    waits_for = resize_request.problem
     if resize_request.request is not None:
         try:
             step = resizing.step(node, entry.id, resizing.asked(resize_request.request, entry, node))
         except errors.LedgerError as error:
-            said = str(error)
+            waits_for = str(error)
         else:
             if step.node is not node:
                 return None
-            said = step.waits_for
-    return entry.shares, f"{resizing.WAITING}{said}" if said else ""
+            waits_for = step.waits_for
+    return entry.shares, f"{resizing.WAITING}{waits_for}" if waits_for else ""
 
 
 def _resize_request(pod: Pod, node: GpuNode, entry: Allocation) -> ResizeRequest | None:
     if pod.allocation_id != entry.id or pod.has_ended or pod.leaves or pod.is_gated:
         return None
     if contract.HELD not in pod.annotations and resizing.missing(entry, node):
-        return None  # that the GPU is gone is told of the node: these pods, as many as they are, may want nothing
+        return None  # the node reports a missing GPU; these pods, which may be many, may not want a resize
     if isinstance(pod.request, str):
         return ResizeRequest(pod, node.name, entry, problem=pod.request)
     try:

@@ -1,7 +1,7 @@
-"""The resizer: closes the gap between what the pods that hold a share ask for now, and what the ledger says they hold.
+"""The resizer: brings the shares in the ledger to what their pods request now.
 
-It is driven by what is there, not by what has happened: whatever ends us, the next placer finds the same gap. A pod
-that waits is told why, and what it holds meanwhile is written on it, for the case that the ledger is lost.
+It compares current states and does not depend on events: if this placer ends, the next one finds the same difference. A
+waiting pod gets the reason, and an annotation with what it holds meanwhile, in case the ledger is lost.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpushare.request import Request
 from webhook import event_loop
 from webhook.controllers.pending_reasons import PendingReasonReporter
 from webhook.controllers.resize.quotas import Quotas
-from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
 from webhook.controllers.touched_nodes import Touched
 from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
@@ -29,29 +29,26 @@ from webhook.store import backfill_reservation, ledger_store
 
 logger = logging.getLogger(__name__)
 
-NODES_AT_ONCE: Final = 16  # looked at before others have their turn
+NODES_AT_ONCE: Final = 16  # searched before the event loop runs other tasks
 
 
 class Resizer:
-    """Gives every pod that is to be resized its turn; those that grow in the order of the queue.
-
-    grew: called with a pod that has more than before.
-    """
+    """Resizes shares, growing ones in the order of the queue. grew: called with a pod whose share has grown."""
 
     def __init__(
         self,
         api: api_client.ApiClient,
-        ledger_now: ledger_store.LiveLedger,
+        store: ledger_store.LiveLedger,
         recorder: events.Recorder,
-        measures: Metrics,
+        metrics: Metrics,
         *,
         grew: Callable[[Pod], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
-        self._store = ledger_now
+        self._store = store
         self._recorder = recorder
-        self._metrics = measures
+        self._metrics = metrics
         self._grew = grew
         self._clock = clock
         self._backoff = WriteBackoff()
@@ -59,41 +56,43 @@ class Resizer:
         self._quotas = Quotas(api, clock=clock)
         self._requests = ResizeRequests()
         self._waiting: dict[str, list[ResizeRequest]] = {}  # by node, as of the last round
-        self._cleared: dict[str, str] = {}  # uid -> the version without what we took off since
+        self._cleared: dict[str, str] = {}  # UID -> version of the pod whose annotations were removed
 
-    async def resize(self, touched: Touched, pods: Mapping[Key, Pod]) -> float | None:
-        """Do what can be done now; return in how many seconds there is more to tell, None if there is nothing.
+    async def reconcile(self, touched: Touched, pods: Mapping[Key, Pod]) -> float | None:
+        """Write all steps that are possible now; return in how many seconds a report is due, or None.
 
-        touched: what has changed since the last time. pods: our copy of all.
+        touched: nodes and pods that have changed. pods: the cache of all pods.
         """
         await self._search(touched)
-        resize_requests = await self._quotas.judge(self._requests.all(), self._store.stored())
+        resize_requests = await self._quotas.check(self._requests.all(), self._store.stored())
         by_node: dict[str, list[ResizeRequest]] = {}
         for resize_request in resize_requests:
             by_node.setdefault(resize_request.node, []).append(resize_request)
         self._waiting = by_node
         stored = {node.name: node for node in self._store.stored() if node.name in by_node}
-        held_for = backfill_reservation.asked_for(stored.values(), pods)
+        reserved_for = backfill_reservation.waiting_requests(stored.values(), pods)
         waiting: list[tuple[Pod, str]] = []
         held: dict[str, str] = {}
         uids = (resize_request.pod.ref.uid for resize_request in resize_requests)
         self._cleared = {uid: self._cleared.get(uid, "") for uid in uids}
-        # Nodes have nothing to do with each other, and the gated pods wait for the end of this.
-        nodes = await asyncio.gather(*(self._write(stored.get(name), here, held_for) for name, here in by_node.items()))
+        # Nodes are independent, and the gated pods wait until all writes are done.
+        nodes = await asyncio.gather(
+            *(self._write(stored.get(name), here, reserved_for) for name, here in by_node.items())
+        )
         answers = True
         for node, here in zip(nodes, by_node.values(), strict=True):
             for resize_request in here:
-                now = existing(node, resize_request) if node is not None else None
+                now = outcome(node, resize_request) if node is not None else None
                 if now is None:
-                    continue  # it is found as it is then in the next round
+                    continue  # the next round finds its new state
                 if now[1]:
                     waiting.append((resize_request.pod, now[1]))
                     held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
-                elif answers:  # else each would take as long, and the gated pods wait for the end of this
-                    answers = await self._done(resize_request, now[0])
+                elif answers:  # each unanswered call would delay the gated pods
+                    answers = await self._finish(resize_request, now[0])
         self._metrics.resizes_waiting(len(waiting))
         self._reporter.forget_all_but(pod.ref.uid for pod, _ in waiting)
-        return await self._reporter.tell(waiting, held)
+        return await self._reporter.report(waiting, held)
 
     async def _search(self, touched: Touched) -> None:
         for number, _ in enumerate(self._requests.search(touched)):
@@ -101,24 +100,24 @@ class Resizer:
                 await event_loop.let_others_run()
 
     def waiting_on(self, name: str, pods: Mapping[Key, Pod]) -> list[tuple[str, Request]]:
-        """By id of its allocation, what each pod asks for that waited on the node a round ago, and may have it."""
+        """Return requests of pods that waited on the node in the last round and are still allowed, by allocation ID."""
         requests = []
         for resize_request in self._waiting.get(name, ()):
             ref = resize_request.pod.ref
             pod = pods.get(Key(ref.namespace, ref.name))
             if resize_request.request is None or pod is None or pod.ref.uid != ref.uid:
                 continue
-            if pod.request == resize_request.request:  # another request has yet to be judged
+            if pod.request == resize_request.request:  # a changed request is not checked against quotas yet
                 requests.append((resize_request.entry.id, resize_request.request))
         return requests
 
     async def _write(
-        self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], held_for: Mapping[str, Request]
+        self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], reserved_for: Mapping[str, Request]
     ) -> GpuNode | None:
-        """Write the turn of these; return the node as it is stored then, None if that is unknown."""
+        """Write a step of each request; return the node as it is stored then, or None if that is unknown."""
 
         def change(node: GpuNode) -> GpuNode:
-            return turn(node, resize_requests, held_for)
+            return turn(node, resize_requests, reserved_for)
 
         if stored is None or change(stored) is stored:
             return stored
@@ -128,24 +127,24 @@ class Resizer:
             logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
             return None
 
-    async def _done(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
-        """It is as asked: say so if something was changed, and take off what was written on it while it waited.
+    async def _finish(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
+        """Record a resize that is complete, and remove the annotations of a waiting pod.
 
         Return whether the API server answers.
         """
         pod = resize_request.pod
         uid, now = pod.ref.uid, self._clock()
         if self._cleared[uid] == pod.version or self._backoff.wait_seconds(uid, now=now) > 0:
-            return True  # and our copy does not show it yet; or nobody lets us
+            return True  # our cache does not show the patch yet, or the API server rejects it
         if contract.REASON in pod.annotations or contract.HELD in pod.annotations:
             taken_off = {contract.REASON: None, contract.HELD: None}
             try:
                 await self._api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
             except api_errors.ClusterError as error:
-                logger.info("Could not tell a pod", extra={"pod": str(pod.ref), "err": str(error)})
+                logger.info("Could not remove the annotations of a pod", extra={"pod": str(pod.ref), "err": str(error)})
                 self._backoff.failed(uid, now=self._clock())
-                return not isinstance(error, api_errors.Unavailable)  # found again in a later round
-            self._backoff.worked(uid)
+                return not isinstance(error, api_errors.Unavailable)  # a later round retries
+            self._backoff.succeeded(uid)
         self._cleared[uid] = pod.version
         before = _held_before(resize_request)
         if _amounts(before) != _amounts(shares):
@@ -156,7 +155,7 @@ class Resizer:
             ):
                 self._grew(pod)
             logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
-            note = f"has {resizing.amounts(shares)} now, as its annotations ask"
+            note = f"has {resizing.amounts(shares)} now, as its annotations request"
             self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
         return True
 
@@ -166,7 +165,7 @@ def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int]]:
 
 
 def _held_before(resize_request: ResizeRequest) -> resizing.Shares:
-    """What it held before it asked for something else, as far as that is known."""
+    """Return what the pod held before the resize, as far as that is known."""
     try:
         return codec.read_shares(resize_request.pod.annotations[contract.HELD])
     except (KeyError, errors.CodecError):

@@ -1,4 +1,4 @@
-"""What is not in the placer's copy of the pods is asked of the API server before anything is taken away."""
+"""Before an allocation is released because the placer's cache lacks its pod, the API server is asked."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.webhook.conftest import Cluster
 from webhook import metrics
 from webhook.controllers.allocations import allocation_controller
 from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.store.api_store import ApiStore
 
 pytestmark = pytest.mark.apiserver
@@ -30,7 +31,7 @@ ATTEMPTS = 5
 
 
 class Halting(api_client.ApiClient):
-    """An API server that does not say what became of the pods called `SLOW` until it may."""
+    """An API client that waits with reads of pods called `SLOW` until `may` is set."""
 
     def __init__(self, connections: transport.Transport) -> None:
         super().__init__(connections)
@@ -48,24 +49,31 @@ class Halting(api_client.ApiClient):
 
 
 class Blind:
-    """An allocation controller whose copy of the pods is empty, whatever there is."""
+    """An allocation controller whose cache of pods is always empty."""
 
     def __init__(self, api: Halting) -> None:
         self.api = api
-        self.measures = metrics.Metrics()
-        self.store = ApiStore(api, self.measures)
-        self.store.pods = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
+        self.metrics = metrics.Metrics()
+        self.store = ApiStore(api, self.metrics)
+        self.store.pods = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "shared")
         recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
         self.now = 1000.0
-        self.allocations_controller = AllocationController(
-            api, self.store, recorder, self.measures, lifetime_seconds=60.0, clock=lambda: self.now
+        self.touched_nodes = TouchedNodes()
+        self.store.pods.subscribe(self.touched_nodes.update_pod)
+        self.controller = AllocationController(
+            api, self.store, self.touched_nodes, recorder, self.metrics, lifetime_seconds=60.0, clock=lambda: self.now
         )
 
+    async def reconcile(self) -> float | None:
+        """Do one round of the controller."""
+        touched = self.touched_nodes.collect(self.store.stored(), also=self.controller.unconfirmed)
+        return await self.controller.reconcile(touched)
+
     async def keep(self) -> None:
-        """Look, and look again when what was reserved the first time has had its time."""
-        await self.allocations_controller.keep(self.allocations_controller.look())
+        """Do a round, and another one after the lifetime of a reservation."""
+        await self.reconcile()
         self.now += 60.0
-        await self.allocations_controller.keep(self.allocations_controller.look())
+        await self.reconcile()
 
     async def hold(self, identity: str, holder: PodRef, *, until: float | None, on: str = "node-a") -> None:
         entry = builders.allocation(identity, f"GPU-{on}-0", reserved_until=until, request=10, memory_gib=1)
@@ -95,7 +103,7 @@ async def blind(cluster: Cluster) -> AsyncIterator[Blind]:
 
 
 def create_reserved(cluster: Cluster, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Create a pod that has its share at once; there is no placer for one that comes without, as on a slow disk."""
+    """Create a pod that has its share at once, because no placer runs that could place it later."""
     for _ in range(ATTEMPTS):
         pod = cluster.create(manifest)
         identity = pod["metadata"]["annotations"].get(contract.ALLOCATION)
@@ -122,12 +130,12 @@ async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
         await made.hold("lapsed", PodRef(cluster.namespace), until=999.0)
         await made.keep()
         assert set(made.held()) == {identity, "held"}
-        assert made.measures.registry.get_sample_value(
+        assert made.metrics.registry.get_sample_value(
             "gpushare_placer_allocations_total", {"change": "released"}
         ) == pytest.approx(2)
 
 
-async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(cluster: Cluster) -> None:
+async def test_late_pod_missing_from_the_cache_is_confirmed(cluster: Cluster) -> None:
     cluster.start("--no-placer")
     pod = create_reserved(cluster, builders.pod(request="0.5"))
     late = json.dumps([{"op": "replace", "path": "/spec/allocations/0/reservedUntil", "value": "1970-01-01T00:00:01Z"}])
@@ -138,7 +146,7 @@ async def test_a_pod_that_came_late_and_unseen_is_confirmed_instead_of_lapsing(c
         assert list(made.held().values()) == [(pod["metadata"]["uid"], None)]
 
 
-async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(cluster: Cluster) -> None:
+async def test_confirmed_releases_do_not_wait_for_other_reads(cluster: Cluster) -> None:
     cluster.add_node(builders.node("node-b"))
     async with blind(cluster) as made:
         await made.hold("first", PodRef(cluster.namespace, "gone", "a-uid"), until=None)
@@ -154,7 +162,7 @@ async def test_what_is_known_to_be_gone_is_free_while_others_are_asked_about(clu
         assert made.held("node-b") == {}
 
 
-async def test_an_api_server_with_too_much_to_do_is_asked_again_soon_and_not_about_all(
+async def test_overloaded_api_server_gets_few_reads_and_a_retry(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocation_controller, "QUESTIONS_AT_ONCE", 2)
@@ -162,25 +170,23 @@ async def test_an_api_server_with_too_much_to_do_is_asked_again_soon_and_not_abo
         for number in range(8):
             await made.hold(f"a{number}", PodRef(cluster.namespace, f"busy-{number}", f"uid-{number}"), until=None)
         made.api.busy = True
-        controller = made.allocations_controller
-        again = await controller.keep(controller.look())
+        again = await made.reconcile()
         assert 0 < made.api.refused <= 2
         assert again is not None
         assert again - made.now <= allocation_controller.UNANSWERED_SECONDS
         assert len(made.held()) == 8
         made.api.busy = False
-        await controller.keep(controller.look())
+        await made.reconcile()
         assert made.held() == {}
 
 
-async def test_what_somebody_came_for_at_the_last_moment_is_not_told_as_expired(cluster: Cluster) -> None:
+async def test_late_claim_is_not_reported_as_expired(cluster: Cluster) -> None:
     async with blind(cluster) as made:
         await made.hold("lapsed", PodRef(cluster.namespace), until=999.0)
-        controller = made.allocations_controller
-        await controller.keep(controller.look())
+        await made.reconcile()
         await made.hold("second", PodRef(cluster.namespace, SLOW, "its-uid"), until=None)
         made.now += 60.0
-        keeping = asyncio.create_task(controller.keep(controller.look()))
+        keeping = asyncio.create_task(made.reconcile())
         await asyncio.wait_for(made.api.asked.wait(), 20)
         holder = PodRef(cluster.namespace, "late", "a-uid")
         await made.store.commit("node-a", lambda node: ledger.confirm(node, {"lapsed": holder}))
@@ -188,4 +194,4 @@ async def test_what_somebody_came_for_at_the_last_moment_is_not_told_as_expired(
         await keeping
         assert made.held() == {"lapsed": ("a-uid", None)}
         expired = {"change": "expired"}
-        assert not made.measures.registry.get_sample_value("gpushare_placer_allocations_total", expired)
+        assert not made.metrics.registry.get_sample_value("gpushare_placer_allocations_total", expired)

@@ -1,4 +1,4 @@
-"""Which allocations are confirmed, released, asked about, and let lapse."""
+"""Allocations that are confirmed, released, checked or expired."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def due(
 ) -> due_changes.DueChanges:
     node = builders.node()
     nodes = [type(node)(node.name, node.gpus, held)]
-    left = {identity: Pod.of(pod) for identity, pod in (departed or {}).items()}
-    return due_changes.judge(nodes, map(Pod.of, pods), now=NOW, departed=left)
+    left = {identity: Pod.from_manifest(pod) for identity, pod in (departed or {}).items()}
+    return due_changes.find(nodes, map(Pod.from_manifest, pods), now=NOW, departed=left)
 
 
 def reserved(identity: str = "a1", *, until: float = NOW + 10, name: str = "trainer") -> Allocation:
@@ -48,7 +48,7 @@ def ids(entries: tuple[due_changes.NodeAllocation, ...]) -> list[str]:
     return [entry.allocation.id for entry in entries]
 
 
-def test_a_pod_that_has_come_confirms_its_reservation() -> None:
+def test_seen_pod_ends_its_unconfirmed_reservation() -> None:
     changes = due(reserved(), pods=(a_pod(),))
     assert changes.confirm == {"node-a": {"a1": PodRef("default", "trainer", "u-1")}}
     assert is_settled(dataclasses.replace(changes, confirm={}))
@@ -63,7 +63,7 @@ def test_a_pod_with_a_generated_name_confirms_too() -> None:
     assert changes.confirm["node-a"]["a1"].name == "trainer-x7b2p"
 
 
-def test_a_reservation_whose_pod_came_and_went_is_not_kept_until_it_lapses() -> None:
+def test_reservation_of_a_deleted_pod_is_released_before_it_expires() -> None:
     (entry,) = due(reserved(), departed={"a1": a_pod()}).gone
     assert (entry.node, entry.allocation.id, entry.allocation.pod) == (
         "node-a",
@@ -77,14 +77,14 @@ def test_a_reservation_whose_pod_came_and_went_is_not_kept_until_it_lapses() -> 
     assert (stays.confirm["node-a"]["a1"].uid, stays.gone) == ("u-2", ())
 
 
-def test_nobody_else_confirms_it() -> None:
+def test_only_the_right_pod_confirms_a_reservation() -> None:
     elsewhere = a_pod()
     elsewhere["metadata"]["namespace"] = "elsewhere"
     for other in (a_pod("another"), a_pod(allocation="a2"), elsewhere):
         assert not due(reserved(), pods=(other,)).confirm
 
 
-def test_of_two_claims_the_first_counts() -> None:
+def test_first_of_two_claims_counts() -> None:
     first, second = a_pod("one", uid="u-1"), a_pod("two", uid="u-2")
     first["metadata"]["creationTimestamp"], second["metadata"]["creationTimestamp"] = "2026-01-01", "2026-01-02"
     assert due(reserved(name=""), pods=(second, first)).confirm["node-a"]["a1"].uid == "u-1"
@@ -96,13 +96,13 @@ def test_a_reservation_waits_for_its_time_and_then_lapses() -> None:
     assert ids(due(reserved(until=NOW)).lapsed) == ["a1"]
 
 
-def test_what_an_ended_pod_holds_is_released() -> None:
+def test_share_of_an_ended_pod_is_released() -> None:
     for phase in ("Succeeded", "Failed"):
         assert ids(due(confirmed(), pods=(a_pod(phase=phase),)).release) == ["a1"]
         assert ids(due(reserved(), pods=(a_pod(phase=phase),)).release) == ["a1"]
 
 
-def test_what_a_living_pod_holds_is_kept_whatever_it_says() -> None:
+def test_living_pod_keeps_its_share_whatever_its_annotations_say() -> None:
     for pod in (a_pod(), a_pod(allocation="forged"), a_pod(phase="Unknown")):
         assert is_settled(due(confirmed(), pods=(pod,)))
 
@@ -113,14 +113,14 @@ def test_a_pod_that_is_not_in_our_copy_is_only_a_suspicion() -> None:
     assert not changes.release
 
 
-def test_of_two_allocations_of_one_pod_the_one_it_names_is_kept() -> None:
+def test_pod_keeps_the_allocation_it_names() -> None:
     held = (confirmed("a1"), confirmed("a2"))
     assert ids(due(*held, pods=(a_pod(allocation="a2"),)).release) == ["a1"]
     assert ids(due(*held, pods=(a_pod(allocation="forged"),)).release) == []
 
 
 def forgeries() -> dict[str, dict[str, Any]]:
-    """Pods that the webhook was never asked about, and one that never started and never will."""
+    """Return pods that the webhook never reviewed, and one that never started and never will."""
     pods = {name: a_pod() for name in ("mirror", "kube-system", "uncounted", "leaves")}
     pods["mirror"]["metadata"]["annotations"][contract.MIRROR_ANNOTATION] = "x"
     pods["kube-system"]["metadata"]["namespace"] = "kube-system"
@@ -131,7 +131,7 @@ def forgeries() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", sorted(forgeries()))
-def test_who_cannot_have_been_given_a_share_holds_none(kind: str) -> None:
+def test_pod_that_cannot_have_a_share_has_none(kind: str) -> None:
     forged = forgeries()[kind]
     namespace = forged["metadata"]["namespace"]
     held = dataclasses.replace(confirmed(), pod=PodRef(namespace, "trainer", "u-1"))
@@ -140,7 +140,7 @@ def test_who_cannot_have_been_given_a_share_holds_none(kind: str) -> None:
     assert not due(waits, pods=(forged,)).confirm
 
 
-def test_one_that_leaves_and_may_run_keeps_its_share() -> None:
+def test_terminating_pod_that_may_run_keeps_its_share() -> None:
     bound, started = forgeries()["leaves"], forgeries()["leaves"]
     bound["spec"]["nodeName"] = "node-a"
     started["status"]["containerStatuses"] = [{"name": "main"}]

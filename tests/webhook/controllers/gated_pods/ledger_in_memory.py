@@ -1,39 +1,44 @@
-"""Pods and a ledger in memory; what others would do to them is done at once."""
+"""Pods and a ledger in memory, where other components act at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import jsonpatch
 
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
+from gpushare.cluster import api_client
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import share_resources
 from gpushare.placement import exclusive_gpus
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from tests import builders
+from webhook import metrics
 from webhook.controllers.allocations import due_changes
-from webhook.controllers.gated_pods import backfill, gang, gated_pods
+from webhook.controllers.gated_pods import fairness
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
-from webhook.store.unbindable import NOTHING, Avoided
+from webhook.store.unbindable import NO_AVOIDED, Avoided
 
 START = 1_767_225_600.0  # 2026-01-01
 
 
 class Cluster:
-    """Pods and a ledger; what the API server, the allocation controller and the gates would do is done at once."""
+    """Pods and a ledger; the API server and the allocation controller act at once."""
 
     def __init__(
         self,
         *nodes: GpuNode,
-        bound: backfill.Bound = backfill.DEFAULT,
-        avoided: Callable[[PodJson], Avoided] = lambda _: NOTHING,
+        limits: fairness.OvertakeLimits = fairness.DEFAULT_LIMITS,
+        avoided: Callable[[PodJson], Avoided] = lambda _: NO_AVOIDED,
         exclusive: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self.store = MemoryStore([codec.to_document(node) for node in nodes], avoided=avoided, bound=exclusive)
@@ -42,25 +47,16 @@ class Cluster:
         self.read = dict[str, tuple[dict[str, Any], Pod]]()
         self.now = START
         self.told: dict[str, str] = {}
-        self.order: list[str] = []  # in which they were placed
+        self.order: list[str] = []  # names in the order of placement
         self.reservation = Reservation(self.store, policy="pack")
-        self.passes = backfill.Passes()
-        self.turns = gated_pods.GatedPodScheduler(
-            self.store,
-            self.reservation,
-            self.passes,
-            opens=self.open,
-            still_gated=self.still_gated,
-            warns=lambda pod, sentence: self.warned.update({pod.ref.name: sentence}),
-            bound=bound,
-        )
+        self.scheduler = GatedPodScheduler(self, self.store, self.reservation, self, metrics.Metrics(), limits=limits)
         self.warned: dict[str, str] = {}
 
     def stored(self) -> dict[str, Pod]:
-        """As the informer shows them: what has not changed is the same object."""
+        """Return the pods as an informer shows them: an unchanged pod is the same object."""
         before = self.read
         self.read = {
-            name: before[name] if name in before and before[name][0] is item else (item, Pod.of(item))
+            name: before[name] if name in before and before[name][0] is item else (item, Pod.from_manifest(item))
             for name, item in self.pods.items()
         }
         return {name: pod for name, (_, pod) in self.read.items()}
@@ -70,8 +66,18 @@ class Cluster:
         self.pods[name] = dict(mutation.open_gate(self.pods[name], request, placed))
         self.order.append(name)
 
-    async def still_gated(self, pods: Collection[Pod]) -> list[str]:
-        return [pod.ref.uid for pod in pods]
+    async def get(self, path: str) -> dict[str, Any]:
+        return self.pods[path.rsplit("/", 1)[1]]
+
+    async def patch(self, path: str, body: Any, content_type: str = "") -> None:
+        assert content_type == api_client.JSON_PATCH
+        name = path.rsplit("/", 1)[1]
+        self.pods[name] = jsonpatch.apply_patch(self.pods[name], body)
+        self.order.append(name)
+
+    def record(self, regarding: Mapping[str, Any], reason: str, note: str, **_: Any) -> None:
+        if reason == contract.EVENT_GROUP_APART:
+            self.warned[regarding["name"]] = note
 
     def create(self, name: str, *, priority: int = 0, **asked: str) -> None:
         made = builders.pod(name, **asked)
@@ -84,7 +90,7 @@ class Cluster:
         self.pods[name] = made
 
     async def arrive(self, name: str, **asked: str) -> None:
-        """As at admission: placed at once if there is room, whoever waits."""
+        """Create a pod that admission places at once if there is room, although others wait."""
         self.create(name, **asked)
         pod = self.stored()[name]
         assert isinstance(pod.request, Request)
@@ -93,7 +99,7 @@ class Cluster:
             await self.open(pod, pod.request, outcome)
 
     async def end(self, name: str) -> None:
-        """The pod ends; its share is released and what is held grows, in one write."""
+        """End a pod: release its share and grow backfill reservations, in one write."""
         manifest = self.pods.pop(name)
         asked = {pod.ref.uid: pod.request for pod in self.stored().values() if isinstance(pod.request, Request)}
 
@@ -108,15 +114,13 @@ class Cluster:
         stored = self.stored()
         for name in self.seen.keys() | stored.keys():
             if self.seen.get(name) is not stored.get(name):
-                self.index.pod(self.seen.get(name), stored.get(name))
+                self.index.update(self.seen.get(name), stored.get(name))
         self.seen = stored
-        arranged = gang.arrange(stored.values())
-        self.told = {
-            pod.ref.name: refusal.reason for pod, refusal in await self.turns.take(self.index, arranged, now=self.now)
-        }
+        waiting = await self.scheduler.place(self.index, now=self.now)
+        self.told = {pod.ref.name: refusal.reason for pod, refusal in waiting}
         nodes = [view.node for view in self.store.views()]
         assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
-        for entry in due_changes.judge(nodes, self.stored().values(), now=0.0).release:
+        for entry in due_changes.find(nodes, self.stored().values(), now=0.0).release:
             self.store.change(entry.node, lambda node, entry=entry: ledger.release(node, [entry.allocation.id]))
 
     def waiting(self) -> list[str]:
@@ -124,23 +128,30 @@ class Cluster:
 
     def shares(self) -> set[str]:
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
-        return {entry.pod.name for entry in entries if not entry.is_hold}
+        return {entry.pod.name for entry in entries if not entry.is_backfill_reservation}
 
     def held(self) -> dict[str, int]:
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
         return {
-            entry.pod.name: sum(share.request_percent for share in entry.shares) for entry in entries if entry.is_hold
+            entry.pod.name: sum(share.request_percent for share in entry.shares)
+            for entry in entries
+            if entry.is_backfill_reservation
         }
 
     def others_where_held(self, name: str) -> dict[str, int]:
-        """Per GPU on which something is held for this pod: compute of the shares given there."""
+        """Return the compute of shares on each GPU that is reserved for this pod."""
         entries = [entry for view in self.store.views() for entry in view.node.allocations]
-        uuids = {uuid for entry in entries if entry.is_hold and entry.pod.name == name for uuid in entry.gpu_uuids}
+        uuids = {
+            uuid
+            for entry in entries
+            if entry.is_backfill_reservation and entry.pod.name == name
+            for uuid in entry.gpu_uuids
+        }
         return {
             uuid: sum(
                 share.request_percent
                 for entry in entries
-                if not entry.is_hold
+                if not entry.is_backfill_reservation
                 for share in entry.shares
                 if uuid in share.gpu_uuids
             )

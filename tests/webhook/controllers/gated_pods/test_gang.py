@@ -1,4 +1,4 @@
-"""Which gated pods make a unit, and what the others wait for."""
+"""The units that gated pods form, and why other pods wait."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from gpushare import contract
 from tests import builders
 from webhook.controllers.gated_pods import gang
+from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
 
 
@@ -30,8 +31,9 @@ def alone(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
     return made
 
 
-def arrange(pods: list[dict[str, Any]], opened: Collection[str] = ()) -> gang.Arranged:
-    return gang.arrange(map(Pod.of, pods), opened=opened)
+def arrange(pods: list[dict[str, Any]], ungated: Collection[str] = ()) -> gang.Arranged:
+    index = PodIndex(map(Pod.from_manifest, pods))
+    return gang.Arranger().arrange(index.waiting, index.members, ungated=ungated)
 
 
 def units(arranged: gang.Arranged) -> list[list[str]]:
@@ -49,7 +51,7 @@ def test_a_group_waits_until_it_is_complete() -> None:
     assert units(arrange([member(0), member(1), member(2)])) == [["worker-0", "worker-1", "worker-2"]]
 
 
-def test_groups_of_one_name_in_two_namespaces_are_two() -> None:
+def test_groups_are_per_namespace() -> None:
     other = member(2)
     other["metadata"]["namespace"] = "elsewhere"
     assert units(arrange([member(0), member(1), other])) == []
@@ -59,24 +61,24 @@ def test_those_beyond_the_size_come_after_the_others() -> None:
     arranged = arrange([member(number) for number in range(4)])
     assert units(arranged) == [["worker-0", "worker-1", "worker-2"]]
     assert said(arranged) == {
-        "worker-3": 'its group "ring" has 3 pods without this one: it gets its turn once they are placed'
+        "worker-3": 'its group "ring" has 3 pods without this one: its turn comes once they are placed'
     }
     placed = [member(number, gated=False) for number in range(3)]
     assert units(arrange([*placed, member(3)])) == [["worker-3"]]
 
 
-def test_one_that_is_made_anew_joins_those_that_run() -> None:
+def test_recreated_member_joins_the_running_gang() -> None:
     running = [member(0, gated=False, phase="Running"), member(1, gated=False, phase="Running")]
     assert units(arrange([*running, member(2)])) == [["worker-2"]]
     assert units(arrange([running[0], member(2)])) == []
 
 
-def test_one_that_we_have_just_opened_counts_as_placed() -> None:
+def test_pod_that_was_just_ungated_counts_as_placed() -> None:
     pods = [member(0), member(1), member(2)]
-    assert units(arrange(pods, opened={"u-0"})) == [["worker-1", "worker-2"]]
+    assert units(arrange(pods, ungated={"u-0"})) == [["worker-1", "worker-2"]]
 
 
-def test_of_those_that_succeeded_only_siblings_count() -> None:
+def test_only_siblings_count_among_succeeded_members() -> None:
     yesterday = [member(number, gated=False, phase="Succeeded", owner="old") for number in range(2)]
     assert units(arrange([*yesterday, member(2, owner="new")])) == []
     siblings = [member(number, gated=False, phase="Succeeded", owner="new") for number in range(2)]
@@ -85,7 +87,7 @@ def test_of_those_that_succeeded_only_siblings_count() -> None:
     assert units(arrange([*failed, member(2, owner="new")])) == []
 
 
-def test_one_that_leaves_does_not_count() -> None:
+def test_terminating_member_does_not_count() -> None:
     leaving = member(0, gated=False, phase="Running", deletionTimestamp="2026-01-01T01:00:00Z")
     assert units(arrange([leaving, member(1), member(2)])) == []
 
@@ -94,24 +96,26 @@ def test_different_sizes_are_said() -> None:
     arranged = arrange([member(0), member(1), member(2, size=4)])
     assert units(arranged) == []
     assert set(said(arranged).values()) == {
-        'its group "ring" has no one size: worker-0 says 3 and worker-2 says 4; '
+        'its group "ring" has several sizes: 3 in pod worker-0 and 4 in pod worker-2; '
         "delete the pods with the wrong gpushare.io/group-size and recreate them"
     }
 
 
-def test_a_pod_with_somebody_elses_gate_has_no_turn() -> None:
+def test_pod_with_a_foreign_gate_has_no_turn() -> None:
     arranged = arrange([alone("queued", gates=("example.com/quota",)), alone("free")])
     assert units(arranged) == [["free"]]
-    assert said(arranged)["queued"].startswith('waits for the scheduling gate "example.com/quota", which is somebody')
+    assert said(arranged)["queued"].endswith(
+        'to remove the scheduling gate "example.com/quota": it gets a GPU after that'
+    )
 
 
-def test_a_group_waits_for_somebody_elses_gate_too() -> None:
+def test_group_waits_for_gates_of_other_controllers() -> None:
     queued = member(2)
     queued["spec"]["schedulingGates"].append({"name": "example.com/quota"})
     arranged = arrange([member(0), member(1), queued])
     assert units(arranged) == []
     assert said(arranged)["worker-0"] == (
-        'waits for its group "ring": 1 of its 3 pods wait for somebody else\'s scheduling gate'
+        'waits for its group "ring": 1 of its 3 pods have scheduling gates of other controllers'
     )
 
 

@@ -1,4 +1,6 @@
-"""Turns of gangs, on a ledger in memory: whole or not at all, and finished by whoever leads next."""
+"""Turns of gangs on a ledger in memory: all members are placed or none, and the next placer completes what one
+began.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 
 
-async def test_a_gang_is_placed_whole_across_nodes() -> None:
+async def test_complete_gang_is_placed_across_nodes() -> None:
     cluster = Cluster(builders.node("node-a", gpus=2), builders.node("node-b", gpus=2))
     for number in range(4):
         cluster.create(f"worker-{number}", request="1", group="ring", group_size="4")
     await cluster.step()
     assert cluster.waiting() == []
     entries = [entry for view in cluster.store.views() for entry in view.node.allocations]
-    # For good: what is tentative, the next placer takes back from whom it has not seen run yet.
+    # Permanent, because the next placer releases tentative shares of pods that it has not seen running.
     assert [(entry.pod.uid != "", entry.reserved_until) for entry in entries] == [(True, None)] * 4
 
 
@@ -28,19 +30,19 @@ async def test_a_gang_is_placed_whole_across_nodes() -> None:
     [("0.6", 1, True), ("0.6", 2, False), ("1", 1, False), ("0.5", 1, False)],
     ids=["two nodes", "one node", "whole GPUs", "one GPU"],
 )
-async def test_a_gang_that_shares_gpus_of_several_nodes_is_warned(request_: str, gpus: int, apart: bool) -> None:
+async def test_gang_with_shares_on_several_nodes_gets_a_warning(request_: str, gpus: int, apart: bool) -> None:
     cluster = Cluster(builders.node("node-a", gpus=gpus), builders.node("node-b", gpus=gpus))
     for number in range(2):
         cluster.create(f"worker-{number}", request=request_, group="ring", group_size="2")
     await cluster.step()
     assert len(cluster.order) == 2
-    sentence = 'its group "ring" shares GPUs on 2 nodes: each node gives turns by itself'
+    sentence = 'its group "ring" shares GPUs on 2 nodes'
     assert [name for name, said in cluster.warned.items() if said.startswith(sentence)] == (
         ["worker-0", "worker-1"] if apart else []
     )
 
 
-async def test_a_gang_that_does_not_fit_holds_nothing_and_says_who_did_not_fit() -> None:
+async def test_gang_that_does_not_fit_has_no_shares_and_names_the_member() -> None:
     cluster = Cluster(builders.node("node-a", gpus=3))
     for number in range(4):
         cluster.create(f"worker-{number}", request="1", group="ring", group_size="4")
@@ -72,7 +74,7 @@ async def test_the_large_members_are_placed_first() -> None:
     assert cluster.waiting() == []
 
 
-async def test_what_a_placer_left_of_a_gang_is_finished_by_the_next() -> None:
+async def test_next_placer_completes_a_gang() -> None:
     cluster = Cluster(builders.node("node-a", gpus=4))
     for number in range(3):
         cluster.create(f"worker-{number}", request="1", group="ring", group_size="3")
@@ -88,7 +90,7 @@ async def test_what_a_placer_left_of_a_gang_is_finished_by_the_next() -> None:
 
 
 @pytest.mark.parametrize("missing", ["member", "room"])
-async def test_what_a_placer_left_of_a_gang_that_cannot_be_finished_is_given_back(missing: str) -> None:
+async def test_next_placer_releases_a_gang_that_no_longer_fits(missing: str) -> None:
     cluster = Cluster(builders.node("node-a", gpus=2))
     for number in range(2 if missing == "member" else 3):
         cluster.create(f"worker-{number}", request="1", group="ring", group_size="3")
@@ -100,7 +102,7 @@ async def test_what_a_placer_left_of_a_gang_that_cannot_be_finished_is_given_bac
     assert len(cluster.waiting()) == len(cluster.pods)
 
 
-async def test_a_gang_that_was_placed_is_opened_although_it_is_no_longer_whole() -> None:
+async def test_placed_gang_is_ungated_although_it_is_no_longer_complete() -> None:
     cluster = Cluster(builders.node("node-a", gpus=2))
     for number in range(2):
         cluster.create(f"worker-{number}", request="1", group="ring", group_size="3")

@@ -1,4 +1,4 @@
-"""Turns on a ledger in memory: nobody is passed over for ever."""
+"""Turns on a ledger in memory: no pod is overtaken forever."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from gpushare import contract
 from gpushare.placement import exclusive_gpus
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
-from webhook.controllers.gated_pods import backfill, fairness
+from webhook.controllers.gated_pods import fairness
+from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation, unbindable
 
 
-async def test_a_large_pod_is_passed_over_only_so_often() -> None:
-    cluster = Cluster(builders.node("node-a", gpus=1), bound=backfill.Bound(patience_seconds=60))
+def waiting(namespace: str) -> Pod:
+    made = builders.pod("new", namespace=namespace, request="0.2")
+    made["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return Pod.from_manifest(made)
+
+
+async def test_large_pod_is_overtaken_only_so_often() -> None:
+    cluster = Cluster(builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=60))
     await cluster.arrive("small-x", request="0.5")
     await cluster.arrive("small-y", request="0.5")
     cluster.now += 1
@@ -31,22 +38,22 @@ async def test_a_large_pod_is_passed_over_only_so_often() -> None:
     cluster.now += 61
     await cluster.step()
     assert cluster.held() == {"large": 0}
-    assert cluster.told["large"].endswith("; what comes free there is held for it on node-a")
+    assert cluster.told["large"].endswith("; freed capacity is reserved for it on node-a")
     await cluster.end("small-y")
     assert cluster.held() == {"large": 50}
     cluster.now += 1
     await cluster.arrive("late", request="0.25")
     await cluster.step()
     assert "late" in cluster.waiting()
-    assert cluster.told["late"].startswith("gives way to default/large, which has waited for longer")
+    assert cluster.told["late"].startswith("gives way to default/large, which has waited longer")
     await cluster.end("passer")
     await cluster.step()
     assert cluster.waiting() == ["late"]
     assert cluster.held() == {}
 
 
-async def test_who_is_not_passed_over_holds_nothing() -> None:
-    cluster = Cluster(builders.node("node-a", gpus=1), bound=backfill.Bound(patience_seconds=1))
+async def test_pod_that_is_not_overtaken_gets_no_backfill_reservation() -> None:
+    cluster = Cluster(builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=1))
     await cluster.arrive("small", request="0.5")
     cluster.now += 1
     cluster.create("large", request="1")
@@ -55,8 +62,10 @@ async def test_who_is_not_passed_over_holds_nothing() -> None:
     assert cluster.held() == {}
 
 
-async def test_for_what_could_run_nowhere_nothing_is_held() -> None:
-    cluster = Cluster(builders.node("node-a", gpus=1), bound=backfill.Bound(patience_seconds=0, passes=1))
+async def test_pod_that_fits_nowhere_gets_no_backfill_reservation() -> None:
+    cluster = Cluster(
+        builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1)
+    )
     cluster.create("impossible", request="1", gpus="2")
     cluster.now += 1
     await cluster.arrive("small", request="0.5")
@@ -67,7 +76,9 @@ async def test_for_what_could_run_nowhere_nothing_is_held() -> None:
 async def test_where_it_could_run_is_searched_again_although_a_clock_was_put_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = Cluster(builders.node("node-a", gpus=1), bound=backfill.Bound(patience_seconds=0, passes=1))
+    cluster = Cluster(
+        builders.node("node-a", gpus=1), limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1)
+    )
     searched: list[int] = []
     choose = backfill_reservation.choose
     monkeypatch.setattr(
@@ -84,8 +95,10 @@ async def test_where_it_could_run_is_searched_again_although_a_clock_was_put_bac
     assert len(searched) == 2
 
 
-async def test_a_more_important_pod_takes_what_is_held_for_a_lesser() -> None:
-    cluster = Cluster(builders.node("node-a", gpus=2), bound=backfill.Bound(patience_seconds=0, passes=1))
+async def test_higher_priority_pod_takes_over_a_backfill_reservation() -> None:
+    cluster = Cluster(
+        builders.node("node-a", gpus=2), limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1)
+    )
     await cluster.arrive("one", request="0.5")
     cluster.create("large", request="1", gpus="2")
     cluster.now += 1
@@ -97,9 +110,9 @@ async def test_a_more_important_pod_takes_what_is_held_for_a_lesser() -> None:
     assert cluster.waiting() == ["large"]
 
 
-async def test_a_gang_that_was_passed_over_gets_its_turn() -> None:
+async def test_overtaken_gang_gets_a_backfill_reservation() -> None:
     nodes = (builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
-    cluster = Cluster(*nodes, bound=backfill.Bound(patience_seconds=0, passes=1))
+    cluster = Cluster(*nodes, limits=fairness.OvertakeLimits(patience_seconds=0, max_overtakes=1))
     for name in ("w", "x", "y", "z"):
         await cluster.arrive(name, request="0.5")
     cluster.now += 1
@@ -127,12 +140,12 @@ SMALL = st.lists(
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(stream=SMALL, gpus=st.integers(1, 3), large=st.integers(1, 3))
-async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_number_of_passes(
+async def test_law_fitting_pod_is_placed_after_bounded_overtakes(
     stream: list[tuple[str, int, bool]], gpus: int, large: int
 ) -> None:
-    """Whatever comes, if every pod ends: once it is entitled, on its GPUs there are ever fewer others."""
-    bound = backfill.Bound(patience_seconds=1e9, passes=5)
-    cluster = Cluster(builders.node("node-a", gpus=gpus), builders.node("node-b", gpus=1), bound=bound)
+    """If every pod ends, the GPUs reserved for an entitled pod lose other pods with time."""
+    bound = fairness.OvertakeLimits(patience_seconds=1e9, max_overtakes=5)
+    cluster = Cluster(builders.node("node-a", gpus=gpus), builders.node("node-b", gpus=1), limits=bound)
     for number in range(4 * (gpus + 1)):
         await cluster.arrive(f"first-{number}", request="0.25")
     cluster.now += 1
@@ -161,24 +174,24 @@ async def test_law_whoever_fits_on_an_empty_cluster_is_placed_after_a_bounded_nu
             others = now
         else:
             assert others is None
-            assert passed < bound.passes
+            assert passed < bound.max_overtakes
     assert "large" in cluster.order
 
 
-async def test_those_that_grow_where_they_are_pass_over_the_ones_ahead_of_them_too() -> None:
-    cluster = Cluster(builders.node(gpus=1), bound=backfill.Bound(passes=2))
+async def test_growing_shares_count_as_overtaking() -> None:
+    cluster = Cluster(builders.node(gpus=1), limits=fairness.OvertakeLimits(max_overtakes=2))
     await cluster.arrive("large", request="0.6")
     cluster.create("waits", priority=1, request="0.5")
     await cluster.step()
     for _ in range(2):
         assert cluster.held() == {}
-        cluster.passes.grew(cluster.stored()["large"])
+        cluster.scheduler.overtakes.grew(cluster.stored()["large"])
     await cluster.step()
     assert cluster.held() == {"waits": 40}
 
 
-async def test_one_namespace_has_one_hold_at_a_time() -> None:
-    cluster = Cluster(builders.node(gpus=2), bound=backfill.Bound(passes=1))
+async def test_namespace_has_one_backfill_reservation_at_a_time() -> None:
+    cluster = Cluster(builders.node(gpus=2), limits=fairness.OvertakeLimits(max_overtakes=1))
     for name in ("a", "b"):
         await cluster.arrive(name, request="0.6")
     for name, namespace in (("first", "default"), ("second", "default"), ("third", "other")):
@@ -191,34 +204,34 @@ async def test_one_namespace_has_one_hold_at_a_time() -> None:
     assert set(cluster.held()) == {"first", "third"}
 
 
-async def test_very_many_of_one_namespace_keep_nobody_else_waiting_and_are_all_told() -> None:
+async def test_many_pods_of_one_namespace_do_not_delay_others() -> None:
     cluster = Cluster(builders.node(gpus=1))
     await cluster.arrive("there", request="0.5")
-    for number in range(fairness.TRIES + 10):
+    for number in range(fairness.MAX_FAILED_TRIES + 10):
         cluster.create(f"many-{number}", request="0.6", memory=f"{number + 1}Gi")
     cluster.now += 1
     cluster.create("late", namespace="other", request="0.2")
     await cluster.step()
     assert cluster.order == ["there", "late"]
-    later = [name for name, said in cluster.told.items() if "it has its turn soon" in said]
-    assert len(cluster.told) == fairness.TRIES + 10
+    later = [name for name, said in cluster.told.items() if "its turn comes soon" in said]
+    assert len(cluster.told) == fairness.MAX_FAILED_TRIES + 10
     assert len(later) == 10
-    assert cluster.turns.is_behind
+    assert cluster.scheduler.has_skipped
     await cluster.step()
-    assert [name for name, said in cluster.told.items() if "it has its turn soon" in said] == []
+    assert [name for name, said in cluster.told.items() if "its turn comes soon" in said] == []
 
 
-async def test_one_that_was_not_tried_keeps_the_reason_that_it_has() -> None:
+async def test_skipped_pod_keeps_its_reason() -> None:
     cluster = Cluster(builders.node(gpus=1))
     await cluster.arrive("there", request="0.5")
-    for number in range(fairness.TRIES + 10):
+    for number in range(fairness.MAX_FAILED_TRIES + 10):
         cluster.create(f"many-{number}", request="0.6", memory=f"{number + 1}Gi")
         cluster.pods[f"many-{number}"]["metadata"]["annotations"][contract.REASON] = f"as before, {number}"
     await cluster.step()
     assert sum(said.startswith("as before") for said in cluster.told.values()) == 10
 
 
-async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_there() -> None:
+async def test_round_is_cut_short_for_a_pod_of_a_new_namespace() -> None:
     cluster = Cluster(builders.node(gpus=1))
     await cluster.arrive("there", request="0.5")
     for number in range(6):
@@ -230,25 +243,25 @@ async def test_a_round_ends_early_when_one_comes_of_whose_namespace_nobody_was_t
     def reporter(manifest: dict[str, Any], *arguments: Any, **more: Any) -> Any:
         tried.append(manifest["metadata"]["name"])
         if len(tried) == 1:
-            cluster.turns.came("default")  # of one that is there already nothing is to be done
+            cluster.scheduler.pod_created(waiting("default"))  # no effect for a namespace that has a turn
         if len(tried) == 2:
-            cluster.turns.came("new")
+            cluster.scheduler.pod_created(waiting("new"))
         return place(manifest, *arguments, **more)
 
     cluster.store.chooser.place = reporter  # type: ignore[method-assign]
     await cluster.step()
     assert sorted(tried) == ["many-0", "other-0"]  # each namespace has had a turn
     assert len(cluster.told) == 12
-    assert cluster.turns.is_behind
+    assert cluster.scheduler.has_skipped
     cluster.create("late", namespace="new", request="0.2")
     await cluster.step()
     assert cluster.order == ["there", "late"]
     assert len(set(tried)) == 13
-    assert not cluster.turns.is_behind
+    assert not cluster.scheduler.has_skipped
 
 
-async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
-    cluster = Cluster(builders.node(gpus=1), bound=backfill.Bound(passes=1))
+async def test_pod_with_an_invalid_request_loses_its_backfill_reservation() -> None:
+    cluster = Cluster(builders.node(gpus=1), limits=fairness.OvertakeLimits(max_overtakes=1))
     await cluster.arrive("there", request="0.6")
     cluster.create("large", request="1")
     cluster.now += 1
@@ -258,15 +271,15 @@ async def test_for_one_that_makes_no_sense_any_more_nothing_is_held() -> None:
     cluster.pods["large"] = copy.deepcopy(cluster.pods["large"])
     cluster.pods["large"]["metadata"]["annotations"][contract.REQUEST] = "0.9"
     await cluster.step()
-    assert cluster.told["large"].startswith("its gpushare.io annotations no longer agree")
+    assert cluster.told["large"].startswith("its gpushare.io annotations no longer match")
     assert cluster.held() == {}
 
 
-async def test_who_may_not_go_to_a_node_keeps_nobody_like_it_from_there() -> None:
+async def test_pod_blocked_from_a_node_does_not_block_similar_pods() -> None:
     barred = unbindable.Avoided({"node-a": "could not take it before"}, frozenset())
     cluster = Cluster(
         builders.node(gpus=1),
-        avoided=lambda manifest: barred if manifest["metadata"]["name"] == "barred" else unbindable.NOTHING,
+        avoided=lambda manifest: barred if manifest["metadata"]["name"] == "barred" else unbindable.NO_AVOIDED,
     )
     for name in ("barred", "other"):
         cluster.create(name, request="0.2")
@@ -281,8 +294,8 @@ def one_gpu(namespace: str) -> exclusive_gpus.ExclusiveBound:
 
 
 async def test_a_pod_beyond_the_bound_on_exclusive_gpus_waits_without_holding_one() -> None:
-    patient = backfill.Bound(patience_seconds=60, passes=1)
-    cluster = Cluster(builders.node(gpus=2), bound=patient, exclusive=one_gpu)
+    patient = fairness.OvertakeLimits(patience_seconds=60, max_overtakes=1)
+    cluster = Cluster(builders.node(gpus=2), limits=patient, exclusive=one_gpu)
     await cluster.arrive("first", request="0.5", exclusion="red")
     cluster.now += 1
     cluster.create("second", request="0.5", exclusion="blue")
@@ -300,10 +313,10 @@ async def test_a_pod_beyond_the_bound_on_exclusive_gpus_waits_without_holding_on
 
 
 @pytest.mark.parametrize(("percent", "held"), [(100, 0), (200, 1)])
-async def test_a_pod_holds_a_gpu_only_within_the_bound(percent: int, held: int) -> None:
+async def test_backfill_reservation_respects_the_bound_on_exclusive_gpus(percent: int, held: int) -> None:
     cluster = Cluster(
         builders.node(gpus=2),
-        bound=backfill.Bound(patience_seconds=60, passes=1),
+        limits=fairness.OvertakeLimits(patience_seconds=60, max_overtakes=1),
         exclusive=lambda namespace: exclusive_gpus.ExclusiveBound(namespace, "gpus", percent),
     )
     await cluster.arrive("first", request="1", exclusion="red")

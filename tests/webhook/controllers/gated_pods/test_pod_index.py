@@ -1,4 +1,4 @@
-"""What is kept as pods come, change and go is what would be found by looking at all of them."""
+"""The index that is updated pod by pod equals an index of all pods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made(uid: str, group: str, *, gated: bool, placed: bool, leaves: bool, unbou
     if leaves:
         manifest["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
     manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}] if gated else []
-    return Pod.of({**manifest, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
+    return Pod.from_manifest({**manifest, "status": {"phase": "Pending", "conditions": [UNBOUND] if unbound else []}})
 
 
 PODS = st.builds(
@@ -48,35 +48,36 @@ PODS = st.builds(
 
 @given(st.lists(PODS | st.sampled_from(UIDS), max_size=30))
 @settings(deadline=None)
-def test_law_what_is_kept_bit_by_bit_is_what_would_be_found_in_all(steps: list[Any]) -> None:
+def test_law_incremental_index_equals_full_index(steps: list[Any]) -> None:
     index, pods = PodIndex(), dict[str, Pod]()
     for step in steps:
         uid = step if isinstance(step, str) else step.ref.uid
         after = None if isinstance(step, str) else step
         if uid in pods or after is not None:
-            index.pod(pods.get(uid), after)
+            index.update(pods.get(uid), after)
         pods.pop(uid, None)
         if after is not None:
             pods[uid] = after
         assert index.waiting == {uid: pod for uid, pod in pods.items() if pod.waits}
         assert index.stuck == {uid: pod for uid, pod in pods.items() if pod.is_stuck}
         arranged = gang.Arranger().arrange(index.waiting, index.members)
-        everything = gang.arrange(pods.values())
+        fresh = PodIndex(pods.values())
+        everything = gang.Arranger().arrange(fresh.waiting, fresh.members)
         assert {unit.uids for unit in arranged.units} == {unit.uids for unit in everything.units}
         assert {pod.ref.uid for pod, _ in arranged.held_back} == {pod.ref.uid for pod, _ in everything.held_back}
         assert all(index.members.values())
 
 
-def test_who_is_placed_is_told_of_once_and_only_while_it_is_there() -> None:
+def test_placed_pod_is_reported_once_and_only_while_it_exists() -> None:
     shape = {"group": "", "leaves": False, "unbound": False}
     gated, placed = (made("u0", gated=not is_placed, placed=is_placed, **shape) for is_placed in (False, True))  # type: ignore[arg-type]
     index = PodIndex([gated])
     assert index.newly_placed() == {}
-    index.pod(gated, placed)
-    index.pod(placed, dataclasses.replace(placed))
+    index.update(gated, placed)
+    index.update(placed, dataclasses.replace(placed))
     assert index.newly_placed() == {"u0": queue.order(placed)}
-    index.pod(placed, dataclasses.replace(placed))
+    index.update(placed, dataclasses.replace(placed))
     assert index.newly_placed() == {}
-    index.pod(None, made("u1", gated=False, placed=True, **shape))  # type: ignore[arg-type]
-    index.pod(made("u1", gated=False, placed=True, **shape), None)  # type: ignore[arg-type]
+    index.update(None, made("u1", gated=False, placed=True, **shape))  # type: ignore[arg-type]
+    index.update(made("u1", gated=False, placed=True, **shape), None)  # type: ignore[arg-type]
     assert index.newly_placed() == {}

@@ -1,4 +1,4 @@
-"""A share may not grow beyond what the quotas of its namespace allow to be created."""
+"""A share does not grow beyond the quotas of its namespace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quota(**hard: str) -> dict[str, Any]:
 
 
 class Listing:
-    """Stands for the API server: only what is made of its answer, and how often it is asked, is looked at here."""
+    """Stands for the API server: the tests check what follows from its answers, and how often it is asked."""
 
     def __init__(self, *documents: Mapping[str, Any], fails: bool = False) -> None:
         self.found, self.fails, self.paths = documents, fails, list[str]()
@@ -43,7 +43,7 @@ class Listing:
 
 
 def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
-    """Pods that hold 0.2 of a GPU with 8Gi each, and ask for something else."""
+    """Return pods with 0.2 of a GPU and 8Gi each that request another amount."""
     node = builders.node(gpus=1)
     pods = []
     for name, wanted in asked.items():
@@ -52,12 +52,12 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
         pods.append(builders.pod(name, allocation=f"id-{name}", **wanted))
         pods[-1]["metadata"]["uid"] = f"u-{name}"
         pods[-1]["spec"]["nodeName"] = node.name
-    return node, ResizeRequests().find([node], map(Pod.of, pods))
+    return node, ResizeRequests().find([node], map(Pod.from_manifest, pods))
 
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:
     node, resize_requests = cluster(**asked)
-    judged = await quotas.Quotas(listing).judge(resize_requests, [node])  # type: ignore[arg-type]
+    judged = await quotas.Quotas(listing).check(resize_requests, [node])  # type: ignore[arg-type]
     assert all((resize_request.request is None) == bool(resize_request.problem) for resize_request in judged)
     return [resize_request.problem for resize_request in judged]
 
@@ -70,13 +70,13 @@ MORE = {"request": "0.5", "memory": "16Gi"}
     [
         ({}, ""),
         ({"percent": "70"}, ""),
-        ({"percent": "69"}, f"the ResourceQuota of its namespace leaves 29 of {PERCENT}, 30 more are asked"),
+        ({"percent": "69"}, f"the ResourceQuota of its namespace leaves 29 of {PERCENT}, but 30 more are requested"),
         ({"memory": "24Gi"}, ""),
-        ({"memory": "20Gi"}, f"the ResourceQuota of its namespace leaves 4Gi of {MEMORY}, 8Gi more are asked"),
-        ({"percent": "10"}, f"the ResourceQuota of its namespace leaves 0 of {PERCENT}, 30 more are asked"),
+        ({"memory": "20Gi"}, f"the ResourceQuota of its namespace leaves 4Gi of {MEMORY}, but 8Gi more are requested"),
+        ({"percent": "10"}, f"the ResourceQuota of its namespace leaves 0 of {PERCENT}, but 30 more are requested"),
     ],
 )
-async def test_what_a_quota_does_not_leave_is_said_with_the_numbers(hard: dict[str, str], said: str) -> None:
+async def test_quota_refusal_has_the_amounts(hard: dict[str, str], said: str) -> None:
     listing = Listing(quota(**hard), quota(percent="1k"), {"spec": {"hard": {"pods": "10"}}})
     assert await problems(listing, one=MORE, two={"request": "0.1", "memory": "8Gi"}) == [said, ""]
 
@@ -86,7 +86,7 @@ async def test_two_that_grow_at_once_are_added_up() -> None:
     assert [bool(problem) for problem in sentences] == [False, True]
 
 
-async def test_quotas_are_read_only_when_somebody_asks_for_more_and_not_again_at_once() -> None:
+async def test_quotas_are_read_for_growing_shares_and_cached() -> None:
     listing = Listing()
     assert await problems(listing, one={"request": "0.1", "memory": "1Gi"}) == [""]
     assert listing.paths == []
@@ -100,10 +100,10 @@ async def test_without_an_answer_nothing_grows() -> None:
     assert await problems(Listing(quota(percent="many")), one=MORE) == [problem]
 
 
-async def test_what_is_held_free_counts_for_nobody() -> None:
-    hold = builders.allocation(contract.HOLD_PREFIX + "1", request=70, uid="u")
+async def test_backfill_reservations_do_not_count_as_held() -> None:
+    hold = builders.allocation(contract.BACKFILL_PREFIX + "1", request=70, uid="u")
     node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
-    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
+    assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
         quotas.least([quota(percent="x")])
 
@@ -114,13 +114,15 @@ async def test_shares_in_turn_count_as_the_quota_counts_their_containers() -> No
     warm = dataclasses.replace(main, containers=("warm",), request_percent=80, memory_bytes=4 * GIB, steps=Steps(0, 0))
     both = dataclasses.replace(entry, shares=(warm, dataclasses.replace(main, steps=Steps(1))))
     node = ledger.reserve(builders.node(), both)
-    assert await quotas.Holdings().of("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
+    assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
 
 
 ENTRIES = st.lists(
     st.builds(
-        lambda number, namespace, percent, is_hold: dataclasses.replace(
-            builders.allocation(f"{contract.HOLD_PREFIX if is_hold else ''}{number}", request=percent),
+        lambda number, namespace, percent, is_backfill_reservation: dataclasses.replace(
+            builders.allocation(
+                f"{contract.BACKFILL_PREFIX if is_backfill_reservation else ''}{number}", request=percent
+            ),
             pod=PodRef(namespace, "p", f"u{number}"),
         ),
         st.integers(0, 9),
@@ -134,7 +136,7 @@ ENTRIES = st.lists(
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(("n0", "n1", "n2")), st.none() | ENTRIES), max_size=12))
-async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
+async def test_law_incremental_sums_equal_the_total(
     steps: list[tuple[str, list[Allocation] | None]],
 ) -> None:
     holdings, nodes = quotas.Holdings(), dict[str, GpuNode]()
@@ -143,13 +145,13 @@ async def test_law_what_is_added_up_bit_by_bit_is_the_sum_of_all(
         if entries is not None:
             nodes[name] = dataclasses.replace(builders.node(name), allocations=tuple(entries))
         for namespace in ("x", "y"):
-            held = await holdings.of(namespace, nodes)
-            assert +held == +await quotas.Holdings().of(namespace, nodes)
+            held = await holdings.sum(namespace, nodes)
+            assert +held == +await quotas.Holdings().sum(namespace, nodes)
             shares = [
                 share
                 for node in nodes.values()
                 for entry in node.allocations
-                if entry.pod.namespace == namespace and not entry.is_hold
+                if entry.pod.namespace == namespace and not entry.is_backfill_reservation
                 for share in entry.shares
             ]
             assert held[PERCENT] == sum(share.request_percent for share in shares)

@@ -1,4 +1,4 @@
-"""Who asks for another amount of what it holds, in which order they have their turn, and what the others keep."""
+"""Which pods request another amount, in which order they get it, and what the others keep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
 from tests.gpushare.laws import strategies
-from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, existing, turn
+from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
 from webhook.pods.stored_pod import Pod
 
 CREATED = "2026-01-01T00:00:00Z"
@@ -42,7 +42,7 @@ def node(*entries: Allocation) -> GpuNode:
 
 
 def find(gpunode: GpuNode, *pods: dict[str, Any]) -> list[ResizeRequest]:
-    return ResizeRequests().find([gpunode], map(Pod.of, pods))
+    return ResizeRequests().find([gpunode], map(Pod.from_manifest, pods))
 
 
 def held(gpunode: GpuNode) -> dict[str, tuple[int, int]]:
@@ -55,7 +55,7 @@ def held(gpunode: GpuNode) -> dict[str, tuple[int, int]]:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(strategies.gpu_nodes("node-a"))
-def test_a_pod_that_nobody_has_touched_wishes_for_nothing(empty: GpuNode) -> None:
+def test_unchanged_pod_has_no_resize_request(empty: GpuNode) -> None:
     gpunode = dataclasses.replace(empty, allocations=(), resizes=())
     for memory in ({}, {"memory": "33%"}, {"memory": "1.5Gi"}, {"memory": "7%", "gpus": "2"}):
         manifest = pod("one", request="0.33", **memory)
@@ -68,7 +68,7 @@ def test_a_pod_that_nobody_has_touched_wishes_for_nothing(empty: GpuNode) -> Non
             assert find(ledger.reserve(gpunode, entry), manifest) == []
 
 
-def test_who_holds_nothing_leaves_or_waits_for_its_gate_wishes_for_nothing() -> None:
+def test_pods_without_a_share_have_no_resize_request() -> None:
     gpunode = node(holding("one", 50, 8))
     asked = {"request": "0.6", "memory": "8Gi"}
     assert len(find(gpunode, pod("one", **asked))) == 1
@@ -83,15 +83,23 @@ def test_who_holds_nothing_leaves_or_waits_for_its_gate_wishes_for_nothing() -> 
     assert find(reserved, pod("one", **asked)) == []
 
 
-def test_what_is_content_is_not_looked_at_again_until_it_changes() -> None:
+def test_satisfied_pods_are_not_checked_until_they_change() -> None:
     gpunode, resize_requests = node(holding("one", 50, 8)), ResizeRequests()
-    assert resize_requests.find([gpunode], [Pod.of(pod("one", request="0.5", memory="8Gi"))]) == []
+    assert resize_requests.find([gpunode], [Pod.from_manifest(pod("one", request="0.5", memory="8Gi"))]) == []
     same_version = pod("one", request="0.7", memory="8Gi")
-    assert resize_requests.find([gpunode], [Pod.of(same_version)]) == []
-    assert len(resize_requests.find([gpunode], [Pod.of(pod("one", version="2", request="0.7", memory="8Gi"))])) == 1
-    assert resize_requests.find([gpunode], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    assert resize_requests.find([gpunode], [Pod.from_manifest(same_version)]) == []
+    assert (
+        len(resize_requests.find([gpunode], [Pod.from_manifest(pod("one", version="2", request="0.7", memory="8Gi"))]))
+        == 1
+    )
+    assert (
+        resize_requests.find([gpunode], [Pod.from_manifest(pod("one", version="3", request="0.5", memory="8Gi"))]) == []
+    )
     smaller = node(holding("one", 40, 8))
-    assert len(resize_requests.find([smaller], [Pod.of(pod("one", version="3", request="0.5", memory="8Gi"))])) == 1
+    assert (
+        len(resize_requests.find([smaller], [Pod.from_manifest(pod("one", version="3", request="0.5", memory="8Gi"))]))
+        == 1
+    )
 
 
 def test_they_grow_by_priority_and_then_age() -> None:
@@ -107,14 +115,14 @@ def test_they_grow_by_priority_and_then_age() -> None:
     after = turn(gpunode, resize_requests, {})
     assert held(after) == {"first": (40, 8), "old": (40, 8), "young": (10, 8)}
     assert turn(after, resize_requests, {}) is after
-    assert existing(after, resize_requests[2]) == (
+    assert outcome(after, resize_requests[2]) == (
         after.allocations[1].shares,
         "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is asked",
     )
-    assert existing(after, resize_requests[0]) == (after.allocations[2].shares, "")
+    assert outcome(after, resize_requests[0]) == (after.allocations[2].shares, "")
 
 
-def test_what_one_gives_up_is_there_for_one_ahead_of_it_in_the_same_turn() -> None:
+def test_released_amount_is_available_in_the_same_turn() -> None:
     gpunode = node(holding("large", 60, 8), holding("small", 40, 8))
     resize_requests = find(
         gpunode,
@@ -124,41 +132,41 @@ def test_what_one_gives_up_is_there_for_one_ahead_of_it_in_the_same_turn() -> No
     assert held(turn(gpunode, resize_requests, {})) == {"large": (10, 8), "small": (90, 8)}
 
 
-def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
-    hold = builders.allocation(contract.HOLD_PREFIX + "1", request=0, memory_gib=0, pod_name="gated", uid="u-gated")
+def test_freed_capacity_goes_to_backfill_reservations_first() -> None:
+    hold = builders.allocation(contract.BACKFILL_PREFIX + "1", request=0, memory_gib=0, pod_name="gated", uid="u-gated")
     gpunode = node(holding("large", 80, 8), holding("small", 20, 8), hold)
     gated = {"u-gated": requests.parse(builders.pod("gated", request="0.5", memory="8Gi"))}
     asked = {"request": "0.6", "memory": "8Gi"}
     resize_requests = find(gpunode, pod("small", **asked), pod("large", request="0.3", memory="8Gi"))
     after = turn(gpunode, resize_requests, gated)
     assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
-    assert existing(after, resize_requests[1]) == (
+    assert outcome(after, resize_requests[1]) == (
         after.allocations[1].shares,
         "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is asked",
     )
 
 
-def test_annotations_that_make_no_sense_change_nothing_and_are_told() -> None:
+def test_invalid_resize_is_reported_and_changes_nothing() -> None:
     gpunode = node(holding("one", 50, 8))
     (resize_request,) = find(gpunode, pod("one", request="0.6", limit="0.5", memory="8Gi"))
     assert turn(gpunode, [resize_request], {}) is gpunode
-    assert existing(gpunode, resize_request) == (
+    assert outcome(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
         'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or leave it out for 1',
     )
     (resize_request,) = find(gpunode, pod("one", request="0.6", **{"request.side": "0.1"}))
-    said = existing(gpunode, resize_request)
+    said = outcome(gpunode, resize_request)
     assert said is not None
     assert said[1].startswith('is not resized yet: gpushare.io/request.side "0.1" names the container "side"')
 
 
-def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_already() -> None:
+def test_missing_gpu_affects_only_pods_that_wait_already() -> None:
     gpunode = node(holding("one", 50, 8))
     begun = turn(gpunode, find(gpunode, pod("one", request="0.5", memory="4Gi")), {})
     gone = dataclasses.replace(begun, gpus=())
     assert find(gone, pod("one", request="0.5", memory="8Gi")) == []
     (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
-    assert existing(gone, waits) == (
+    assert outcome(gone, waits) == (
         gone.allocations[0].shares,
         "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
     )
@@ -167,20 +175,20 @@ def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_al
     assert turn(after, [waits], {}) is after
 
 
-def test_what_is_still_written_on_a_pod_that_is_as_asked_is_found() -> None:
+def test_satisfied_pod_with_leftover_annotations_is_found() -> None:
     gpunode = node(holding("one", 50, 8))
     (resize_request,) = find(gpunode, pod("one", request="0.5", memory="8Gi", reason="is not resized yet: no room"))
-    assert existing(gpunode, resize_request) == (gpunode.allocations[0].shares, "")
-    assert existing(builders.node(), resize_request) is None
+    assert outcome(gpunode, resize_request) == (gpunode.allocations[0].shares, "")
+    assert outcome(builders.node(), resize_request) is None
 
 
 def test_a_share_that_shrinks_waits_for_the_agent() -> None:
     gpunode = node(holding("one", 50, 8))
     (resize_request,) = find(gpunode, pod("one", request="0.5", memory="4Gi"))
-    assert existing(gpunode, resize_request) is None, "nothing was begun yet"
+    assert outcome(gpunode, resize_request) is None, "nothing was begun yet"
     after = turn(gpunode, [resize_request], {})
     assert after.allocations[0].shares[0].shrink_to_bytes == 4 * GIB
-    assert existing(after, resize_request) == (
+    assert outcome(after, resize_request) == (
         after.allocations[0].shares,
         "is not resized yet: the agent on node-a has yet to hold it to 4Gi",
     )
@@ -189,13 +197,13 @@ def test_a_share_that_shrinks_waits_for_the_agent() -> None:
 
 @pytest.mark.parametrize("less", [{"request": "0.2"}, {"memory": "4Gi"}, {"request": "0.2", "memory": "20Gi"}])
 def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> None:
-    """The scheduler has yet to find room for what it was created with, and nobody offers the difference before."""
+    """The scheduler needs room for the pod as it was created, and the agent does not offer the difference before."""
     gpunode = node(holding("one", 50, 8))
     waits = pod("one", **{"request": "0.5", "memory": "8Gi", **less})
     del waits["spec"]["nodeName"]
     (resize_request,) = find(gpunode, waits)
     assert turn(gpunode, [resize_request], {}) is gpunode
-    assert existing(gpunode, resize_request) == (
+    assert outcome(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
         "is not resized yet: it is not bound to its node yet, and counts there as it was created",
     )
@@ -203,7 +211,7 @@ def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> No
     assert turn(gpunode, bound, {}) is not gpunode
 
 
-def test_what_grows_does_so_before_the_pod_is_bound_too() -> None:
+def test_share_grows_before_its_pod_is_bound() -> None:
     gpunode = node(holding("one", 50, 8))
     waits = pod("one", request="0.6", memory="9Gi")
     del waits["spec"]["nodeName"]
@@ -216,14 +224,14 @@ AMOUNTS = st.tuples(st.sampled_from([0, 10, 25, 40, 60, 90]), st.sampled_from([1
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(AMOUNTS, AMOUNTS, st.booleans()), min_size=1, max_size=4))
-def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
+def test_resize_turns_respect_ledger_and_backfill_reservations(
     pods: list[tuple[tuple[int, int], tuple[int, int], bool]],
 ) -> None:
     gpunode, waiting, asked = builders.node(gpus=1), [], {}
     for number, (has, wants, is_gated) in enumerate(pods):
         name, identity = f"p{number}", f"id-p{number}"
         if is_gated:
-            identity = contract.HOLD_PREFIX + name
+            identity = contract.BACKFILL_PREFIX + name
             asked[f"u-{name}"] = requests.parse(builders.pod(request=f"{has[0]}%", memory=f"{has[1]}Gi"))
         entry = builders.allocation(identity, request=has[0], memory_gib=has[1], pod_name=name, uid=f"u-{name}")
         with contextlib.suppress(errors.LedgerError):
@@ -237,11 +245,11 @@ def test_no_turn_breaks_the_ledger_or_takes_what_is_held_for_others(
     for entry in after.allocations:
         (was,), (now,) = before[entry.id].shares, entry.shares
         assert now.memory_bytes >= was.memory_bytes, "memory was taken before the agent said that it can be"
-        if entry.is_hold:
+        if entry.is_backfill_reservation:
             assert now.request_percent >= was.request_percent
 
 
-def test_what_was_begun_for_a_wish_is_taken_back_when_the_next_makes_no_sense() -> None:
+def test_started_shrink_is_undone_by_an_invalid_request() -> None:
     gpunode = node(holding("one", 50, 8))
     begun = turn(gpunode, find(gpunode, pod("one", request="0.5", memory="4Gi")), {})
     nonsense = find(begun, pod("one", request="0.6", limit="0.5", memory="4Gi"))
@@ -251,7 +259,7 @@ def test_what_was_begun_for_a_wish_is_taken_back_when_the_next_makes_no_sense() 
     assert "that cannot change on a pod that exists" in other[0].problem
 
 
-def test_steps_that_another_release_dropped_are_asked_for_again() -> None:
+def test_resize_dropped_by_another_release_is_requested_again() -> None:
     made = builders.in_turn(warm="0.8", main="0.7", allocation="id-a")
     made["metadata"].update(name="a", uid="u-a", creationTimestamp=CREATED, resourceVersion="1")
     made["spec"] |= {"nodeName": "node-a"}
@@ -265,4 +273,4 @@ def test_steps_that_another_release_dropped_are_asked_for_again() -> None:
     (resize_request,) = find(dropped, made)
     after = turn(dropped, [resize_request], {})
     assert after.allocations == (entry,)
-    assert existing(after, resize_request) == (entry.shares, "")
+    assert outcome(after, resize_request) == (entry.shares, "")

@@ -1,4 +1,4 @@
-"""Which pods are stuck, what is said of them, and how fast they are evicted."""
+"""The pods that count as stuck, their Events, and the rate of evictions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpushare import contract
 from gpushare.pod import Controller
 from tests import builders
-from webhook.controllers import unschedulable_pods
+from webhook.controllers import evictor
 from webhook.pods.stored_pod import Pod
 
 OWNER = Controller("ReplicaSet", "trainers", "owner-1")
@@ -29,30 +29,30 @@ def pinned(*, reason: str = "Unschedulable", owned: bool = True, **spec: Any) ->
 
 
 def preempting() -> dict[str, Any]:
-    """The scheduler makes others leave for it, which takes their grace periods."""
+    """Return a pod for which the scheduler preempts others, which takes their grace periods."""
     made = pinned()
     return {**made, "status": {**made["status"], "nominatedNodeName": "node-a"}}
 
 
 def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
-    assert Pod.of(pinned()).is_stuck
-    assert unschedulable_pods.explain_unbound(Pod.of(pinned())) == (
-        "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it is evicted when the pace "
-        "allows, so that ReplicaSet trainers recreates it"
+    assert Pod.from_manifest(pinned()).is_stuck
+    assert evictor.explain_unbound(Pod.from_manifest(pinned())) == (
+        "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it will be evicted at a "
+        "limited rate, so that ReplicaSet trainers recreates it"
     )
-    alone = Pod.of(pinned(owned=False))
+    alone = Pod.from_manifest(pinned(owned=False))
     assert alone.controller is None
-    assert unschedulable_pods.explain_unbound(alone).endswith("delete and recreate it to have it placed elsewhere")
+    assert evictor.explain_unbound(alone).endswith("delete and recreate it to have it placed elsewhere")
 
 
 @pytest.mark.parametrize("kind", ["Job", "Workflow", "ConfigMap"])
-def test_a_pod_whose_owner_takes_harm_is_not_evicted(kind: str) -> None:
+def test_pod_is_not_evicted_if_that_harms_its_owner(kind: str) -> None:
     manifest = pinned()
     manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
-    stays = Pod.of(manifest)
-    assert not unschedulable_pods.is_recreated(stays)
-    assert unschedulable_pods.explain_unbound(stays).endswith(
-        f"; it is not evicted, because {kind} trainers may take that for a failure or not recreate it: delete the pod "
+    stays = Pod.from_manifest(manifest)
+    assert not evictor.is_recreated(stays)
+    assert evictor.explain_unbound(stays).endswith(
+        f"; it is not evicted, because {kind} trainers may count that as a failure or not recreate it: delete the pod "
         "to have it placed elsewhere"
     )
 
@@ -61,7 +61,7 @@ def test_a_pod_whose_owner_takes_harm_is_not_evicted(kind: str) -> None:
 def test_a_pod_that_is_recreated_without_harm_is_evicted(kind: str) -> None:
     manifest = pinned()
     manifest["metadata"]["ownerReferences"][-1]["kind"] = kind
-    assert unschedulable_pods.is_recreated(Pod.of(manifest))
+    assert evictor.is_recreated(Pod.from_manifest(manifest))
 
 
 @pytest.mark.parametrize(
@@ -77,19 +77,19 @@ def test_a_pod_that_is_recreated_without_harm_is_evicted(kind: str) -> None:
     ],
 )
 def test_these_are_not(other: dict[str, Any]) -> None:
-    assert Pod.of(other).unschedulable is None
+    assert Pod.from_manifest(other).unschedulable is None
 
 
 def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
-    seen = unschedulable_pods.UnschedulableSince(60.0)
-    assert seen.overdue({"u-1": Pod.of(pinned())}, now=0.0) == ([], 60.0)
+    seen = evictor.UnschedulableSince(60.0)
+    assert seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=0.0) == ([], 60.0)
     assert seen.overdue({}, now=30.0) == ([], None)
-    assert seen.overdue({"u-1": Pod.of(pinned())}, now=59.0) == ([], 119.0)
-    assert len(seen.overdue({"u-1": Pod.of(pinned())}, now=119.0)[0]) == 1
+    assert seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=59.0) == ([], 119.0)
+    assert len(seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=119.0)[0]) == 1
 
 
-def test_one_owner_waits_ever_longer() -> None:
-    pace, now, pauses = unschedulable_pods.EvictionRate(), 0.0, []
+def test_pauses_between_evictions_of_one_owner_grow() -> None:
+    pace, now, pauses = evictor.EvictionRate(), 0.0, []
     for _ in range(8):
         wait_seconds = pace.wait_seconds(OWNER, now=now)
         pauses.append(wait_seconds)
@@ -100,7 +100,7 @@ def test_one_owner_waits_ever_longer() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 5)), max_size=200))
 def test_law_in_no_minute_are_more_evicted_than_allowed(asked: list[tuple[int, float]]) -> None:
-    pace, now, evicted = unschedulable_pods.EvictionRate(), 0.0, []
+    pace, now, evicted = evictor.EvictionRate(), 0.0, []
     for who, pause in asked:
         now += pause
         owner = Controller("Job", f"job-{who}", f"uid-{who}")
@@ -108,4 +108,4 @@ def test_law_in_no_minute_are_more_evicted_than_allowed(asked: list[tuple[int, f
             pace.evicted(owner, now=now)
             evicted.append(now)
     for at in evicted:
-        assert len([moment for moment in evicted if at <= moment < at + 60.0]) <= unschedulable_pods.MAX_A_MINUTE
+        assert len([moment for moment in evicted if at <= moment < at + 60.0]) <= evictor.MAX_PER_MINUTE

@@ -1,4 +1,4 @@
-"""What the placer tells Prometheus of all GPUs, and of those who wait."""
+"""Metrics of the leader about all GPUs and about waiting pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpushare.mix import Mix
 from gpushare.refusal import Cause, Refusal, Rejected
 from tests import builders, exposition
 from webhook.controllers import queue
-from webhook.controllers.cluster_figures import ClusterFigures
+from webhook.controllers.leader_reports import ClusterFigures
 from webhook.pods.stored_pod import Pod
 
 MODEL = "NVIDIA A100-SXM4-80GB"
@@ -30,12 +30,12 @@ class Replica:
         self.registry.register(self.figures)
 
     def gpus(self, state: str) -> float | None:
-        """As it is told once it was counted."""
+        """Return the series as they are after a count."""
         asyncio.run(self.figures.count())
         return self.registry.get_sample_value("gpushare_placer_gpus", {"model": MODEL, "state": state})
 
 
-def test_the_gpus_of_all_nodes_are_told_by_what_they_are_used_for() -> None:
+def test_gpus_are_reported_by_use() -> None:
     replica = Replica()
     replica.nodes[0] = ledger.reserve(replica.nodes[0], builders.allocation("a", request=100, memory_gib=80))
     assert (replica.gpus("allocated"), replica.gpus("free"), replica.gpus("cordoned")) == (1, 5, 0)
@@ -43,7 +43,7 @@ def test_the_gpus_of_all_nodes_are_told_by_what_they_are_used_for() -> None:
     assert replica.registry.get_sample_value("gpushare_placer_node_gpus", of_node) == 2
 
 
-def test_a_change_of_a_node_or_of_what_is_typical_is_seen_at_the_next_scrape() -> None:
+def test_changed_node_or_mix_shows_in_the_next_scrape() -> None:
     replica = Replica()
     assert replica.gpus("free") == 6
     gpus = replica.nodes[0].gpus
@@ -79,7 +79,7 @@ async def test_others_have_their_turn_while_many_nodes_are_looked_at() -> None:
     assert turns > 3
 
 
-def test_one_that_does_not_lead_tells_nothing_so_that_nothing_is_counted_twice() -> None:
+def test_only_the_leader_reports_figures() -> None:
     replica = Replica()
     assert replica.gpus("free") == 6
     replica.leads = False
@@ -97,10 +97,10 @@ def test_every_metric_is_as_prometheus_wants_it() -> None:
 def pod(name: str, namespace: str = "ml", created: str = "2026-01-01T00:00:00Z") -> Pod:
     made = builders.pod(name, namespace=namespace, request="0.5")
     made["metadata"]["creationTimestamp"] = created
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
-def test_those_who_wait_are_counted_by_namespace_and_by_the_rule_of_the_nearest_miss() -> None:
+def test_waiting_pods_are_counted_by_namespace_and_filter() -> None:
     far, near = Rejected("n", 0, "model", "is another", 5.0), Rejected("n", 1, "memory", "has 1Gi free", 0.2)
     refusals = [
         (pod("a"), Refusal("…", (far, near))),
@@ -111,7 +111,7 @@ def test_those_who_wait_are_counted_by_namespace_and_by_the_rule_of_the_nearest_
     assert queue.counts(refusals) == {("ml", "memory"): 2, ("ml", "group"): 1, ("other", "hold"): 1}
 
 
-def test_the_longest_wait_is_that_of_the_oldest() -> None:
+def test_longest_wait_is_the_age_of_the_oldest_pod() -> None:
     pods = [pod("a", created="1970-01-01T00:01:40Z"), pod("b", created="1970-01-01T00:03:20Z"), pod("c", created="?")]
     assert queue.longest_seconds(pods, now=300.0) == 200.0
     assert queue.longest_seconds([], now=300.0) == 0.0

@@ -1,4 +1,4 @@
-"""Who has passed over whom, also for a placer that has not been there all the time."""
+"""The number of pods that overtake a waiting pod, also for a placer that has just started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from gpushare import contract
 from tests import builders
-from webhook.controllers.gated_pods.backfill import Passes
+from webhook.controllers.gated_pods.fairness import OvertakeCounter
 from webhook.controllers.gated_pods.gang import Unit
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
@@ -21,7 +21,7 @@ def one(name: str, created: str, *, priority: int = 0, placed: bool = True, gate
     made["spec"].update(priority=priority, schedulingGates=gates)
     if placed:
         made["metadata"]["annotations"][contract.ALLOCATION] = f"a-{name}"
-    return Pod.of(made)
+    return Pod.from_manifest(made)
 
 
 WAITS = one("waits", LATER, priority=1000, placed=False)
@@ -29,56 +29,56 @@ UNIT = Unit((WAITS,))
 
 
 @pytest.mark.parametrize("priority", [0, 1000])
-def test_a_placer_that_is_new_counts_who_came_after_the_one_that_waits_and_nobody_older(priority: int) -> None:
+def test_new_placer_counts_only_pods_created_after_the_waiting_one(priority: int) -> None:
     old = [one(f"old-{number}", NOON, priority=priority) for number in range(150)]
     new = [one(f"new-{number}", LATEST, priority=priority) for number in range(3)]
-    passes, index = Passes(), PodIndex([*old, WAITS])
+    passes, index = OvertakeCounter(), PodIndex([*old, WAITS])
     passes.count(index, [UNIT])
     for came in new:
-        index.pod(None, came)
+        index.update(None, came)
     assert passes.count(index, [UNIT]) == {"waits": 3}
-    assert Passes().count(PodIndex([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
+    assert OvertakeCounter().count(PodIndex([*old, *new, WAITS]), [UNIT]) == {"waits": 3}
 
 
-def test_nobody_older_has_passed_over_one_that_has_just_come() -> None:
-    passes, index = Passes(), PodIndex()
+def test_older_pods_do_not_count_as_overtaking() -> None:
+    passes, index = OvertakeCounter(), PodIndex()
     passes.count(index, [])
     passes.placed(one("old", NOON))
-    index.pod(None, one("older", NOON))
-    index.pod(None, WAITS)
+    index.update(None, one("older", NOON))
+    index.update(None, WAITS)
     assert passes.count(index, [UNIT]) == {"waits": 0}
 
 
-def test_who_is_older_and_less_important_passes_over_one_that_was_seen_to_wait() -> None:
+def test_older_lower_priority_pod_counts_as_overtaking_once_seen() -> None:
     before, after = one("old", NOON, placed=False), one("old", NOON)
-    passes, index = Passes(), PodIndex([before, WAITS])
+    passes, index = OvertakeCounter(), PodIndex([before, WAITS])
     passes.count(index, [UNIT])
-    index.pod(before, after)
+    index.update(before, after)
     assert passes.count(index, [UNIT]) == {"waits": 1}
     passes.grew(after)
     assert passes.count(index, [UNIT]) == {"waits": 2}
 
 
-def test_who_is_more_important_passes_nobody_over() -> None:
-    passes, index = Passes(), PodIndex([WAITS])
+def test_higher_priority_does_not_count_as_overtaking() -> None:
+    passes, index = OvertakeCounter(), PodIndex([WAITS])
     passes.count(index, [UNIT])
-    index.pod(None, one("urgent", LATEST, priority=2000))
+    index.update(None, one("urgent", LATEST, priority=2000))
     assert passes.count(index, [UNIT]) == {"waits": 0}
 
 
 @pytest.mark.parametrize("shown", ["before the count", "after it", "never"])
-def test_whom_we_have_placed_counts_once_whenever_our_copy_shows_it(shown: str) -> None:
+def test_placed_pod_counts_once(shown: str) -> None:
     before, after = one("small", LATEST, placed=False, gated=True), one("small", LATEST)
-    passes, index = Passes(), PodIndex([before, WAITS])
+    passes, index = OvertakeCounter(), PodIndex([before, WAITS])
     passes.count(index, [UNIT])
     passes.placed(before)
     if shown == "before the count":
-        index.pod(before, after)
+        index.update(before, after)
     assert passes.count(index, [UNIT]) == {"waits": 1}
-    passes.placed(before)  # its gate is opened once more, as our copy does not show that it is open
+    passes.placed(before)  # ungated twice, because the cache does not show it yet
     if shown == "after it":
-        index.pod(before, after)
+        index.update(before, after)
     elif shown == "never":
-        index.pod(before, None)
+        index.update(before, None)
     assert passes.count(index, [UNIT]) == {"waits": 1}
     assert passes.count(index, [UNIT]) == {"waits": 1}

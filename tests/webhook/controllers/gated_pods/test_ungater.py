@@ -1,4 +1,4 @@
-"""A gate that the API server does not let be opened: it is told, tried ever more slowly, and keeps no GPU from others."""
+"""If the API server rejects ungating a pod, it gets the reason, is retried with growing pauses, and keeps no GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import share_resources
 from tests import builders
 from webhook import metrics
-from webhook.controllers.gated_pods import gates
+from webhook.controllers.gated_pods import ungater
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
@@ -32,13 +33,13 @@ class Cluster:
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
-        self.trouble: dict[str, api_errors.ClusterError] = {}  # by name: what opening its gate is answered
-        self.takes_reasons = True  # whether it may be written on a pod why it waits
+        self.trouble: dict[str, api_errors.ClusterError] = {}  # by name: the answer to ungating the pod
+        self.takes_reasons = True  # whether reasons can be written on pods
         self.tried: list[str] = []
         self.notes: list[str] = []
         self.now = 0.0
         self.store = MemoryStore([codec.to_document(builders.node(gpus=1))])
-        self.gates = gates.Gates(
+        self.scheduler = GatedPodScheduler(
             self,  # type: ignore[arg-type]
             self.store,  # type: ignore[arg-type]
             Reservation(self.store, policy="pack"),
@@ -86,7 +87,7 @@ class Cluster:
     async def rounds(self, seconds: float) -> None:
         until = self.now + seconds
         while self.now < until:
-            await self.gates.open_all(PodIndex(map(Pod.of, self.pods.values())))
+            await self.scheduler.reconcile(PodIndex(map(Pod.from_manifest, self.pods.values())))
             self.now += 0.5
 
     def reason(self, name: str) -> str:
@@ -99,7 +100,7 @@ class Cluster:
         return sorted(entry.pod.name for node in self.store.stored() for entry in node.allocations)
 
     def give(self, name: str, **share: Any) -> None:
-        """A share of its own, in the ledger for good, as a placer before us has left it."""
+        """Give a pod a permanent share in the ledger, as a former placer has left it."""
         entry = builders.allocation("a-" + name, "GPU-node-a-0", pod_name=name, uid=f"u-{name}", **share)
 
         def change(node: GpuNode) -> GpuNode:
@@ -108,12 +109,12 @@ class Cluster:
         self.store.change("node-a", change)
 
 
-async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> None:
+async def test_rejected_ungating_is_reported_and_keeps_no_gpu() -> None:
     cluster = Cluster()
     cluster.create("refused", request="0.8")
     cluster.trouble["refused"] = DENIED
     await cluster.rounds(1)
-    said = "the API server does not let its scheduling gate be opened: the policy of the team denies it"
+    said = "the API server rejects the removal of its scheduling gate: the policy of the team denies it"
     assert cluster.reason("refused") == said
     assert cluster.notes == [f"refused: {said}"]
     assert cluster.holders() == []
@@ -125,48 +126,48 @@ async def test_whose_gate_nobody_lets_us_open_is_told_so_and_keeps_no_gpu() -> N
     del cluster.pods["other"]
     cluster.store.change("node-a", lambda node: ledger.release(node, [entry.id for entry in node.allocations]))
     cluster.trouble.clear()
-    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
     assert cluster.placed() == cluster.holders() == ["refused"]
 
 
-async def test_while_the_api_server_does_not_answer_the_share_is_kept_and_it_is_not_stormed() -> None:
+async def test_unanswered_ungating_keeps_the_share_and_backs_off() -> None:
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.trouble["waits"] = AWAY
     await cluster.rounds(600)
     assert cluster.holders() == ["waits"]
-    assert cluster.reason("waits") == "its scheduling gate could not be opened yet: etcdserver: request timed out"
-    assert len(cluster.tried) <= gates.OPEN_TRIES * 12
+    assert cluster.reason("waits") == "its scheduling gate could not be removed yet: etcdserver: request timed out"
+    assert len(cluster.tried) <= ungater.PATCH_ATTEMPTS * 12
     cluster.trouble.clear()
-    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
     assert cluster.placed() == ["waits"]
 
 
-async def test_what_may_be_opened_yet_by_a_patch_without_an_answer_keeps_its_share() -> None:
+async def test_pod_with_an_unanswered_patch_keeps_its_share() -> None:
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.takes_reasons = False  # so that this version of the pod stays
     cluster.trouble["waits"] = AWAY
     await cluster.rounds(1)
     cluster.trouble["waits"] = DENIED
-    await cluster.rounds(gates.ON_ITS_WAY_SECONDS - 2)
+    await cluster.rounds(ungater.IN_FLIGHT_SECONDS - 2)
     assert cluster.holders() == ["waits"]
-    await cluster.rounds(gates.MAX_SHUT_SECONDS)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS)
     assert cluster.holders() == []
 
 
-async def test_whose_annotations_no_longer_agree_keeps_no_gpu() -> None:
+async def test_pod_with_mismatched_annotations_keeps_no_gpu() -> None:
     cluster = Cluster()
     cluster.create("changed", request="0.8")
     cluster.give("changed", request=80, memory_gib=80)
     cluster.pods["changed"]["metadata"]["annotations"][contract.REQUEST] = "0.3"
     cluster.create("other", request="0.5")
     await cluster.rounds(2)
-    assert cluster.reason("changed").startswith("its gpushare.io annotations no longer agree with the resources")
+    assert cluster.reason("changed").startswith("its gpushare.io annotations no longer match the resources")
     assert cluster.placed() == cluster.holders() == ["other"]
 
 
-async def test_a_share_that_is_not_of_its_containers_is_given_back_for_another() -> None:
+async def test_share_for_other_containers_is_replaced() -> None:
     cluster = Cluster()
     cluster.create("waits", request="0.8")
     cluster.pods["waits"]["spec"]["containers"][0]["name"] = "renamed"
@@ -177,7 +178,7 @@ async def test_a_share_that_is_not_of_its_containers_is_given_back_for_another()
 
 
 @pytest.mark.parametrize("refused", [["worker-0"], ["worker-0", "worker-1"]], ids=["one", "all"])
-async def test_of_a_gang_that_nobody_may_open_nothing_is_kept_and_of_one_that_runs_its_rest_is(
+async def test_rejected_gang_releases_its_shares_unless_members_run(
     refused: list[str],
 ) -> None:
     cluster = Cluster()
@@ -191,5 +192,5 @@ async def test_of_a_gang_that_nobody_may_open_nothing_is_kept_and_of_one_that_ru
     assert "the policy of the team denies it" in cluster.reason("worker-0")
     assert len(cluster.tried) <= 25
     cluster.trouble.clear()
-    await cluster.rounds(gates.MAX_SHUT_SECONDS + 1)
+    await cluster.rounds(ungater.MAX_BACKOFF_SECONDS + 1)
     assert cluster.placed() == ["worker-0", "worker-1"]

@@ -1,4 +1,4 @@
-"""Where there is a choice, a gang is on as few nodes as possible, and near each other; it never waits for that."""
+"""A gang goes to as few nodes as possible that are near each other, and never waits because of that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare.placement import Placement
 from gpushare.request import Request
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
-from webhook.controllers.gated_pods import gang_nodes
+from webhook.controllers.gated_pods import gang_placement
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
 
@@ -40,7 +40,7 @@ def members(count: int, *, cpu: str = "1", **asks: str) -> list[tuple[Pod, Reque
         manifest["metadata"]["uid"] = f"m{number}"
         manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
         manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-        pods.append((Pod.of(manifest), requests.parse(manifest)))
+        pods.append((Pod.from_manifest(manifest), requests.parse(manifest)))
     return pods
 
 
@@ -49,7 +49,7 @@ def store(*nodes: GpuNode, **racks: str) -> MemoryStore:
 
 
 def full(node: GpuNode, *indexes: int) -> GpuNode:
-    """These GPUs are given away."""
+    """Return the node with these GPUs allocated."""
     for index in indexes:
         uuid = node.gpus[index].uuid
         node = ledger.reserve(node, builders.allocation(f"held-{uuid}", uuid, request=100, uid=f"u-{uuid}"))
@@ -57,12 +57,12 @@ def full(node: GpuNode, *indexes: int) -> GpuNode:
 
 
 def preferred(known: MemoryStore, asks: list[tuple[Pod, Request]], **more: Any) -> list[str]:
-    nodes = asyncio.run(gang_nodes.preferred(known, asks, **{"policy": "fragmentation", **more}))
+    nodes = asyncio.run(gang_placement.preferred_nodes(known, asks, **{"policy": "fragmentation", **more}))
     return [nodes.get(pod.ref.uid, "") for pod, _ in asks]
 
 
 def three() -> tuple[GpuNode, GpuNode, GpuNode]:
-    """Two that are nearly full, each with one GPU free, and an empty one, which no policy would take first."""
+    """Return two nodes with one free GPU each, and an empty node, which every policy would use last."""
     a, b, c = (builders.node(name, gpus=4) for name in "abc")
     return full(a, 0, 1, 2), full(b, 0, 1, 2), c
 
@@ -76,23 +76,23 @@ def test_all_go_to_the_node_that_has_room_for_all() -> None:
     assert preferred(known, asks) == ["c", "c", "c"]
 
 
-def test_who_spreads_is_not_drawn_together() -> None:
+def test_spread_policy_has_no_preferred_nodes() -> None:
     assert preferred(store(*three(), a="r1", b="r1", c="r2"), members(3), policy="spread") == [""] * 3
     assert preferred(store(*three(), a="r1", b="r1", c="r2"), members(3, policy="spread")) == [""] * 3
 
 
-def test_the_rest_goes_to_the_nodes_of_the_others_and_then_to_their_rack() -> None:
+def test_other_members_go_to_used_nodes_and_then_to_their_rack() -> None:
     nodes = [builders.node(name, gpus=4) for name in "abcd"]
     racks = {"a": "r1", "b": "r2", "c": "r3", "d": "r1"}
-    assert preferred(store(*nodes, **racks), members(1), beside=["b"]) == ["b"]
+    assert preferred(store(*nodes, **racks), members(1), used_nodes=["b"]) == ["b"]
     known = store(full(nodes[0], 0, 1, 2, 3), *nodes[1:], **racks)
-    assert preferred(known, members(1), beside=["a"]) == ["d"]
+    assert preferred(known, members(1), used_nodes=["a"]) == ["d"]
     of_eight = preferred(store(*nodes, **racks), members(8))
     assert sorted(of_eight.count(name) for name in set(of_eight)) == [4, 4]
     assert set(of_eight) == {"a", "d"}
 
 
-def test_what_a_node_has_of_cpu_counts_for_all_of_them() -> None:
+def test_cpu_of_a_node_counts_for_all_members() -> None:
     nodes = [builders.node(name, gpus=4) for name in "ab"]
     known = MemoryStore(map(codec.to_document, nodes), [machine("a", "r", cpu="2"), machine("b", "r")])
     assert preferred(known, members(4, cpu="1")) == ["b"] * 4

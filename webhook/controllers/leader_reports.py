@@ -1,0 +1,147 @@
+"""Reports of the leading replica: the cluster's GPUs for Prometheus, and the placement profile for the plugin."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gpushare import contract, division
+from gpushare.cluster import api_client, api_errors
+from gpushare.gpunode import GpuNode
+from gpushare.mix import Mix
+from gpushare.placement_profile import PlacementProfile
+
+logger = logging.getLogger(__name__)
+
+COUNT_SECONDS: Final = 2.0  # between two counts
+SLICE_SECONDS: Final = 0.005  # of work, before other tasks have the event loop for as long
+PROFILE_PATH: Final = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
+REWRITE_SECONDS: Final = 300.0  # the ConfigMap may have been edited
+PUBLISH_SECONDS: Final = 10.0  # the mix changes every few dozen pods, which is more often than the plugin needs it
+
+
+class ClusterFigures(Collector):
+    """The GPUs of the cluster by use, as metrics of the leader.
+
+    Other replicas report no such series, so that a sum over replicas counts no GPU twice. Counting happens between
+    scrapes, a little at a time, because this process answers reviews. It repeats only for nodes that have changed, or
+    when the mix has.
+
+    leads: whether this replica is the placer. nodes: as they are stored. mix: the cluster's typical requests.
+    """
+
+    def __init__(
+        self, *, leads: Callable[[], bool], nodes: Callable[[], Iterable[GpuNode]], mix: Callable[[], Mix]
+    ) -> None:
+        self._leads = leads
+        self._nodes = nodes
+        self._mix = mix
+        self._counted_with: Mix | None = None
+        self._known: dict[str, tuple[GpuNode, division.Parts]] = {}
+
+    async def run(self) -> None:
+        """Count periodically, until cancelled."""
+        while True:
+            await self.count()
+            await asyncio.sleep(COUNT_SECONDS)
+
+    async def count(self) -> None:
+        """Count the nodes that have changed."""
+        mix = self._mix()
+        known = self._known if mix is self._counted_with else {}
+        typical = functools.cache(mix.typical)
+        parts_of: dict[str, tuple[GpuNode, division.Parts]] = {}
+        began = time.monotonic()
+        for node in list(self._nodes()) if self._leads() else ():
+            before = known.get(node.name)
+            parts_of[node.name] = before if before and before[0] is node else (node, division.divide(node, typical))
+            if time.monotonic() - began > SLICE_SECONDS:
+                await asyncio.sleep(SLICE_SECONDS)
+                began = time.monotonic()
+        self._known, self._counted_with = parts_of, mix
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the series depend on the cluster."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the figures of the last count."""
+        gpus = GaugeMetricFamily(
+            "gpushare_placer_gpus",
+            "GPUs of the cluster by use, in parts of GPUs; reported by the leading replica only.",
+            labels=["model", "state"],
+        )
+        by_node = GaugeMetricFamily(
+            "gpushare_placer_node_gpus",
+            "GPUs that the GPUNode of a node lists; reported by the leading replica only.",
+            labels=["node"],
+        )
+        total: dict[tuple[str, str], float] = collections.defaultdict(float)
+        for node, parts in self._known.values() if self._leads() else ():
+            by_node.add_metric([node.name], len(node.gpus))
+            for key, part in parts.items():
+                total[key] += part
+        for model in sorted({model for model, _ in total}):
+            # also states without GPUs, so that their graphs drop to 0 instead of ending
+            for state in division.PartState:
+                gpus.add_metric([model, state], total[model, state])
+        yield from (gpus, by_node)
+
+
+class ProfilePublisher:
+    """Writes the placement profile in use into a ConfigMap, for the kubectl plugin, while this replica leads."""
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        *,
+        profile: Callable[[], PlacementProfile],
+        leads: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._profile = profile
+        self._leads = leads
+        self._clock = clock
+        self._written: PlacementProfile | None = None  # since this replica leads
+        self._written_at = 0.0
+        self._problem = ""  # the problem that was logged last
+
+    async def run(self) -> None:
+        """Write changes periodically, until cancelled."""
+        while True:
+            await self.step()
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    async def step(self) -> None:
+        """Write the profile if it has changed since this replica leads, or was written long ago.
+
+        Never raises ClusterError, because the webhook itself does not use the ConfigMap.
+        """
+        if not self._leads():
+            self._written = None
+            return
+        profile = self._profile()
+        if profile == self._written and self._clock() - self._written_at < REWRITE_SECONDS:
+            return
+        try:
+            await self._api.patch(PROFILE_PATH, {"data": profile.data()})
+        except api_errors.ClusterError as error:
+            if str(error) != self._problem:  # every retry fails for the same reason
+                logger.warning(
+                    "Could not publish the placement profile, so the plugin uses the last one: "
+                    "apply config/base of this release, which has the ConfigMap and the permission to write it",
+                    extra={"configmap": contract.PLACEMENT_CONFIG_MAP, "err": str(error)},
+                )
+            self._problem = str(error)
+        else:
+            self._written, self._written_at, self._problem = profile, self._clock(), ""

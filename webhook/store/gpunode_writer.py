@@ -1,0 +1,195 @@
+"""GpuNodeWriter: writes the pending changes of GPUNodes, one writer per GPUNode at a time.
+
+All changes of a GPUNode that wait share the next write (group commit, see `node_ledger`). On a conflict, or after an
+answer that was lost, the GPUNode is read again and the changes are applied to what is stored then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from gpushare import codec, contract, errors
+from gpushare.cluster import api_client, api_errors, backoff
+from gpushare.cluster import object_store as objects
+from gpushare.gpunode import GpuNode
+from webhook.metrics import Metrics
+from webhook.store import ledger_store
+from webhook.store.contention import Contention
+from webhook.store.node_ledger import NodeLedger, PendingChange
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 16
+FIRST_PAUSE_SECONDS: Final = 0.005
+MAX_PAUSE_SECONDS: Final = 0.5
+SIBLINGS: Final = 4  # if more changes than this are pending, others will soon join the write
+MIN_LINGER_SECONDS: Final = 0.02
+MAX_LINGER_SECONDS: Final = 0.1
+MAX_REFUSED: Final = 3  # changes in a row, each written alone, before the rest is given up
+MAX_WAIT_SECONDS: Final = 2.0  # a review cannot wait longer, even if the API server sends a longer Retry-After
+
+
+class GpuNodeWriter:
+    """Commits changes of GPUNodes.
+
+    on_refused: called with a GPUNode that the API server rejects, and why. on_deleted: called with the name and ledger
+    of a GPUNode that no longer exists.
+    """
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        metrics: Metrics,
+        contention: Contention,
+        *,
+        on_refused: Callable[[Mapping[str, Any], str], None],
+        on_deleted: Callable[[str, NodeLedger], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._contention = contention
+        self._on_refused = on_refused
+        self._on_deleted = on_deleted
+        self._clock = clock
+        self._tasks: dict[NodeLedger, asyncio.Task[None]] = {}
+        self._pending = 0  # changes that are not written yet
+        self._write_seconds = 0.0  # duration of the last write
+
+    def submit(self, name: str, ledger: NodeLedger, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
+        """Add a change to the next write; the result is the GPUNode as it is stored then.
+
+        Raises the errors of `change` if it cannot be made even now.
+        """
+        done = ledger.add(change)
+        self._pending += 1
+        done.add_done_callback(self._forget_one)
+        if ledger not in self._tasks:
+            self._tasks[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
+        return done
+
+    async def refresh(self, name: str, ledger: NodeLedger) -> None:
+        """Read the GPUNode from the API server. Raises UnreachableError."""
+        known = ledger.document
+        try:
+            async with asyncio.timeout(MAX_WAIT_SECONDS):
+                stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
+        except api_errors.NotFound:
+            return
+        except (api_errors.ClusterError, TimeoutError) as error:
+            raise ledger_store.UnreachableError(str(error) or f"no answer in {MAX_WAIT_SECONDS:g} s") from error
+        ledger.see(objects.drop_managed_fields(stored), instead_of=known)
+
+    async def close(self) -> None:
+        """Stop the writers and fail all pending changes."""
+        for task in [*self._tasks.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _forget_one(self, _done: asyncio.Future[GpuNode]) -> None:
+        self._pending -= 1
+
+    async def _write_all(self, name: str, ledger: NodeLedger) -> None:
+        """Write until no change waits."""
+        try:
+            while ledger.has_waiting:
+                if self._pending > SIBLINGS:
+                    # Other changes join the write: the longer a write takes, the longer it is worth waiting for them.
+                    await asyncio.sleep(min(max(MIN_LINGER_SECONDS, self._write_seconds), MAX_LINGER_SECONDS))
+                await self._write(name, ledger, ledger.begin())
+                ledger.end()
+        except asyncio.CancelledError:
+            ledger.fail(ledger_store.UnreachableError("shutting down"))
+            raise
+        except Exception as error:
+            logger.exception("Failed to write a GPUNode", extra={"node": name})
+            ledger.fail(ledger_store.UnreachableError(str(error)))
+        finally:
+            del self._tasks[ledger]
+
+    async def _write(self, name: str, ledger: NodeLedger, batch: list[PendingChange]) -> None:
+        path = f"{contract.GPUNODE_PATH}/{name}"
+        for attempt in range(1, ATTEMPTS + 1):
+            document, batch = ledger.draft(batch)
+            if document is None or not batch:
+                _succeed(batch, ledger.node)
+                return
+            began = self._clock()
+            try:
+                stored = objects.drop_managed_fields(await self._api.replace(path, document))
+                self._write_seconds = self._clock() - began
+            except api_errors.NotFound:
+                self._on_deleted(name, ledger)
+                _fail(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
+                return
+            except (api_errors.Conflict, api_errors.Unavailable) as error:
+                is_conflict = isinstance(error, api_errors.Conflict)
+                if is_conflict:
+                    self._contention.lost(name, now=self._clock())
+                self._metrics.wrote("conflict" if is_conflict else "failed", changes=0)
+                logger.info("Retrying to write a GPUNode", extra={"node": name, "attempt": attempt, "err": str(error)})
+                requested_seconds = getattr(error, "retry_after_seconds", None) or 0.0
+                if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, requested_seconds):
+                    if not is_conflict:
+                        self._contention.refused(name, now=self._clock())
+                    _fail(batch, ledger_store.UnreachableError(str(error)))
+                    return
+            except api_errors.ClusterError as error:
+                self._metrics.wrote("refused", changes=0)
+                if len(batch) > 1:
+                    await self._write_singly(name, ledger, batch)
+                    return
+                logger.error("The API server rejected a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
+                self._contention.refused(name, now=self._clock())
+                self._on_refused(ledger.document, str(error))
+                _fail(batch, ledger_store.WriteRefusedError(str(error)))
+                return
+            else:
+                self._contention.written(name)
+                self._metrics.wrote("written", changes=len(batch))
+                ledger.see(stored)
+                _succeed(batch, ledger.node if ledger.document is stored else codec.read(stored))
+                return
+
+    async def _write_singly(self, name: str, ledger: NodeLedger, batch: list[PendingChange]) -> None:
+        """Write each change alone, after all together were rejected: a single change may be the cause."""
+        in_a_row = 0
+        for position, pending in enumerate(batch):
+            await self._write(name, ledger, [pending])
+            error = pending.done.exception() if pending.done.done() and not pending.done.cancelled() else None
+            if not isinstance(error, ledger_store.WriteRefusedError):
+                in_a_row = 0
+                continue
+            in_a_row += 1
+            if in_a_row == MAX_REFUSED:
+                _fail(batch[position + 1 :], error)
+                return
+
+    async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, requested_seconds: float) -> bool:
+        """Pause and read the GPUNode after a failed write; return whether another attempt makes sense."""
+        if attempt > 1 or requested_seconds:
+            pause = backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+            await asyncio.sleep(max(pause, min(requested_seconds, MAX_WAIT_SECONDS)))
+        known = ledger.document
+        try:
+            ledger.see(objects.drop_managed_fields(await self._api.get(path)), instead_of=known)
+        except api_errors.ClusterError as error:
+            logger.warning("Could not read a GPUNode", extra={"path": path, "err": str(error)})
+            return isinstance(error, api_errors.Unavailable | api_errors.NotFound)
+        return True
+
+
+def _succeed(batch: Iterable[PendingChange], stored: GpuNode) -> None:
+    for pending in batch:
+        if not pending.done.done():
+            pending.done.set_result(stored)
+
+
+def _fail(batch: Iterable[PendingChange], error: Exception) -> None:
+    for pending in batch:
+        if not pending.done.done():
+            pending.done.set_exception(error)
