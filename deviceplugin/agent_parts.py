@@ -14,17 +14,17 @@ from typing import Final
 
 from deviceplugin import node_pods
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.allocation import answer, joined
+from deviceplugin.allocation import aligned, answer
 from deviceplugin.arbiter import socket_server
-from deviceplugin.audit import auditor, contexts, unclaimed_memory
+from deviceplugin.audit import auditor, overhead, unclaimed_memory
 from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
 from deviceplugin.disk import library, old_libraries
-from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
+from deviceplugin.hardware import discovery, gpu_health, nvml, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.injection import arrival, in_force, runtime_inspection
-from deviceplugin.kubelet import device_answers, left_behind, plugin_service, plugins, share_answers, share_start
-from deviceplugin.labels import wanted, writer
+from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
+from deviceplugin.labels import node_labels
 from deviceplugin.link import arbiter, arbiter_process, lookup
 from deviceplugin.link.running_shares import Shares
 from deviceplugin.mig import partitioner
@@ -83,7 +83,7 @@ class AgentParts:
             unread=self.state.unread,
             node=self.gpunode.now,
             known=self.gpunode.informer.synced,
-            notebook=faults.Notebook(settings.state_directory, proc=proc),
+            notebook=gpu_health.Notebook(settings.state_directory, proc=proc),
             changed=wake.all,
             ignored=xid.filter_of(os.environ),
             proc=proc,
@@ -114,8 +114,8 @@ class AgentParts:
         self.lookup = lookup.Lookup(
             pods=pods.all, node=self.gpunode.now, ask_pods=pods.ask, ask_node=self.gpunode.refreshed
         )
-        sizes = contexts.ContextSizes(
-            contexts.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
+        sizes = overhead.ContextSizes(
+            overhead.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
             self.state.gpus,
             driver_version=opened.version(),
         )
@@ -204,13 +204,13 @@ class AgentParts:
         )
 
         # Labels of the Node, and devices for the kubelet.
-        self.labels = writer.LabelWriter(
+        self.labels = node_labels.LabelWriter(
             api,
             node_name=name,
             wake=wake.labels,
             in_force=self.state.in_force,
             metadata=self.configuration.metadata,
-            wanted=wanted.WantedLabels(self.driver, self.observation, self.state.in_force).now,
+            wanted=node_labels.WantedLabels(self.driver, self.observation, self.state.in_force).now,
         )
         self.capacity = NodeCapacity(
             api,
@@ -225,7 +225,7 @@ class AgentParts:
             share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
             settings=self.injecting.settings,
             allocated=self._counters_allocated,
-            left_behind=left_behind.LeftBehind(settings.kubelet_directory, living=pods.living).count,
+            left_behind=share_answers.LeftBehind(settings.kubelet_directory, living=pods.living).count,
             start=share_start.ShareStart(
                 injection=self.injecting.injection,
                 settings=self.injecting.settings,
@@ -348,11 +348,11 @@ class AgentParts:
         return gpu.memory_bytes if (gpu := self._gpu(uuid)) is not None else 0
 
     def _scores(self) -> Mapping[tuple[str, str], int]:
-        return joined.scores(self.state.gpus.gpus, self.observation.paths)
+        return aligned.scores(self.state.gpus.gpus, self.observation.paths)
 
     def _nodes(self) -> answer.Nodes:
         root = Path(self.state.in_force.value.settings.container_driver_root)
-        return device_nodes.nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
+        return discovery.nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
 
     def _gpu_of(self) -> dict[str, str]:
         return {

@@ -6,6 +6,8 @@ import asyncio
 import collections
 import dataclasses
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,17 +15,9 @@ from typing import Any, Final
 
 from deviceplugin.arbiter import leases, timetable
 from deviceplugin.arbiter.socket_server import Identify
-from deviceplugin.audit import (
-    audit_document,
-    ending,
-    excess,
-    overhead,
-    process_limits,
-    process_listing,
-)
-from deviceplugin.audit.contexts import ContextSizes
-from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit
-from deviceplugin.audit.seen import Problem, SeenShare
+from deviceplugin.audit import audit_document, excess, overhead, process_limits, process_listing
+from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
+from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
@@ -228,7 +222,7 @@ class Auditor:
         self._told = frozenset((*troubles, *beyond))
 
     def _end(self, judged: AuditedProcess) -> None:
-        problem = ending.end(judged.process, identify=self._identify, proc=self._proc)
+        problem = end(judged.process, identify=self._identify, proc=self._proc)
         what = f"it could not be ended: {problem}" if problem else "it was ended, as --end-unlimited asks for"
         if not problem or judged.key not in self._told:
             self._event(judged, f"{audit_document.sentence(self.audit, judged)}; {what}")
@@ -244,3 +238,23 @@ class Auditor:
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
         self._report(reason, note, of)
+
+
+def end(judged: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:
+    """Kill it; return why that was not possible, or nothing. One that is gone needs no killing."""
+    process = kernel_process.find(judged.pid, judged.start_ticks, proc=proc)
+    if process is None:
+        return ""
+    try:
+        if judged.container is None or identify(judged.pid) != judged.container:
+            return "it is in another container now"
+        signal.pidfd_send_signal(process.pidfd, signal.SIGKILL)
+    except PermissionError:
+        return "the agent may not: it needs the capability KILL (config/components/end-unlimited)"
+    except ProcessLookupError:
+        return ""
+    except OSError as error:
+        return str(error)
+    finally:
+        os.close(process.pidfd)
+    return ""

@@ -14,8 +14,16 @@ from typing import Final
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
 from deviceplugin.audit import share_limits
-from deviceplugin.audit.node_audit import AuditedProcess, LimitState, NodeAudit
-from deviceplugin.audit.seen import Problem, Seen, SeenProcess, SeenShare, Who
+from deviceplugin.audit.node_audit import (
+    AuditedProcess,
+    LimitState,
+    NodeAudit,
+    Problem,
+    Seen,
+    SeenProcess,
+    SeenShare,
+    Who,
+)
 from deviceplugin.host.identity import Container
 from gpushare import pod
 from gpushare.gpu import Mode

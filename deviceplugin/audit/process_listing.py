@@ -21,8 +21,8 @@ from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
+from deviceplugin.audit.node_audit import Problem, Seen, SeenMember, SeenProcess, SeenShare, Who
 from deviceplugin.audit.overhead import Key, Reading
-from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, SeenShare, Who
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container

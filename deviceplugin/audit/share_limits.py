@@ -10,9 +10,8 @@ from typing import Final
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.audit.excess import Beyond
-from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState
-from deviceplugin.audit.seen import Seen
-from deviceplugin.audit.seen import SeenShare as SeenShare
+from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, Seen
+from deviceplugin.audit.node_audit import SeenShare as SeenShare
 from gpushare import quantity
 from gpushare.gpunode import GpuNode
 

@@ -21,8 +21,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.arbiter import pages
+from deviceplugin.audit.node_audit import Who
 from deviceplugin.audit.process_listing import ShareLedgerView
-from deviceplugin.audit.seen import Who
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.running_shares import RunningShare, Shares

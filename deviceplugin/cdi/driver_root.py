@@ -11,10 +11,59 @@ import contextlib
 import ctypes
 import dataclasses
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.cdi import driver_files
+FOLDERS: Final = (
+    *("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"),
+    *("lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"),
+)
+PROGRAMS: Final = (
+    *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced"),
+    *("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
+)
+SOCKET: Final = "/run/nvidia-persistenced/socket"
+_CUDA: Final = re.compile(r"libcuda\.so\.([0-9]+\.[0-9]+(\.[0-9]+)?)")
+
+
+def folders(root: Path) -> tuple[str, ...]:
+    """The folder with the driver's libraries below `root`, as a path on the host; none where there are none."""
+    return tuple(f"/{libraries[0]}" for libraries in [_driver(root)] if libraries)
+
+
+def files(root: Path) -> tuple[str, ...]:
+    """All that a container gets of the driver below `root`, as paths on the host, sorted."""
+    driver = _driver(root)
+    if driver is None:
+        return ()
+    folder, version = driver
+    names = [f"/{folder}/{name}" for name in _libraries(root / folder, version)]
+    programs = [f"/usr/bin/{name}" for name in PROGRAMS if (root / "usr/bin" / name).is_file()]
+    socket = [SOCKET] if (root / SOCKET.lstrip("/")).is_socket() else []
+    return tuple(sorted([*names, *programs, *socket]))
+
+
+def _driver(root: Path) -> tuple[str, str] | None:
+    """The first folder that has libcuda, and its version."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).glob("libcuda.so.*")):
+            match = _CUDA.fullmatch(path.name)
+            if match:
+                return folder, match[1]
+    return None
+
+
+def _libraries(folder: Path, version: str) -> Iterator[str]:
+    for path in folder.iterdir():
+        name = path.name
+        # `libcuda.so.1` leads to `libcuda.so.VERSION`, on some systems by way of another link.
+        if name.endswith(f".so.{version}") or (
+            ".so" in name and path.is_symlink() and path.resolve().name.endswith(f".so.{version}")
+        ):
+            yield name
+
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +88,7 @@ def find(mounted: Path, named: str = HOST) -> DriverRoot | None:
     """
     below = [DriverRoot(mounted / root.lstrip("/"), root) for root in (KNOWN if named == HOST else (named,))]
     for candidate in (DriverRoot(mounted, named), *below):
-        if driver_files.folders(candidate.seen):
+        if folders(candidate.seen):
             return candidate
     return None
 
@@ -56,7 +105,7 @@ def load(mounted: Path, named: str = HOST) -> Path | None:
     root = find(mounted, named)
     if root is None:
         return None
-    path = root.seen / driver_files.folders(root.seen)[0].lstrip("/") / NVML
+    path = root.seen / folders(root.seen)[0].lstrip("/") / NVML
     try:
         ctypes.CDLL(str(path))
     except OSError as error:

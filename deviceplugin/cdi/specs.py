@@ -15,12 +15,84 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import driver_files, driver_root, spec
+from deviceplugin.cdi import driver_root
 from deviceplugin.disk import whole_file
 from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
+
+VERSION: Final = "0.5.0"  # the first with device names that begin with a digit; containerd 1.7 and CRI-O read it
+ALL: Final = "all"
+# Whatever else reads the variable (NVIDIA's runtime) shall not add devices to those of the specification.
+VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
+_MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Edits:
+    """What is done to a container.
+
+    environment: `NAME=value`; device_nodes, mounts: paths in the container and on the host, in that order.
+    folders: of libraries that the container's loader has to be told of, by `hook`, a program of the host.
+    """
+
+    environment: tuple[str, ...] = ()
+    device_nodes: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+    hook: str = ""
+
+
+NOTHING: Final = Edits()
+
+
+def gpus(devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: Edits) -> dict[str, Edits]:
+    """The devices of a kind of GPUs, by name, and all of them together; each name has the device nodes of its own."""
+    own = set(common.device_nodes)
+    named = {
+        name: Edits(device_nodes=tuple(node for node in nodes if node not in own)) for name, nodes in devices.items()
+    }
+    every = dict.fromkeys(node for edits in named.values() for node in edits.device_nodes)
+    return {**named, ALL: Edits(device_nodes=tuple(every))} if named else {}
+
+
+def document(kind: str, devices: Mapping[str, Edits], *, common: Edits = NOTHING) -> dict[str, Any]:
+    """The specification of a kind, as JSON; common: what every container with one of its devices gets."""
+    edits = _edits(common)
+    return {
+        "cdiVersion": VERSION,
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": _edits(edits)} for name, edits in sorted(devices.items())],
+        **({"containerEdits": edits} if edits else {}),
+    }
+
+
+def _edits(edits: Edits) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if edits.environment:
+        fields["env"] = list(edits.environment)
+    if edits.device_nodes:
+        fields["deviceNodes"] = [
+            {"path": inside} if inside == outside else {"path": inside, "hostPath": outside}
+            for inside, outside in edits.device_nodes
+        ]
+    if edits.mounts:
+        fields["mounts"] = [
+            {"containerPath": inside, "hostPath": outside, "options": _MOUNT_OPTIONS}
+            for inside, outside in edits.mounts
+        ]
+    if edits.hook and edits.folders:
+        folders = [word for folder in edits.folders for word in ("--folder", folder)]
+        arguments = [edits.hook.rpartition("/")[2], *_subcommand(edits.hook), "update-ldcache", *folders]
+        fields["hooks"] = [{"hookName": "createContainer", "path": edits.hook, "args": arguments}]
+    return fields
+
+
+def _subcommand(hook: str) -> tuple[str, ...]:
+    """`nvidia-ctk` has its hooks below `hook`; `nvidia-cdi-hook` is nothing else."""
+    return ("hook",) if hook.endswith("nvidia-ctk") else ()
+
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +186,9 @@ class Specs:
         if missing or not uuids:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
         nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
-        edits = spec.Edits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
+        edits = Edits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
         self._write(
-            self._share_path(name), spec.document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
+            self._share_path(name), document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
         )
 
     def forget_share(self, name: str) -> None:
@@ -157,15 +229,15 @@ class Specs:
         for kind, patterns in _EXTRAS.items():
             paths = sorted(path for pattern in patterns for path in root.glob(pattern))
             pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in paths))
-            kinds[kind] = {spec.ALL: spec.Edits(device_nodes=pairs)} if pairs else {}
+            kinds[kind] = {ALL: Edits(device_nodes=pairs)} if pairs else {}
         commons = {"gpu": self._common(settings)}
         return {
-            kind: spec.document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, spec.NOTHING))
+            kind: document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, NOTHING))
             for kind, devices in kinds.items()
             if devices
         }
 
-    def _gpus(self, dev: str) -> dict[str, spec.Edits]:
+    def _gpus(self, dev: str) -> dict[str, Edits]:
         nodes = self.nodes()
         devices = {}
         for gpu in self.gpus():
@@ -174,13 +246,13 @@ class Specs:
                 if pairs:
                     devices[device.uuid] = devices[device.index] = pairs
         control = tuple((path, f"{dev}{path}") for path in nodes.control)
-        return spec.gpus(devices, common=spec.Edits(device_nodes=control))
+        return gpus(devices, common=Edits(device_nodes=control))
 
     def _host(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
         return mounted if mounted.is_dir() else self.root
 
-    def _common(self, settings: NodeSettings) -> spec.Edits:
+    def _common(self, settings: NodeSettings) -> Edits:
         host = self._host(settings)
         root = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
         driver, dev = root.host.rstrip("/"), settings.dev_root.rstrip("/")
@@ -189,15 +261,15 @@ class Specs:
         hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
         # One that is named by hand may be where this process does not look, as beside a driver's own root.
         hook = settings.cdi_hook if settings.cdi_hook != NodeSettings().cdi_hook else next(iter(hooks), "")
-        return spec.Edits(
-            environment=(spec.VOID,),
+        return Edits(
+            environment=(VOID,),
             device_nodes=tuple((path, f"{dev}{path}") for path in self.nodes().control),
-            mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(root.seen)),
-            folders=driver_files.folders(root.seen),
+            mounts=tuple((path, f"{driver}{path}") for path in driver_root.files(root.seen)),
+            folders=driver_root.folders(root.seen),
             hook=hook,
         )
 
 
-def _channels(channels: Sequence[int], dev: str) -> dict[str, spec.Edits]:
+def _channels(channels: Sequence[int], dev: str) -> dict[str, Edits]:
     paths = {str(channel): f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in channels}
-    return {name: spec.Edits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}
+    return {name: Edits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}

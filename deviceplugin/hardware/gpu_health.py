@@ -11,8 +11,13 @@ the driver reports a recovery action. Which XIDs are a program's own fault and s
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Final
+
+from deviceplugin.disk import records, whole_file
 
 # Whose immediate action is RESET_GPU or RESTART_VM (151), or that begin the workflow of NVLink 5 (144 to 150), by
 # https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; and 48 and 74 of older GPUs.
@@ -85,3 +90,48 @@ def _lasts(fault: Fault, now: float, is_recovered: bool) -> bool:
     if fault.until is not None:
         return fault.until > now
     return not is_recovered or now - fault.since < QUIET_SECONDS
+
+
+logger = logging.getLogger(__name__)
+
+NAME: Final = "faults.json"
+BOOT_ID: Final = Path("sys/kernel/random/boot_id")
+
+
+class Notebook:
+    """The file in `directory`. Its times are seconds since the boot, as those of CLOCK_MONOTONIC."""
+
+    def __init__(self, directory: Path, *, proc: Path = Path("/proc")) -> None:
+        self._path = directory / NAME
+        self._boot = _text(proc / BOOT_ID)
+
+    def read(self) -> Faults:
+        """What the last agent left; nothing if that cannot be read, which is logged."""
+        try:
+            document = records.load(self._path)
+            if document["boot"] != self._boot:
+                return {}
+            return records.read(dict[str, Fault], document["faults"], newer=True)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            logger.warning(
+                "Starting without the faults that the last agent knew",
+                extra={"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)},
+            )
+            return {}
+
+    def write(self, faults: Faults) -> None:
+        """Keep them. A disk that takes nothing is logged: the GPUs are judged all the same."""
+        document = {"boot": self._boot, "faults": {uuid: records.write(fault) for uuid, fault in faults.items()}}
+        try:
+            whole_file.write(self._path, json.dumps(document))
+        except OSError as error:
+            logger.warning("Could not keep the faults of the GPUs", extra={"err": str(error)})
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

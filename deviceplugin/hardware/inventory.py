@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from deviceplugin.hardware import gpu_health, nvml, pci
+from deviceplugin.hardware import gpu_health, nvml, nvml_call
 from deviceplugin.state.offer import Unreadable
 from gpushare import contract
 from gpushare.gpu import Gpu
@@ -41,7 +41,7 @@ def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadab
     """The unreadable GPUs that are none of `gpus`: a lost GPU does not give its UUID, and none was known before."""
     known: set[int | str] = set()
     for gpu in gpus:
-        known |= {gpu.index, pci.kernel_address(gpu.pci_bus_id)}
+        known |= {gpu.index, nvml_call.kernel_address(gpu.pci_bus_id)}
     return tuple(gpu for gpu in seen.unreadable if (gpu.bus_id or gpu.index) not in known)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml_events, pci, xid
+from deviceplugin.hardware import nvml_call, nvml_events, xid
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
 from deviceplugin.state.offer import Unreadable
 from gpushare.gpu import Gpu
@@ -270,7 +270,7 @@ class Nvml:
 
     def _numa_node(self, handle: Any, bus_id: str) -> int | None:
         # NVML's own answer is about GPUs whose memory is a NUMA node; which CPUs are near, the kernel knows.
-        short = pci.kernel_address(bus_id)
+        short = nvml_call.kernel_address(bus_id)
         try:
             numa_node = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
         except (OSError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -58,3 +59,13 @@ def _not_found(name: str) -> Callable[..., Any]:
 def name_of(code: int) -> str:
     """What NVML calls its number, as `ERROR_NOT_SUPPORTED`."""
     return _NAMES.get(code, str(code))
+
+
+_DRIVER: Final = re.compile(r"0000([0-9a-f]{4}:.+)")
+
+
+def kernel_address(bus_id: str) -> str:
+    """The address as in /sys/bus/pci/devices: `00000000:0A:00.0` is `0000:0a:00.0`."""
+    lowered = bus_id.lower()
+    match = _DRIVER.fullmatch(lowered)
+    return match[1] if match else lowered

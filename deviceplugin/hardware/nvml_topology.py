@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml_call, pci
+from deviceplugin.hardware import nvml_call
 
 # By the driver's level of what two GPUs have in common, the words of `allocation.aligned.WEIGHTS`.
 _LEVELS: Final = {
@@ -88,13 +88,13 @@ def _link_ends(handle: Any) -> list[str]:
             break  # there are no more
         remote = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
         if remote is not None:
-            addresses.append(pci.kernel_address(str(remote.busId)))
+            addresses.append(nvml_call.kernel_address(str(remote.busId)))
     return addresses
 
 
 def _bus(handle: Any) -> str:
     pci_info = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
-    return pci.kernel_address(str(pci_info.busId)) if pci_info is not None else ""
+    return nvml_call.kernel_address(str(pci_info.busId)) if pci_info is not None else ""
 
 
 def _asked(function: Any, *arguments: Any) -> Any:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, pci, xid
+from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.hardware.faults import Notebook
+from deviceplugin.hardware.gpu_health import Notebook
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -229,7 +229,7 @@ class Observation:
 
         In a node that is a container, a GPU without a device node is another's. An administrator may exclude GPUs.
         """
-        listed = {pci.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
+        listed = {nvml_call.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
         for bus_id in sorted(set(plugged) - listed):
             if seen.unreadable and self._driver.nvml.lists(bus_id):
                 continue

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
 from gpushare import pod

@@ -7,19 +7,112 @@ import dataclasses
 import fnmatch
 import itertools
 import os
+import posixpath
 import re
 import stat
+import tomllib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.cdi import driver_root
-from deviceplugin.injection import containerd_config
-from deviceplugin.injection.containerd_config import Said
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
+
+_PLUGINS: Final = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
+_STATE: Final = re.compile(r"(/.+?)/io\.containerd\.snapshotter\.v1\..*")  # below it are the layers of containers
+_UPPER: Final = "upperdir="
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConfigLocation:
+    """Where a containerd has its configuration on the host. merged: more files, which the distribution merges."""
+
+    main: str
+    merged: str = ""
+
+
+_OWN: Final = ConfigLocation("/etc/containerd/config.toml")
+_MICROK8S: Final = ConfigLocation("/var/snap/microk8s/current/args/containerd.toml")
+_K0S: Final = ConfigLocation("/etc/k0s/containerd.toml", "/etc/k0s/containerd.d/*.toml")
+
+
+def _rancher(agent: str) -> ConfigLocation:
+    return ConfigLocation(f"{agent}/etc/containerd/config.toml")
+
+
+def locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
+    """Return the files to try, the first that exists counts; from the text of /proc/PID/mountinfo.
+
+    Nothing counts under CRI-O or Docker. Where the container's layers are in no overlay, a distribution's file counts
+    more than containerd's usual one.
+    """
+    layer = _writable_layer(mountinfo)
+    if layer is None:
+        rancher = (_rancher(f"/var/lib/rancher/{name}/agent") for name in ("k3s", "rke2"))
+        return (*rancher, _MICROK8S, _K0S, _OWN)
+    state = _STATE.fullmatch(layer)
+    if state is None:
+        return ()
+    directory, name = posixpath.split(state[1])
+    if posixpath.basename(directory) == "agent" and name == "containerd":  # k3s' and RKE2's, in any --data-dir
+        return (_rancher(directory),)
+    if "/snap/microk8s/" in directory:
+        return (_MICROK8S,)
+    return (_K0S if posixpath.basename(directory) == "k0s" else _OWN,)
+
+
+def _writable_layer(mountinfo: str) -> str | None:
+    """The directory on the host of what the container writes into its root, an overlay."""
+    for fields in map(str.split, mountinfo.splitlines()):
+        if len(fields) > 4 and fields[4] == "/":
+            return next((word.removeprefix(_UPPER) for word in fields[-1].split(",") if word.startswith(_UPPER)), None)
+    return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Said:
+    """What the files say; None where they say nothing, so that the default of containerd's version counts."""
+
+    enable_cdi: bool | None = None
+    default_runtime: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContainerdFile:
+    """One file: what is said after it, and the paths or patterns of the files that it imports."""
+
+    said: Said
+    imports: tuple[str, ...] = ()
+
+
+def read(text: str, earlier: Said, path: str = _OWN.main) -> ContainerdFile:
+    """Read the file at `path` on top of `earlier` ones; one that is not TOML says nothing."""
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError):  # tomllib's own error is a ValueError, and so is that of a huge number
+        return ContainerdFile(earlier)
+    said = earlier
+    for name in _PLUGINS:
+        plugin = _table(_table(document, "plugins"), name)
+        enabled = plugin.get("enable_cdi")
+        default = _table(plugin, "containerd").get("default_runtime_name")
+        said = Said(
+            enabled if isinstance(enabled, bool) else said.enable_cdi,
+            default if isinstance(default, str) and default else said.default_runtime,
+        )
+    imports = document.get("imports")
+    listed = [word for word in imports if isinstance(word, str)] if isinstance(imports, list) else []
+    folder = posixpath.dirname(path)
+    return ContainerdFile(said, tuple(posixpath.normpath(posixpath.join(folder, word)) for word in listed))
+
+
+def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = document.get(key)
+    return table if isinstance(table, dict) else {}
+
 
 _NOTHING: Final = ("", "void", "none")
 _SELF: Final = Path("/proc/self")
@@ -85,19 +178,19 @@ def configuration(host: Path, mountinfo: str) -> Said:
 
     Reads at most `_MAX_FILES` files of `_MAX_BYTES`, so imports can be as deep as that and no directory too large.
     """
-    for place in containerd_config.locations(mountinfo):
+    for place in locations(mountinfo):
         text = _text(host, place.main)
         if text is None:
             continue
-        main = containerd_config.read(text, Said(), place.main)
-        said, read = main.said, {place.main}
+        main = read(text, Said(), place.main)
+        said, seen = main.said, {place.main}
         pending = deque(_matching(host, (*main.imports, *filter(None, [place.merged]))))
-        while pending and len(read) < _MAX_FILES:
+        while pending and len(seen) < _MAX_FILES:
             path = pending.popleft()
-            text = _text(host, path) if path not in read else None
-            read.add(path)
+            text = _text(host, path) if path not in seen else None
+            seen.add(path)
             if text is not None:
-                file = containerd_config.read(text, said, path)
+                file = read(text, said, path)
                 said = file.said
                 pending.extend(_matching(host, file.imports))
         return said

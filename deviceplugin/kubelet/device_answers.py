@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from deviceplugin.allocation import answer, greedy, preference, refusing_containers
+from deviceplugin.allocation import answer, greedy, preference
 from deviceplugin.cdi import specs
 from deviceplugin.injection.in_force import Injecting
 from deviceplugin.kubelet import plugin_service
@@ -107,7 +107,7 @@ class DeviceAnswers:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
         known = self._devices(resource)
         try:
-            refusing_containers.check(resource, device_ids, known)
+            preference.check(resource, device_ids, known)
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         devices = [known[identity] for identity in device_ids]

@@ -5,17 +5,48 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
 
-from deviceplugin.kubelet import withdrawal
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state import advertisement
-from deviceplugin.state.advertisement import Advertisement
+from deviceplugin.state.advertisement import AdvertisedDevice, Advertisement
 from deviceplugin.state.offer import Observable
+
+SECONDS: Final = 30.0  # for a list to be heard, and for an Allocate, which is answered from memory, to end
+
+
+class Withdrawal:
+    """Of the devices of one resource. clock: in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._listed: Mapping[str, AdvertisedDevice] = {}
+        self._left_at: Mapping[str, float] = {}  # by id of a device that is listed, and advertised no more
+
+    def listed(self, advertised: Iterable[AdvertisedDevice]) -> tuple[AdvertisedDevice, ...]:
+        """What the kubelet is to be told while these are advertised: these, and those that leave."""
+        now = self._clock()
+        wanted = {device.id: device for device in advertised}
+        left_at = {identity: self._left_at.get(identity, now) for identity in self._listed.keys() - wanted.keys()}
+        leaving = {
+            identity: dataclasses.replace(device, healthy=False)
+            for identity, device in self._listed.items()
+            if identity in left_at and now - left_at[identity] < SECONDS
+        }
+        self._left_at = {identity: left_at[identity] for identity in leaving}
+        self._listed = wanted | leaving
+        return tuple(self._listed.values())
+
+    def due_seconds(self) -> float | None:
+        """In how many seconds the next device may be gone; None if none leaves."""
+        first = min(self._left_at.values(), default=None)
+        return None if first is None else max(0.0, first + SECONDS - self._clock())
+
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +102,7 @@ class DevicePlugin(services.DevicePluginServicer):
         self._name = served.name
         self._answers = served.answers
         self._advertised = advertised
-        self._withdrawal = withdrawal.Withdrawal()
+        self._withdrawal = Withdrawal()
         self.streams = self.calls = 0
 
     async def GetDevicePluginOptions(  # noqa: N802

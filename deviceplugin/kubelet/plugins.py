@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import coming, plugin_registration, plugin_service, withdrawal
+from deviceplugin.kubelet import coming, plugin_registration, plugin_service
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 
@@ -85,7 +85,7 @@ class Plugins:
                 self._begin(name)
             for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
                 loop = asyncio.get_running_loop()
-                self._endings[name] = loop.call_later(withdrawal.SECONDS + self._empty_seconds, self._end, name)
+                self._endings[name] = loop.call_later(plugin_service.SECONDS + self._empty_seconds, self._end, name)
 
     def _begin(self, name: str) -> None:
         ending = self._endings.pop(name, None)

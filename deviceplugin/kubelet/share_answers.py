@@ -8,12 +8,16 @@ is made of the ids, and stands for nothing until it is known whose container it 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
+from typing import Final
 
 from deviceplugin.allocation import cdi
+from deviceplugin.kubelet import plugin_registration
 from deviceplugin.kubelet.share_start import ShareStart
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.state import kubelet_checkpoint
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 
@@ -100,3 +104,38 @@ class ShareAnswers:
 
 def _read_only(container_path: str, host_path: Path) -> messages.Mount:
     return messages.Mount(container_path=container_path, host_path=str(host_path), read_only=True)
+
+
+SECONDS: Final = 60.0  # in which it is told of its first pods, even by a slow API server
+
+
+class LeftBehind:
+    """Of the kubelet in a directory of plugins.
+
+    living: the UIDs of the pods that are not over; clock: the time of day in seconds, as files have it.
+    """
+
+    def __init__(
+        self, directory: Path, *, living: Callable[[], Container[str]], clock: Callable[[], float] = time.time
+    ) -> None:
+        self._checkpoint = directory / kubelet_checkpoint.NAME
+        self._socket = directory / plugin_registration.KUBELET_SOCKET
+        self._living = living
+        self._clock = clock
+
+    def count(self, resource: str) -> int | None:
+        """How many devices of this resource it counts for pods that are no more; None once its first minute is over.
+
+        One too many does no harm, as the ledger decides who comes. So a pod that was not heard of yet counts as over.
+        """
+        if not self._is_starting():
+            return None
+        living = self._living()
+        held = kubelet_checkpoint.read(self._checkpoint).items()
+        return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
+
+    def _is_starting(self) -> bool:
+        try:
+            return abs(self._clock() - self._socket.stat().st_ctime) < SECONDS
+        except OSError:
+            return False

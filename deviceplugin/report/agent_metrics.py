@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
-from deviceplugin.audit import audit_metrics
+from deviceplugin.audit import audit_document
 from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import charges, share_figures, share_peaks
 from deviceplugin.report.device_holders import DeviceHolder
@@ -59,7 +59,7 @@ class AgentCollector(Collector):
         yield charges.allocation(self.node(), holders, node_name=self.node_name)
         yield self._containers(holders)
         yield self._conditions()
-        yield from audit_metrics.figures(self.audit(), node_name=self.node_name)
+        yield from audit_document.figures(self.audit(), node_name=self.node_name)
         yield from share_peaks.figures(self.peaked(), node_name=self.node_name)
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=self.connections()

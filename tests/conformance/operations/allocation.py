@@ -6,8 +6,8 @@ import collections
 import itertools
 from typing import Any
 
-from deviceplugin.allocation import aligned, answer, cdi, greedy, preference, refusing_containers
-from deviceplugin.hardware import pci
+from deviceplugin.allocation import aligned, answer, cdi, greedy, preference
+from deviceplugin.hardware import nvml_call
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes import sharing
@@ -107,7 +107,7 @@ def validate_request(case: Case) -> None:
         identity: offered(identity, mode=MODES[query["strategy"]], alone=bool(query.get("failRequestsGreaterThanOne")))
         for identity in query["devices"]
     }
-    refusing_containers.check(query.get("resource", "nvidia.com/gpu"), query["requested"], devices)
+    preference.check(query.get("resource", "nvidia.com/gpu"), query["requested"], devices)
 
 
 def _settings(values: dict[str, Any]) -> NodeSettings:
@@ -204,5 +204,5 @@ OPERATIONS = {
     "validate_request": validate_request,
     "allocate": allocate,
     "allocate_cdi": allocate_cdi,
-    "normalise_pci_bus_id": lambda case: pci.kernel_address(case.input),
+    "normalise_pci_bus_id": lambda case: nvml_call.kernel_address(case.input),
 }

@@ -13,7 +13,7 @@ from unittest import mock
 
 import grpc
 
-from deviceplugin.kubelet import plugin_registration, plugin_service, withdrawal
+from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state.advertisement import AdvertisedDevice, socket_name
@@ -138,7 +138,7 @@ async def options_asked(node: Node) -> Any:
 
 async def full_list(node: Node) -> Any:
     await node.plug()
-    with mock.patch.object(withdrawal, "SECONDS", 0.1):  # before it is gone it is unhealthy for a while
+    with mock.patch.object(plugin_service, "SECONDS", 0.1):  # before it is gone it is unhealthy for a while
         node.advertised.publish({GPU: LISTED[:1]})
         await node.kubelet.until_lists(3)
     return counts(node)

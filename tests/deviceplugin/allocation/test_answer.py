@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import answer, greedy, refusing_containers
+from deviceplugin.allocation import answer, greedy, preference
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offered
@@ -29,23 +29,23 @@ def whole(gpu: str, index: str = "0") -> Offered:
 
 def test_an_id_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(greedy.AllocationError, match=r'"nvidia\.com/gpu": invalid request: unknown device: GPU-z'):
-        refusing_containers.check(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
+        preference.check(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_two_shares_are_refused_where_the_configuration_says_so(alone: bool) -> None:
     devices = {device.id: device for device in (replica("GPU-a", 0, alone=alone), replica("GPU-a", 1, alone=alone))}
-    refusing_containers.check(GPU, ["GPU-a::0"], devices)
+    preference.check(GPU, ["GPU-a::0"], devices)
     if not alone:
-        refusing_containers.check(GPU, list(devices), devices)
+        preference.check(GPU, list(devices), devices)
         return
     with pytest.raises(greedy.AllocationError, match="shared resources is 1; found 2"):
-        refusing_containers.check(GPU, list(devices), devices)
+        preference.check(GPU, list(devices), devices)
 
 
 def test_whole_gpus_are_never_refused_for_their_number() -> None:
     devices = {device.id: device for device in (whole("GPU-a"), whole("GPU-b", "1"))}
-    refusing_containers.check(GPU, list(devices), devices)
+    preference.check(GPU, list(devices), devices)
 
 
 def test_two_shares_of_one_gpu_are_listed_once_in_the_order_asked_for() -> None:

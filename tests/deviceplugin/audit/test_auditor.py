@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.audit import auditor
-from deviceplugin.audit.contexts import ContextCheckpoint, ContextSizes
+from deviceplugin.audit.overhead import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.arbiter import Arbiter

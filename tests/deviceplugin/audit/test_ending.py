@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.audit import ending, process_limits
-from deviceplugin.audit.node_audit import LimitState, NodeAudit
-from deviceplugin.audit.seen import Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.audit import auditor, process_limits
+from deviceplugin.audit.node_audit import LimitState, NodeAudit, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation, GivenShare, PodRef
@@ -50,27 +49,27 @@ def started(pid: int) -> int:
 
 def test_it_is_killed_if_it_is_the_one(victim: subprocess.Popen[bytes]) -> None:
     seen_process = judged(victim.pid, started(victim.pid))
-    assert ending.end(seen_process, identify=lambda _: TRAINER) == ""
+    assert auditor.end(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.wait(10) == -signal.SIGKILL
 
 
 def test_a_pid_that_was_given_again_is_left_alone(victim: subprocess.Popen[bytes]) -> None:
     for earlier in (1, 1000):
         seen_process = judged(victim.pid, started(victim.pid) - earlier)
-        assert ending.end(seen_process, identify=lambda _: TRAINER) == ""
+        assert auditor.end(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.poll() is None
 
 
 @pytest.mark.parametrize("now", [OTHER, SIDE, Refusal("it is in no container of a pod")])
 def test_one_that_is_in_another_container_now_is_left_alone(victim: subprocess.Popen[bytes], now: Any) -> None:
     seen_process = judged(victim.pid, started(victim.pid))
-    assert ending.end(seen_process, identify=lambda _: now) == "it is in another container now"
+    assert auditor.end(seen_process, identify=lambda _: now) == "it is in another container now"
     assert victim.poll() is None
 
 
 def test_one_of_no_container_is_left_alone_whatever_it_was_taken_for(victim: subprocess.Popen[bytes]) -> None:
     seen_process = judged(victim.pid, started(victim.pid), container=None)
-    assert ending.end(seen_process, identify=lambda _: Refusal("")) == "it is in another container now"
+    assert auditor.end(seen_process, identify=lambda _: Refusal("")) == "it is in another container now"
     assert victim.poll() is None
 
 
@@ -86,7 +85,7 @@ def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alon
         return TRAINER
 
     try:
-        assert ending.end(seen_process, identify=identify) == ""
+        assert auditor.end(seen_process, identify=identify) == ""
         assert bystander.poll() is None
     finally:
         bystander.kill()
@@ -101,7 +100,7 @@ def test_one_that_may_not_be_killed_says_what_is_needed(
 
     monkeypatch.setattr(signal, "pidfd_send_signal", denied)
     seen_process = judged(victim.pid, started(victim.pid))
-    assert "needs the capability KILL" in ending.end(seen_process, identify=lambda _: TRAINER)
+    assert "needs the capability KILL" in auditor.end(seen_process, identify=lambda _: TRAINER)
 
 
 def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
@@ -110,8 +109,8 @@ def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
     assert pidfds() == before + 1  # it is seen
     os.close(other)
     for start_ticks in (started(victim.pid), 1):
-        ending.end(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
-    ending.end(judged(os.getpid() + 2**22, 1), identify=lambda _: OTHER)
+        auditor.end(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
+    auditor.end(judged(os.getpid() + 2**22, 1), identify=lambda _: OTHER)
     assert pidfds() == before
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import audit_document, process_limits
 from deviceplugin.audit.excess import Beyond
-from deviceplugin.audit.node_audit import LimitState, NodeAudit
-from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.host import identity
 from deviceplugin.host.identity import Container
 from gpushare import contract

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import spec, specs
+from deviceplugin.cdi import specs
 from deviceplugin.state.offer import Observable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
@@ -185,7 +185,7 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: 
 
 
 def test_the_names_are_of_one_vendor() -> None:
-    assert cdi.name(cdi.VENDOR, "gpu", spec.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
+    assert cdi.name(cdi.VENDOR, "gpu", specs.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
 
 
 async def test_files_that_somebody_takes_away_are_written_again(

@@ -12,7 +12,7 @@ from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
 from deviceplugin.denial import covering, denial, denied_pods, registered
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_service, share_start
 from deviceplugin.state import pod_resources
 from gpushare import contract

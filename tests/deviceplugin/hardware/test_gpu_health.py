@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware import faults as files
 from deviceplugin.hardware import gpu_health, xid
+from deviceplugin.hardware import gpu_health as files
 
 GPU = "GPU-1"
 

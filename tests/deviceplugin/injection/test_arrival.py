@@ -15,7 +15,7 @@ import pytest
 
 from deviceplugin.host.identity import Container
 from deviceplugin.injection import arrival, decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode

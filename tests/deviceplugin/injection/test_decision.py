@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 
 ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",), ("volume-mounts",)

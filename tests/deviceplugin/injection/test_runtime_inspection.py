@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import agent_settings
-from deviceplugin.injection import containerd_config, runtime_inspection
+from deviceplugin.injection import runtime_inspection
 from tests.deviceplugin import simulated
 from tests.deviceplugin.cdi.test_driver_root import install
 
@@ -199,13 +199,13 @@ def test_what_is_read_of_the_host_has_bounds(tmp_path: Path) -> None:
     """Files without an end, of another kind, that import each other, or without number."""
     mountinfo, folder = layers("/var/lib/containerd"), "etc/containerd"
     host = written(tmp_path, **{f"{folder}/config.toml": OPERATORS + "#" * 300_000})
-    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said()
+    assert runtime_inspection.configuration(host, mountinfo) == runtime_inspection.Said()
     imports = f'imports = ["config.toml", "pipe", "zero", "/{folder}/many/*"]\n'
     written(host, **{f"{folder}/config.toml": imports + OPERATORS})
     os.mkfifo(host / folder / "pipe")
     (host / folder / "zero").symlink_to("/dev/zero")
     chain = {f"{folder}/many/{number:04}": f'imports = ["/{folder}/many/*"]' for number in range(100)}
     written(host, **chain)
-    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said(default_runtime="nvidia")
+    assert runtime_inspection.configuration(host, mountinfo) == runtime_inspection.Said(default_runtime="nvidia")
     written(host, **{f"{folder}/many/0099": RUNC})  # beyond what is read
-    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said(default_runtime="nvidia")
+    assert runtime_inspection.configuration(host, mountinfo) == runtime_inspection.Said(default_runtime="nvidia")

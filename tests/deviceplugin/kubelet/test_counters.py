@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from deviceplugin.kubelet import share_answers, withdrawal
+from deviceplugin.kubelet import plugin_service, share_answers
 from deviceplugin.state import advertisement, allocatable
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
@@ -195,7 +195,7 @@ class Node:
         Between two agents no device is healthy to the kubelet, so it chooses none before it hears of the second.
         """
         self.stabilized = allocatable.Stabilized(self._allocatable, clock=lambda: self.now)
-        self.withdrawals = {name: withdrawal.Withdrawal(lambda: self.now) for name in advertisement.COUNTERS}
+        self.withdrawals = {name: plugin_service.Withdrawal(lambda: self.now) for name in advertisement.COUNTERS}
         self.views.clear()
         self.view, self.seen = None, self.gpus
         self.ask_kubelet()

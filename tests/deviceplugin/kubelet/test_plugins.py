@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import coming, plugin_registration, plugins, share_answers, withdrawal
+from deviceplugin.kubelet import coming, plugin_registration, plugin_service, plugins, share_answers
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -29,7 +29,7 @@ def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDe
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(withdrawal, "SECONDS", 0.1)
+    monkeypatch.setattr(plugin_service, "SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kub
 async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a_while(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(withdrawal, "SECONDS", 2.0)
+    monkeypatch.setattr(plugin_service, "SECONDS", 2.0)
     offer: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)

@@ -17,7 +17,7 @@ from deviceplugin.arbiter.tenant import Given
 from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers, share_start
 from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
 from deviceplugin.state.offer import Observable

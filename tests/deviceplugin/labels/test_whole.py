@@ -6,17 +6,19 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.labels import gpu_resources, label_facts, whole
+from deviceplugin.labels import gpu_labels, node_labels
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
 
-A100 = gpu_resources.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
-FACTS = whole.NodeFacts("550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1"))
+A100 = gpu_labels.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
+FACTS = gpu_labels.NodeFacts(
+    "550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1")
+)
 
 
-def labels(facts: whole.NodeFacts | None, sharing: gpu_resources.LabelledSharing | None = None) -> dict[str, str]:
-    return whole.labels(
-        facts, strategy="none", sharing=sharing or gpu_resources.LabelledSharing(), started=1_700_000_000
+def labels(facts: gpu_labels.NodeFacts | None, sharing: gpu_labels.LabelledSharing | None = None) -> dict[str, str]:
+    return gpu_labels.labels(
+        facts, strategy="none", sharing=sharing or gpu_labels.LabelledSharing(), started=1_700_000_000
     )
 
 
@@ -50,8 +52,8 @@ def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
 
 
 def test_a_strategy_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(gpu_resources.StrategyError, match="write one of none, single, mixed"):
-        whole.labels(FACTS, strategy="bogus", sharing=gpu_resources.LabelledSharing())
+    with pytest.raises(gpu_labels.StrategyError, match="write one of none, single, mixed"):
+        gpu_labels.labels(FACTS, strategy="bogus", sharing=gpu_labels.LabelledSharing())
 
 
 @pytest.mark.parametrize(
@@ -71,5 +73,5 @@ def test_a_strategy_that_does_not_exist_is_an_error() -> None:
     ],
 )
 def test_sharing_is_what_is_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
-    sharing = label_facts.sharing(in_force)
+    sharing = node_labels.sharing(in_force)
     assert (sharing.kind, sharing.of("nvidia.com/gpu").replicas) == (kind, replicas)

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from deviceplugin.labels import writer
+from deviceplugin.labels import node_labels
 from gpushare import contract
 
 KEYS = st.sampled_from(["nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product", "other"])
@@ -30,19 +30,19 @@ def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
 @hypothesis.given(LABELS, LABELS, LABELS)
 def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any, second: Any) -> None:
     before: dict[str, Any] = {"labels": others}
-    patched = applied(before, writer.patch(before, first))
-    two = applied(patched, writer.patch(patched, second))
+    patched = applied(before, node_labels.patch(before, first))
+    two = applied(patched, node_labels.patch(patched, second))
     expected = others | {key: value for key, value in second.items() if key not in others}
     assert two["labels"] == expected
-    assert writer.patch(two, second) is None  # and nothing more to write
+    assert node_labels.patch(two, second) is None  # and nothing more to write
 
 
 def test_nothing_is_written_where_nothing_is_wanted() -> None:
-    assert writer.patch({"labels": {"a": "b"}}, {}) is None
+    assert node_labels.patch({"labels": {"a": "b"}}, {}) is None
 
 
 def test_the_last_label_takes_the_note_with_it() -> None:
     metadata = {"labels": {"nvidia.com/gpu.count": "4"}, "annotations": {contract.OWN_LABELS: "nvidia.com/gpu.count"}}
-    assert writer.patch(metadata, {}) == {
+    assert node_labels.patch(metadata, {}) == {
         "metadata": {"labels": {"nvidia.com/gpu.count": None}, "annotations": {contract.OWN_LABELS: None}}
     }

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import gpu_health, nvml, observation, pci
+from deviceplugin.hardware import gpu_health, nvml, nvml_call, observation
 from deviceplugin.state.offer import Unreadable
 from tests.deviceplugin import simulated
 from tests.deviceplugin.modes import modes_node
@@ -115,7 +115,7 @@ async def a_driver_that_lists_none_of_the_kernels_gpus_is_told(node: Node) -> No
 async def a_gpu_of_the_kernel_that_the_driver_does_not_list_is_told(node: Node) -> None:
     """As where its initialisation failed. A node in a container has no device node for what is not its own."""
     snapshot = node.opened.snapshot
-    known = [pci.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
+    known = [nvml_call.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
     information = {bus_id: f"Device Minor: \t {number}\n" for number, bus_id in enumerate(known)}
     information |= {"0000:f0:00.0": "Device Minor: \t 17\n", "0000:f1:00.0": "GPU Excluded:\t Yes\n"}
     for bus_id, text in information.items():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.arbiter import socket_server
-from deviceplugin.hardware import faults, nvml, nvml_mig, observation
+from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.mig import partitioner
 from deviceplugin.modes import (
@@ -124,7 +124,7 @@ class Node:
             unread=state.unread,
             node=lambda: self.cluster.node,
             known=self.known,
-            notebook=faults.Notebook(self.directory),
+            notebook=gpu_health.Notebook(self.directory),
             proc=self.directory,
             roots=(self.directory,),
         )
