@@ -26,7 +26,7 @@ from tests.deviceplugin import simulated_kubelet as kubelets
 GPUS, CONTAINERS = 8, 100
 GOAL_BYTES, GOAL_RATIO, GOAL_START_SECONDS = 100 * 10**6, 0.01, 5.0
 PERCENT = "gpushare.io/gpu-percent"
-SETTLING_SECONDS = 5.0 + share_answers.SECONDS  # for its first minute a kubelet is looked after closely
+SETTLING_SECONDS = 5.0 + share_answers.KUBELET_START_SECONDS  # for its first minute a kubelet is looked after closely
 
 
 # With a mounted ServiceAccount, as in a pod: reading a kubeconfig takes a library that the agent's pod never loads.

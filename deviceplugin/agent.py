@@ -93,8 +93,8 @@ async def _serve(parts: AgentParts, settings: AgentSettings, daemon: shutdown.Da
             await parts.gpunode.informer.synced.wait()
             await parts.pods.informer.synced.wait()
             await parts.configuration.synced()
-    daemon.start("silence", parts.observation.watch(parts.reconciler.say_again))
-    await parts.observation.look()
+    daemon.start("silence", parts.observation.watch_for_silence(parts.reconciler.say_again))
+    await parts.observation.refresh()
     works: dict[str, Coroutine[Any, Any, None]] = {
         "gpus": parts.observation.run(),
         "modes": parts.reconciler.run(),

@@ -83,9 +83,9 @@ class AgentParts:
             unread=self.state.unread,
             node=self.gpunode.now,
             known=self.gpunode.informer.synced,
-            notebook=gpu_health.Notebook(settings.state_directory, proc=proc),
+            fault_log=gpu_health.FaultLog(settings.state_directory, proc=proc),
             changed=wake.all,
-            ignored=xid.filter_of(os.environ),
+            ignored=xid.filter_from(os.environ),
             proc=proc,
             roots=(Path("/"), settings.container_driver_root),
         )
@@ -126,7 +126,7 @@ class AgentParts:
             node=self.gpunode.now,
             tell=wake.status.set,
             context_bytes=sizes.bytes_on,
-            unclaimed_bytes=functools.partial(unclaimed_memory.ask, self.driver, shares),
+            unclaimed_bytes=functools.partial(unclaimed_memory.unclaimed_on_gpu, self.driver, shares),
             refused=refused_libraries.RefusedLibraries(pods.all, node_events.warn).refused,
             shares=shares,
         )
@@ -141,14 +141,14 @@ class AgentParts:
             changed=wake.status.set,
             node_name=name,
             identify=identify,
-            ends=settings.end_unlimited,
+            end_unlimited=settings.end_unlimited,
             proc=proc,
         )
 
         # How containers get their devices, and what the GPUNode says of it all.
-        self.injecting = in_force.Injecting(
+        self.injecting = in_force.NodeInjection(
             self.state.in_force,
-            runtime_inspection.look(settings, os.environ),
+            runtime_inspection.inspect(settings, os.environ),
             runtime=self.configuration.runtime,
             pods=pods.all,
             pod_uid=settings.pod_uid,
@@ -190,9 +190,9 @@ class AgentParts:
             wake=wake.modes,
             witness=self.witness,
             set_up=setup.SetUp(
-                compute_part.ComputePart(self.driver, cutting, self.observation.look),
+                compute_part.ComputePart(self.driver, cutting, self.observation.refresh),
                 mig_part.MigPart(
-                    self.driver, partitioner.Partitioner(cutting), self.observation.look, self.witness.in_use
+                    self.driver, partitioner.Partitioner(cutting), self.observation.refresh, self.witness.in_use
                 ),
                 setup.TimeSlices(),
                 MpsPart(self.daemons, gpu_of=self._gpu),
@@ -225,7 +225,7 @@ class AgentParts:
             share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
             settings=self.injecting.settings,
             allocated=self._counters_allocated,
-            left_behind=share_answers.LeftBehind(settings.kubelet_directory, living=pods.living).count,
+            stale_devices=share_answers.StaleAllocations(settings.kubelet_directory, living=pods.living).count,
             start=share_start.ShareStart(
                 injection=self.injecting.injection,
                 settings=self.injecting.settings,
@@ -322,7 +322,7 @@ class AgentParts:
     def _injected(self) -> tuple[Condition, ...]:
         """Of an agent beside the cluster, which has no container, nothing is known; that is nobody's trouble."""
         missing = self.arrivals.missing
-        shown = (self.injecting.injection().shown(missing),) if self._settings.pod_uid or missing else ()
+        shown = (self.injecting.injection().condition_with(missing),) if self._settings.pod_uid or missing else ()
         # Before the pods are known nothing is said of them, and what the last agent has said stands.
         last = self.gpunode.now() if self.denied.is_on else None
         stands = last.condition(contract.CONDITION_UNREGISTERED_DENIED) if last is not None else None
@@ -348,11 +348,11 @@ class AgentParts:
         return gpu.memory_bytes if (gpu := self._gpu(uuid)) is not None else 0
 
     def _scores(self) -> Mapping[tuple[str, str], int]:
-        return aligned.scores(self.state.gpus.gpus, self.observation.paths)
+        return aligned.scores_by_uuid(self.state.gpus.gpus, self.observation.paths)
 
-    def _nodes(self) -> answer.Nodes:
+    def _nodes(self) -> answer.DevicePaths:
         root = Path(self.state.in_force.value.settings.container_driver_root)
-        return discovery.nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
+        return discovery.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
 
     def _gpu_of(self) -> dict[str, str]:
         return {

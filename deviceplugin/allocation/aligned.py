@@ -47,13 +47,13 @@ def prefer(available: Sequence[int], *, required: Sequence[int], size: int, scor
     matrix = [[scores.get((a, b), scores.get((b, a), 0)) for b in available] for a in available]
     wanted = frozenset(available.index(gpu) for gpu in required)
     try:
-        group = _of_best_split(matrix, wanted, size)
+        group = _best_split_group(matrix, wanted, size)
     except _TooManyError:
-        group = _grown(matrix, wanted, size)
+        group = _grow_group(matrix, wanted, size)
     return tuple(available[position] for position in group)
 
 
-def _of_best_split(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
+def _best_split_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
     count = len(matrix)
     if count > MAX_SPLIT:
         raise _TooManyError
@@ -75,7 +75,7 @@ class _Splits:
         self._matrix = matrix
         self._wanted = wanted
         self._size = size
-        self._looked_at = 0
+        self._tried = 0
         self._scores: dict[int, int] = {}
         self._solved: dict[tuple[int, int, bool], _Split | None] = {}
 
@@ -100,14 +100,14 @@ class _Splits:
                 met = group & self._wanted
                 if met and not (is_full and met == self._wanted):
                     continue
-                self._looked_at += 1
-                if self._looked_at > MAX_GROUPS:
+                self._tried += 1
+                if self._tried > MAX_GROUPS:
                     raise _TooManyError
                 rest = self.best(left ^ group, empty - self._size + count, full or is_full)
                 if rest is None:
                     continue
                 total = self._score(group) + rest[0]
-                if split is None or total > split[0] or (total == split[0] and _before(group, split[1][0])):
+                if split is None or total > split[0] or (total == split[0] and _precedes(group, split[1][0])):
                     split = (total, (group, *rest[1]))
         return split
 
@@ -125,13 +125,13 @@ def _members(positions: int) -> Group:
     return tuple(position for position in range(positions.bit_length()) if positions >> position & 1)
 
 
-def _before(group: int, other: int) -> bool:
+def _precedes(group: int, other: int) -> bool:
     """Whether it comes first in the order of the members, where a place without a GPU comes last."""
     differing = group ^ other
     return bool(group & differing & -differing)
 
 
-def _grown(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
+def _grow_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
     """A good group, from `wanted` or from each pair in turn, always adding the GPU that is joined best to it."""
     starts = [tuple(sorted(wanted))] if wanted else list(itertools.combinations(range(len(matrix)), min(2, size)))
     best_group: Group = ()
@@ -163,10 +163,12 @@ class GpuPath(Protocol):
         """How many links of NVLink go from one to the other, without a switch."""
 
 
-_UNKNOWN: Final[Mapping[tuple[str, str], GpuPath]] = {}
+_NO_PATHS: Final[Mapping[tuple[str, str], GpuPath]] = {}
 
 
-def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _UNKNOWN) -> dict[tuple[str, str], int]:
+def scores_by_uuid(
+    gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _NO_PATHS
+) -> dict[tuple[str, str], int]:
     """The score of each pair, by UUID.
 
     paths: of pairs, in either order. GPUs of one NVLink group count as joined by one link at least: through a switch
@@ -175,11 +177,11 @@ def scores(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _UNKN
     pair_scores = {}
     for gpu, other in itertools.combinations(gpus, 2):
         path = paths.get((gpu.uuid, other.uuid)) or paths.get((other.uuid, gpu.uuid))
-        pair_scores[gpu.uuid, other.uuid] = _pair(gpu, other, path)
+        pair_scores[gpu.uuid, other.uuid] = _uuid_pair_score(gpu, other, path)
     return pair_scores
 
 
-def _pair(gpu: Gpu, other: Gpu, path: GpuPath | None) -> int:
+def _uuid_pair_score(gpu: Gpu, other: Gpu, path: GpuPath | None) -> int:
     grouped = gpu.link_group is not None and gpu.link_group == other.link_group
     same_cpu = gpu.numa_node is not None and gpu.numa_node == other.numa_node
     common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"

@@ -52,7 +52,7 @@ class MpsPaths:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Nodes:
+class DevicePaths:
     """Device nodes: those of each device by UUID, and those of CONTROL_NODES that the host has."""
 
     of_device: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -70,16 +70,16 @@ class ContainerResponse:
     cdi_devices: tuple[str, ...] = ()
 
 
-_NO_NODES: Final = Nodes()
+_NO_PATHS: Final = DevicePaths()
 
 
-def answer(
+def container_response(
     resource: str,
     devices: Sequence[Offered],
     settings: NodeSettings,
     *,
     answer_id: str,
-    nodes: Nodes = _NO_NODES,
+    nodes: DevicePaths = _NO_PATHS,
     mps: MpsPaths | None = None,
     cdi_vendor: str = cdi.VENDOR,
 ) -> ContainerResponse:
@@ -92,10 +92,10 @@ def answer(
     ids = [device.index if by_index else device.device for device in unique.values()]
     channels = [str(channel) for channel in settings.imex_channels]
     strategies = settings.device_list_strategies
-    answer = cdi.answer(
-        [cdi.name(cdi_vendor, "gpu", identity) for identity in ids]
-        + [cdi.name(cdi_vendor, "imex-channel", channel) for channel in channels]
-        + [cdi.name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
+    cdi_answer = cdi.answer(
+        [cdi.device_name(cdi_vendor, "gpu", identity) for identity in ids]
+        + [cdi.device_name(cdi_vendor, "imex-channel", channel) for channel in channels]
+        + [cdi.device_name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
         strategies,
         prefix=settings.cdi_annotation_prefix,
         answer_id=answer_id,
@@ -117,14 +117,14 @@ def answer(
     wanted: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs and not all(map(cdi.is_strategy, strategies)):
         wanted = _device_nodes(list(unique), nodes, settings.dev_root)
-    return ContainerResponse(envs, tuple(mounts), wanted, answer.annotations, answer.devices)
+    return ContainerResponse(envs, tuple(mounts), wanted, cdi_answer.annotations, cdi_answer.devices)
 
 
 def _extras(settings: NodeSettings) -> dict[str, bool]:
     return {"gdrcopy": settings.gdrcopy, "gds": settings.gds, "mofed": settings.mofed}
 
 
-def _device_nodes(uuids: Sequence[str], nodes: Nodes, root: str) -> tuple[DeviceNode, ...]:
+def _device_nodes(uuids: Sequence[str], nodes: DevicePaths, root: str) -> tuple[DeviceNode, ...]:
     paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
     for uuid in uuids:
         paths += [path for path in nodes.of_device.get(uuid, ()) if path not in paths]

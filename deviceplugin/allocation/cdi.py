@@ -25,12 +25,12 @@ def is_strategy(word: str) -> bool:
     return word in (ANNOTATIONS, CRI)
 
 
-def name(vendor: str, kind: str, identity: str) -> str:
+def device_name(vendor: str, kind: str, identity: str) -> str:
     """`vendor/kind=identity`."""
     return f"{vendor}/{kind}={identity}"
 
 
-def share(device_ids: Iterable[str]) -> str:
+def share_name(device_ids: Iterable[str]) -> str:
     """The name, of what a container with these ids gets: nobody else has them meanwhile."""
     return hashlib.sha256("\n".join(sorted(device_ids)).encode()).hexdigest()[:32]
 

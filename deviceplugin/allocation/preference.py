@@ -7,7 +7,6 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation import aligned, greedy
-from deviceplugin.allocation.greedy import AllocationError
 from gpushare import errors
 from gpushare.gpu import Mode
 from gpushare.modes import sharing
@@ -51,7 +50,7 @@ def prefer(
         usable = _usable_together(known, available=available, required=wanted, size=size)
         return greedy.prefer(
             {identity: device.device for identity, device in known.items()},
-            available=_of_one_daemon(known, usable, required=wanted, policy=policy),
+            available=_on_one_daemon(known, usable, required=wanted, policy=policy),
             required=wanted,
             size=size,
             policy=policy,
@@ -92,7 +91,7 @@ def _usable_together(
     return [identity for identity in available if groups.get(identity) in enough]
 
 
-def _of_one_daemon(
+def _on_one_daemon(
     devices: Mapping[str, Offered], available: Sequence[str], *, required: Sequence[str], policy: str
 ) -> list[str]:
     """Those available devices that go together with the best one."""
@@ -113,7 +112,7 @@ def _order(device: Offered) -> tuple[tuple[int, ...], int]:
     return WholeDevice(device.device, device.index, device.gpu).order, int(number)
 
 
-def check(resource: str, requested: Sequence[str], devices: Mapping[str, Offered]) -> None:
+def check_request(resource: str, requested: Sequence[str], devices: Mapping[str, Offered]) -> None:
     """Raises AllocationError if a container cannot have the ids that it asks for together.
 
     devices: every id of the resource. Of shared devices that say so a container may have one: two shares are no larger
@@ -121,12 +120,12 @@ def check(resource: str, requested: Sequence[str], devices: Mapping[str, Offered
     """
     for identity in requested:
         if identity not in devices:
-            raise AllocationError(
+            raise greedy.AllocationError(
                 f'invalid allocation request for "{resource}": invalid request: unknown device: '
                 f"{errors.shortened(identity)}"
             )
     if len(requested) > 1 and any(devices[identity].stands_alone for identity in requested):
-        raise AllocationError(
+        raise greedy.AllocationError(
             f'invalid allocation request for "{resource}": invalid request: maximum request size for shared resources '
             f"is 1; found {len(requested)}: ask for 1, or set failRequestsGreaterThanOne to false for {resource}"
         )

@@ -1,4 +1,4 @@
-"""Who uses a GPU for longer than it was let: the driver's word against the arbiter's books, from look to look. Pure.
+"""ProcessIdentity uses a GPU for longer than it was let: the driver's word against the arbiter's books, from look to look. Pure.
 
 The driver samples, and tells a second late; between two turns a launch slips through. So what a share used beyond what
 it was let is added up, less a tolerance for each second that passes, and never below nothing: a cumulative sum, as in
@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from typing import Final
 
 TOLERATED: Final = 0.15  # of all time
-TOLD_SECONDS: Final = 3.0  # beyond that; a share that is let have 10 % and has all of a GPU has come to it after four
+REPORTED_SECONDS: Final = (
+    3.0  # beyond that; a share that is let have 10 % and has all of a GPU has come to it after four
+)
 MAX_SECONDS: Final = 4.5  # and to nothing again half a minute after it ended
 FADING_SECONDS: Final = 10.0  # as the arbiter's own figure: a sample this old counts a third of a new one
 
@@ -22,24 +24,24 @@ Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Beyond:
+class Overuse:
     """A share used a GPU for so much of the time, and was let have so much, since it began to use more; 1 is all."""
 
     used: float
-    let: float
+    allowed: float
 
     @property
     def sentence(self) -> str:
         """The excess as a sentence."""
-        used, let = round(100 * self.used), round(100 * self.let)
-        return f"the driver ran its kernels for {used}% of the time, and the arbiter let it have {let}%"
+        used, allowed = round(100 * self.used), round(100 * self.allowed)
+        return f"the driver ran its kernels for {used}% of the time, and the arbiter let it have {allowed}%"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Sum:
     excess_seconds: float = 0.0
     used_seconds: float = 0.0  # since the sum was nothing
-    let_seconds: float = 0.0
+    allowed_seconds: float = 0.0
     passed_seconds: float = 0.0
     reported: bool = False
 
@@ -48,15 +50,15 @@ _NOTHING: Final = _Sum()
 
 
 class Excess:
-    """From look to look. `beyond`: those that used more than they were let, until it is made up for."""
+    """From look to look. `beyond`: those that used more than they were allowed, until it is made up for."""
 
     def __init__(self) -> None:
         self._at = 0.0
         self._held: Mapping[Place, float] = {}
         self._sums: dict[Place, _Sum] = {}
-        self.beyond: Mapping[Place, Beyond] = {}
+        self.overuse: Mapping[Place, Overuse] = {}
 
-    def look(
+    def update(
         self, now: float, *, used: Mapping[Place, float], held: Mapping[Place, float], turns: Mapping[Place, float]
     ) -> None:
         """What is seen now, in seconds.
@@ -70,30 +72,30 @@ class Excess:
         # One that has gone uses nothing: it makes up for it as if it were there, and is forgotten once it has.
         for place, before in self._sums.items():
             had = held.get(place, 0.0) - self._held.get(place, 0.0)
-            let = max(
+            allowed = max(
                 had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed
             )  # books may begin again
-            added = _added(before, used.get(place, 0.0) * passed, let, passed)
+            added = _added(before, used.get(place, 0.0) * passed, allowed, passed)
             if place in used or added is not _NOTHING:
                 sums[place] = added
         self._at, self._held, self._sums = now, dict(held), sums
-        self.beyond = {
-            place: Beyond(total.used_seconds / total.passed_seconds, total.let_seconds / total.passed_seconds)
+        self.overuse = {
+            place: Overuse(total.used_seconds / total.passed_seconds, total.allowed_seconds / total.passed_seconds)
             for place, total in sums.items()
             if total.reported
         }
 
 
-def _added(before: _Sum, used: float, let: float, passed: float) -> _Sum:
-    excess = min(MAX_SECONDS, before.excess_seconds + used - let - TOLERATED * passed)
+def _added(before: _Sum, used: float, allowed: float, passed: float) -> _Sum:
+    excess = min(MAX_SECONDS, before.excess_seconds + used - allowed - TOLERATED * passed)
     if excess <= 0:
         return _NOTHING
     return _Sum(
         excess,
         before.used_seconds + used,
-        before.let_seconds + let,
+        before.allowed_seconds + allowed,
         before.passed_seconds + passed,
-        before.reported or excess >= TOLD_SECONDS,
+        before.reported or excess >= REPORTED_SECONDS,
     )
 
 
@@ -111,7 +113,7 @@ class DriverUsage:
         self._sums: dict[Place, tuple[float, float]] = {}  # faded: the used and the measured part of the past
         self.recent: Mapping[Place, float] = {}
 
-    def look(self, now: float, used: Mapping[Place, float]) -> None:
+    def update(self, now: float, used: Mapping[Place, float]) -> None:
         """Add what the driver measured since the last call, and drop the shares that it did not measure."""
         fade = math.exp(-max(0.0, now - self._at) / FADING_SECONDS)
         self._at = now

@@ -8,11 +8,11 @@ from collections.abc import Hashable, Mapping
 
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.audit.excess import Beyond, Place
+from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.identity import Container
 from gpushare.gpu import Gpu
 
-Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
+ProcessIdentity = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class SeenProcess:
     used_bytes: None where the driver does not tell; container: None for one that is in none that is known, and
         `outside` says why.
     with_library: whether the library is mapped in it; None where that cannot be seen.
-    left_behind: whether it has a ledger mapped, since before records of such were lost.
+    orphaned: whether it has a ledger mapped, since before records of such were lost.
     """
 
     gpu: str
@@ -32,11 +32,11 @@ class SeenProcess:
     used_bytes: int | None
     container: Container | None
     with_library: bool | None
-    left_behind: bool = False
+    orphaned: bool = False
     outside: str = ""
 
     @property
-    def who(self) -> Who:
+    def identity(self) -> ProcessIdentity:
         """What tells it from every other process."""
         return self.pid, self.start_ticks
 
@@ -45,7 +45,7 @@ class SeenProcess:
 class SeenMember:
     """A process that is registered with a share: what it has charged on each GPU, in the order of the grants."""
 
-    who: Who
+    identity: ProcessIdentity
     charged_bytes: tuple[int, ...]
     with_library: bool | None
 
@@ -77,9 +77,9 @@ class Seen:
     gpus: tuple[Gpu, ...]
     processes: tuple[SeenProcess, ...]
     shares: tuple[SeenShare, ...]
-    unreachable: frozenset[Who] = frozenset()
+    unreachable: frozenset[ProcessIdentity] = frozenset()
     problems: tuple[Problem, ...] = ()
-    beyond: Mapping[Place, Beyond] = dataclasses.field(default_factory=dict)
+    overuse: Mapping[Place, Overuse] = dataclasses.field(default_factory=dict)
 
 
 class LimitState(enum.StrEnum):
@@ -110,7 +110,7 @@ class AuditedProcess:
     @property
     def key(self) -> Hashable:
         """What tells it from every other process on a GPU."""
-        return self.process.gpu, self.process.who
+        return self.process.gpu, self.process.identity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class AuditedShare:
     with_library: int = 0
     in_force: bool = True
     reason: str = ""
-    beyond: Beyond | None = None
+    overuse: Overuse | None = None
 
     @property
     def overhead_bytes(self) -> int:
@@ -157,7 +157,7 @@ class NodeAudit:
     problems: tuple[Problem, ...] = ()
     suspects: frozenset[Hashable] = frozenset()
 
-    def of(self, state: LimitState) -> tuple[AuditedProcess, ...]:
+    def in_state(self, state: LimitState) -> tuple[AuditedProcess, ...]:
         """The processes with this state."""
         return tuple(process for process in self.processes if process.state is state)
 

@@ -14,14 +14,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.audit.node_audit import Who
+from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.disk import records, whole_file
 from deviceplugin.state.offer import Offer
 from gpushare.gpu import Gpu
 
-LOOKS_TO_MEASURE: Final = 2
+SCANS_TO_MEASURE: Final = 2
 # A context takes a moment to be made; what is learned of one is from the third look at it on.
-LOOKS_TO_LEARN: Final = 3
+SCANS_TO_LEARN: Final = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Reading:
         return self.used_bytes - max(self.charged_before_bytes, self.charged_after_bytes)
 
 
-Key = tuple[str, Who]  # the UUID of a GPU, and a process on it
+Key = tuple[str, ProcessIdentity]  # the UUID of a GPU, and a process on it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    looks: int
+    scans: int
     last: Reading
     overhead_bytes: int
 
@@ -59,39 +59,39 @@ class Overheads:
         self._known: Mapping[Key, _Known] = {}
         self.learned: Mapping[Key, int] = {}
 
-    def look(self, readings: Mapping[Key, Reading], silent: Collection[str] = ()) -> None:
+    def update(self, readings: Mapping[Key, Reading], silent: Collection[str] = ()) -> None:
         """Take the readings of one look; GPUs that gave none this time, `silent`, keep what they had."""
         known = {key: overhead for key, overhead in self._known.items() if key[0] in silent}
         learned = {}
         for key, now in readings.items():
             before = self._known.get(key)
             known[key] = _Known(
-                looks=before.looks + 1 if before is not None else 1,
+                scans=before.scans + 1 if before is not None else 1,
                 last=now,
                 overhead_bytes=max(0, min(before.last.surplus_bytes, now.surplus_bytes)) if before is not None else 0,
             )
-            if before is not None and known[key].looks == LOOKS_TO_LEARN:
+            if before is not None and known[key].scans == SCANS_TO_LEARN:
                 context_bytes = min(before.last.surplus_bytes, now.surplus_bytes) + now.expected_bytes
                 if context_bytes > 0 and before.last.expected_bytes == now.expected_bytes:
                     learned[key] = context_bytes
         self._known, self.learned = known, learned
 
-    def of(self, key: Key) -> int:
+    def bytes_of(self, key: Key) -> int:
         """What a process holds on a GPU beyond its charges, in bytes."""
         return self._known[key].overhead_bytes if key in self._known else 0
 
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "contexts.json"
-REMEMBERED: Final = 64  # processes: a context that was measured as too small is forgotten after so many others
+CONTEXTS_NAME: Final = "contexts.json"
+MAX_REMEMBERED: Final = 64  # processes: a context that was measured as too small is forgotten after so many others
 
 
 class ContextCheckpoint:
     """The file `directory/json`. `until_learned_bytes`: what to go by before anything was measured."""
 
     def __init__(self, directory: Path, *, until_learned_bytes: int = 0) -> None:
-        self._path = directory / NAME
+        self._path = directory / CONTEXTS_NAME
         self._until_learned_bytes = until_learned_bytes
         self._learned = _read(self._path)
 
@@ -105,7 +105,7 @@ class ContextCheckpoint:
             return
         for kind, sizes in measured.items():
             before = self.bytes_of(kind)
-            self._learned[kind] = (*self._learned.get(kind, ()), *sizes)[-REMEMBERED:]
+            self._learned[kind] = (*self._learned.get(kind, ()), *sizes)[-MAX_REMEMBERED:]
             if self.bytes_of(kind) != before:
                 logger.info("Learned what a context takes", extra={"kind": kind, "bytes": self.bytes_of(kind)})
         try:

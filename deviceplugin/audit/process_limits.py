@@ -19,10 +19,10 @@ from deviceplugin.audit.node_audit import (
     LimitState,
     NodeAudit,
     Problem,
+    ProcessIdentity,
     Seen,
     SeenProcess,
     SeenShare,
-    Who,
 )
 from deviceplugin.host.identity import Container
 from gpushare import pod
@@ -32,18 +32,18 @@ from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
 AGAIN: Final = ": to be judged by the next look"
-TAKES: Final = ", and may take what was promised to shares"
+MAY_TAKE: Final = ", and may take what was promised to shares"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
 GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
-LEFT_BEHIND: Final = (
+ORPHANED: Final = (
     "it goes by limits that an agent before this one gave it and of which nothing was left: restart its container"
 )
-WITHOUT: Final = f"{GOT_AROUND}: the library is not in it (a static program, or the preload file was taken away)"
-NOT_KNOWN: Final = Problem("pods and GPUNode are not known yet, so neither are the shares given")
-_TO_BE_TOLD: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
+NO_LIBRARY: Final = f"{GOT_AROUND}: the library is not in it (a static program, or the preload file was taken away)"
+CLUSTER_UNKNOWN: Final = Problem("pods and GPUNode are not known yet, so neither are the shares given")
+_REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
 
 
-def judge(
+def check(
     seen: Seen, *, pods: Sequence[PodJson], node: GpuNode | None, suspects: frozenset[Hashable] = frozenset()
 ) -> NodeAudit:
     """The audit.
@@ -51,38 +51,40 @@ def judge(
     pods, node: as the cluster has them, node None while that is unknown; suspects: those of the audit before.
     """
     processes = _Processes(seen, pods, node)
-    judged, waiting = [], set()
+    audited_processes, waiting = [], set()
     for process in seen.processes:
-        audited = processes.judged(process)
-        if audited.state in _TO_BE_TOLD:
+        audited = processes.check(process)
+        if audited.state in _REPORTED:
             waiting.add(audited.key)
             if audited.key not in suspects:
                 audited = dataclasses.replace(audited, state=LimitState.UNJUDGED, reason=audited.reason + AGAIN)
-        judged.append(audited)
+        audited_processes.append(audited)
     problems = seen.problems
     if node is None:
-        return NodeAudit(seen.gpus, tuple(judged), (), (*problems, NOT_KNOWN), frozenset(waiting))
+        return NodeAudit(seen.gpus, tuple(audited_processes), (), (*problems, CLUSTER_UNKNOWN), frozenset(waiting))
     unseen = sum(member.with_library is None for share in seen.shares for member in share.members)
     if unseen:
         why = "the agent needs SYS_PTRACE, or those of one container have too much mapped for one look"
         problems = (*problems, Problem(f"{unseen} processes cannot be looked into: {why}"))
-    of_node, differing = share_limits.judged(seen, node, judged, suspects)
-    return NodeAudit(seen.gpus, tuple(judged), of_node, problems, frozenset(waiting) | differing)
+    shares, differing = share_limits.check(seen, node, audited_processes, suspects)
+    return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
 def troubles(audit: NodeAudit) -> Mapping[Hashable, AuditedProcess]:
     """The processes that are to be told of, by what tells them apart."""
-    return {process.key: process for process in audit.processes if process.state in _TO_BE_TOLD}
+    return {process.key: process for process in audit.processes if process.state in _REPORTED}
 
 
-def to_be_ended(audit: NodeAudit) -> list[AuditedProcess]:
+def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
     """Those that got around their share's limits for certain, where such processes are killed.
 
     As long as its container has no name, it may be one without a share: then it is foreign, and nobody ends it. Nor one
     that went by our rules until we forgot of it.
     """
     return [
-        process for process in audit.of(LimitState.UNLIMITED) if process.container and not process.process.left_behind
+        process
+        for process in audit.in_state(LimitState.UNLIMITED)
+        if process.container and not process.process.orphaned
     ]
 
 
@@ -95,15 +97,15 @@ class _Processes:
         self._node = node
         self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
         self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
-        self._members: dict[tuple[str, Who], tuple[SeenShare, int]] = {}
+        self._members: dict[tuple[str, ProcessIdentity], tuple[SeenShare, int]] = {}
         for share in seen.shares:
             for gpu, grant in enumerate(share.tenant.grants):
                 for member in share.members:
-                    self._members[grant.uuid, member.who] = (share, member.charged_bytes[gpu])
+                    self._members[grant.uuid, member.identity] = (share, member.charged_bytes[gpu])
 
-    def judged(self, process: SeenProcess) -> AuditedProcess:
+    def check(self, process: SeenProcess) -> AuditedProcess:
         """The process by what was seen at this look alone."""
-        known = self._members.get((process.gpu, process.who))
+        known = self._members.get((process.gpu, process.identity))
         named = self._named(process.container)
         if known is not None:
             of, charged_bytes = known
@@ -119,18 +121,18 @@ class _Processes:
 
     def _unregistered(self, process: SeenProcess, tenant: Tenant | Refusal | NotYet | None) -> tuple[LimitState, str]:
         mode = self._modes.get(process.gpu)
-        if process.who in self._unreachable:
+        if process.identity in self._unreachable:
             return LimitState.LIMITED, ""
         if mode is not Mode.FRACTIONAL:
             return LimitState.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}"
         if isinstance(tenant, Tenant):
             if process.gpu not in {grant.uuid for grant in tenant.grants}:
                 return LimitState.FOREIGN, ELSEWHERE
-            if process.left_behind:
-                return LimitState.UNLIMITED, LEFT_BEHIND
-            return LimitState.UNLIMITED, WITHOUT if process.with_library is False else GOT_AROUND
+            if process.orphaned:
+                return LimitState.UNLIMITED, ORPHANED
+            return LimitState.UNLIMITED, NO_LIBRARY if process.with_library is False else GOT_AROUND
         if tenant is None:
-            return LimitState.FOREIGN, process.outside + TAKES
+            return LimitState.FOREIGN, process.outside + MAY_TAKE
         # A pod's status is a second behind its containers; pods and allocations are known before any of them starts.
         late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER
         return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason

@@ -21,7 +21,7 @@ from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
-from deviceplugin.audit.node_audit import Problem, Seen, SeenMember, SeenProcess, SeenShare, Who
+from deviceplugin.audit.node_audit import Problem, ProcessIdentity, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
@@ -77,11 +77,11 @@ class _Known:
     name: str
     container: Container | Refusal
     with_library: bool | None
-    left_behind: bool
+    orphaned: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class ProcessSnapshot:
     """What was seen, and what the processes of shares held; `silent`: GPUs of which that is unknown this time.
 
     used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
@@ -97,7 +97,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverListing:
-    """What the driver said: the processes that it lists, by GPU, and the rest as in `Look`."""
+    """What the driver said: the processes that it lists, by GPU, and the rest as in `ProcessSnapshot`."""
 
     readings: dict[Key, Reading]
     listed: list[tuple[str, nvml.NvmlProcess]]
@@ -107,7 +107,7 @@ class DriverListing:
     works: dict[Place, bool]
 
 
-class Looking:
+class ProcessScanner:
     """Remembers from look to look what does not change.
 
     lost_ticks: who began before that, in the kernel's ticks, may go by a ledger of which nothing is left.
@@ -119,13 +119,15 @@ class Looking:
         self._driver = driver
         self._identify = identify
         self._proc = proc
-        self._known: dict[Who, _Known] = {}
+        self._known: dict[ProcessIdentity, _Known] = {}
         self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this look
         self._lost_ticks = lost_ticks
-        self._told_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
+        self._read_until_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
 
-    def look(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[Who]) -> Look:
-        """Look once, in one thread. What ends or begins meanwhile may be seen or not."""
+    def scan(
+        self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[ProcessIdentity]
+    ) -> ProcessSnapshot:
+        """ProcessSnapshot once, in one thread. What ends or begins meanwhile may be seen or not."""
         return self.describe(self.measure(gpus, groups), gpus, groups, unreachable)
 
     def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> DriverListing:
@@ -161,21 +163,21 @@ class Looking:
         measured: DriverListing,
         gpus: Sequence[Gpu],
         groups: Sequence[ShareLedgerView],
-        unreachable: Iterable[Who],
-    ) -> Look:
+        unreachable: Iterable[ProcessIdentity],
+    ) -> ProcessSnapshot:
         """What the kernel says of whom the driver lists, and of whoever is in a share."""
         self._spent_seconds.clear()
         shares = [share for group in groups if (share := self._share(group)) is not None]
-        members = {member.who[0]: member.who for share in shares for member in share.members}
+        members = {member.identity[0]: member.identity for share in shares for member in share.members}
         processes = [
             seen_process
             for uuid, process in measured.listed
             if (seen_process := self._process(uuid, process, members)) is not None
         ]
-        there = {process.who for process in processes} | set(members.values())
+        there = {process.identity for process in processes} | set(members.values())
         self._known = {who: known for who, known in self._known.items() if who in there}
         seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(measured.problems))
-        return Look(seen, measured.readings, measured.silent, measured.used, measured.works)
+        return ProcessSnapshot(seen, measured.readings, measured.silent, measured.used, measured.works)
 
     def _used(
         self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]
@@ -199,36 +201,36 @@ class Looking:
 
     def _utilization(self, gpu: Gpu) -> Mapping[int, float] | None:
         """By pid, since the last look; None at the first one, and where the driver does not tell."""
-        since_us = self._told_us.pop(gpu.uuid, 0)
+        since_us = self._read_until_us.pop(gpu.uuid, 0)
         try:
             utilization = self._driver.utilization(gpu.uuid, since_us)
         except nvml_call.NvmlError:
             return None
         if utilization is not None:
-            self._told_us[gpu.uuid] = utilization.until_us
+            self._read_until_us[gpu.uuid] = utilization.until_us
         return utilization.parts if utilization is not None and since_us else None
 
     def _measure(
         self, uuid: str, groups: Sequence[ShareLedgerView], readings: dict[Key, Reading]
     ) -> tuple[nvml.NvmlProcess, ...]:
         """List a GPU's processes; add the readings of those that belong to shares. Raises NvmlError."""
-        seats = _Seats(groups, uuid)
-        before = seats.charged()
+        on_gpu = _SharesOnGpu(groups, uuid)
+        before = on_gpu.charged()
         running = self._driver.users(uuid)
         used = {process.pid: process.memory_bytes for process in running}
-        for who, (charged_bytes, expected_bytes) in seats.charged().items():
+        for who, (charged_bytes, expected_bytes) in on_gpu.charged().items():
             used_bytes = used.get(who[0])
             if who in before and used_bytes is not None:
                 readings[uuid, who] = Reading(used_bytes, before[who][0], charged_bytes, expected_bytes)
         return running
 
-    def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, Who]) -> SeenProcess | None:
+    def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, ProcessIdentity]) -> SeenProcess | None:
         """None: it is over, and the driver has yet to notice."""
         # A member's pid is its own as long as the arbiter holds its pidfd.
         who = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
         if who is None:
             return None
-        known = self._ask(who, again=listed.pid not in members)
+        known = self._describe_process(who, again=listed.pid not in members)
         return SeenProcess(
             uuid,
             *who,
@@ -236,7 +238,7 @@ class Looking:
             listed.memory_bytes,
             None if isinstance(known.container, Refusal) else known.container,
             with_library=known.with_library,
-            left_behind=known.left_behind,
+            orphaned=known.orphaned,
             outside=known.container.reason if isinstance(known.container, Refusal) else "",
         )
 
@@ -247,19 +249,23 @@ class Looking:
             enforced = group.limits.read()
             for slot, member in list(group.members.items()):
                 who = (member.pid, member.start_ticks)
-                members.append(SeenMember(who, group.ledger.slot_bytes(slot), self._ask(who, again=False).with_library))
+                members.append(
+                    SeenMember(
+                        who, group.ledger.slot_bytes(slot), self._describe_process(who, again=False).with_library
+                    )
+                )
         except pages.PagesError:
             return None
         return SeenShare(group.tenant, enforced, tuple(members))
 
-    def _ask(self, who: Who, *, again: bool) -> _Known:
+    def _describe_process(self, who: ProcessIdentity, *, again: bool) -> _Known:
         """What the kernel says of a process. `again`: also if it is known, for whatever can change."""
         known = self._known.get(who)
         if known is None or again or not known.with_library:
             pid = who[0]
             container = self._identify(pid)
             if known is not None and known.with_library:
-                mapped: tuple[bool | None, bool] = True, known.left_behind
+                mapped: tuple[bool | None, bool] = True, known.orphaned
             elif self._spent_seconds[container] < CONTAINER_SECONDS / (
                 1 if known is None else 2
             ):  # new ones have a part
@@ -267,7 +273,7 @@ class Looking:
                 mapped = self._mapped(who)
                 self._spent_seconds[container] += time.monotonic() - began
             else:
-                mapped = (known.with_library, known.left_behind) if known is not None else (None, False)
+                mapped = (known.with_library, known.orphaned) if known is not None else (None, False)
             known = self._known[who] = _Known(self._name(pid), container, *mapped)
         return known
 
@@ -277,7 +283,7 @@ class Looking:
         except OSError:
             return ""
 
-    def _mapped(self, who: Who) -> tuple[bool | None, bool]:
+    def _mapped(self, who: ProcessIdentity) -> tuple[bool | None, bool]:
         """Whether it has the library, and a ledger of which nothing may be left."""
         pid, start_ticks = who
         mapped = kernel_process.mapped_files(pid, proc=self._proc)
@@ -287,17 +293,17 @@ class Looking:
         return with_library, start_ticks < self._lost_ticks() and LEDGER in mapped
 
 
-class _Seats:
+class _SharesOnGpu:
     """The shares on one GPU, and what each of their processes is charged there and told to expect of a context."""
 
     def __init__(self, groups: Sequence[ShareLedgerView], uuid: str) -> None:
-        self._seats = [
+        self._shares = [
             (group, gpu) for group in groups for gpu, grant in enumerate(group.tenant.grants) if grant.uuid == uuid
         ]
 
-    def charged(self) -> dict[Who, tuple[int, int]]:
+    def charged(self) -> dict[ProcessIdentity, tuple[int, int]]:
         charges = {}
-        for group, gpu in self._seats:
+        for group, gpu in self._shares:
             try:
                 expected_bytes = group.limits.read()[gpu].context_bytes
                 for slot, member in list(group.members.items()):

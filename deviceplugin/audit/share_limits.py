@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.audit.excess import Beyond
+from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, Seen
 from deviceplugin.audit.node_audit import SeenShare as SeenShare
 from gpushare import quantity
@@ -21,7 +21,7 @@ _MAX_NAMED: Final = 5
 Place = tuple[str, int, str]  # an allocation's id, the position of the share in it, the UUID of a GPU
 
 
-def judged(
+def check(
     seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
 ) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
     """Every share of the GPUNode on each of its GPUs, and those that run without being in it; with the next suspects.
@@ -33,24 +33,24 @@ def judged(
         if process.state is LimitState.UNLIMITED and process.place is not None:
             around[*process.place, process.process.gpu].append(process)
     shares, waiting = [], set()
-    for place, share in _compared(seen.shares, node, seen.beyond):
+    for place, share in _compared(seen.shares, node, seen.overuse):
         if share.reason:
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""
-        reason = _around(around[place]) or differs or (share.beyond.sentence if share.beyond is not None else "")
-        shares.append(dataclasses.replace(share, in_force=not reason, reason=reason or _full(share)))
+        reason = _got_around(around[place]) or differs or (share.overuse.sentence if share.overuse is not None else "")
+        shares.append(dataclasses.replace(share, in_force=not reason, reason=reason or _memory_reason(share)))
     return tuple(shares), frozenset(waiting)
 
 
 def _compared(
-    seen: Iterable[SeenShare], node: GpuNode, beyond: Mapping[tuple[str, str], Beyond]
+    seen: Iterable[SeenShare], node: GpuNode, beyond: Mapping[tuple[str, str], Overuse]
 ) -> Iterator[tuple[Place, AuditedShare]]:
     """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
-    of_place: dict[tuple[str, int], SeenShare] = {}
+    by_place: dict[tuple[str, int], SeenShare] = {}
     for seen_share in seen:
         entry = tenant.entry_of(seen_share.tenant, node)
         if entry is not None:
-            of_place[entry.id, seen_share.tenant.share] = seen_share
+            by_place[entry.id, seen_share.tenant.share] = seen_share
             continue
         for gpu, grant in enumerate(seen_share.tenant.grants):
             share = AuditedShare(
@@ -72,24 +72,26 @@ def _compared(
             amounts = (ledger_share.request_percent, ledger_share.limit_percent, ledger_share.memory_bytes)
             for gpu, uuid in enumerate(ledger_share.gpu_uuids):
                 share = AuditedShare(entry.pod.namespace, entry.pod.name, ledger_share.containers, uuid, *amounts)
-                running = of_place.get((entry.id, position))
+                running = by_place.get((entry.id, position))
                 if running is not None:
                     share = _measured(share, running, gpu, beyond)
                     without = sum(member.with_library is False for member in running.members)
                     may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
-                    reason = _difference(share, may_bytes) or _without(without, share.processes)
+                    reason = _difference(share, may_bytes) or _without_library(without, share.processes)
                     share = dataclasses.replace(share, reason=reason)
                 yield (entry.id, position, uuid), share
 
 
-def _measured(share: AuditedShare, seen: SeenShare, gpu: int, beyond: Mapping[tuple[str, str], Beyond]) -> AuditedShare:
+def _measured(
+    share: AuditedShare, seen: SeenShare, gpu: int, beyond: Mapping[tuple[str, str], Overuse]
+) -> AuditedShare:
     return dataclasses.replace(
         share,
         enforced=seen.enforced[gpu],
         charged_bytes=sum(member.charged_bytes[gpu] for member in seen.members),
         processes=len(seen.members),
         with_library=sum(member.with_library is True for member in seen.members),
-        beyond=beyond.get((share.gpu, seen.tenant.key)),
+        overuse=beyond.get((share.gpu, seen.tenant.key)),
     )
 
 
@@ -104,11 +106,11 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
     return f"its processes are held to {amounts}, and the GPUNode gives it {granted}"
 
 
-def _without(count: int, processes: int) -> str:
+def _without_library(count: int, processes: int) -> str:
     return f"the library is not in {count} of its {processes} processes" if count else ""
 
 
-def _around(processes: Sequence[AuditedProcess]) -> str:
+def _got_around(processes: Sequence[AuditedProcess]) -> str:
     if not processes:
         return ""
     names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
@@ -116,7 +118,7 @@ def _around(processes: Sequence[AuditedProcess]) -> str:
     return f"{names}{more} got around its limits"
 
 
-def _full(share: AuditedShare) -> str:
+def _memory_reason(share: AuditedShare) -> str:
     if not share.beyond_bytes:
         return ""
     beyond = quantity.format_bytes(share.beyond_bytes)

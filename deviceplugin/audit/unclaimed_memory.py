@@ -21,7 +21,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.arbiter import pages
-from deviceplugin.audit.node_audit import Who
+from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.audit.process_listing import ShareLedgerView
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.hardware.driver import Driver
@@ -55,12 +55,12 @@ def claim_bytes(before: KnownHolding, after: KnownHolding, *, listed_bytes: int,
 
 def unclaimed_bytes(
     used_bytes: int,
-    before: Mapping[Who, KnownHolding],
-    after: Mapping[Who, KnownHolding],
+    before: Mapping[ProcessIdentity, KnownHolding],
+    after: Mapping[ProcessIdentity, KnownHolding],
     *,
     listed: Mapping[int, int | None],
     share: str,
-    asker: Who,
+    asker: ProcessIdentity,
 ) -> int:
     """What nobody is known to hold of what is in use. `listed`: by pid, what NVML says; asker: a process of `share`."""
     for who, held in before.items():
@@ -75,7 +75,9 @@ def unclaimed_bytes(
     return max(0, used_bytes)
 
 
-def look(driver: nvml.Nvml, uuid: str, groups: Sequence[ShareLedgerView], *, share: str, asker: Who) -> int:
+def measure(
+    driver: nvml.Nvml, uuid: str, groups: Sequence[ShareLedgerView], *, share: str, asker: ProcessIdentity
+) -> int:
     """What of a GPU nobody is known to hold, now. Blocking: for the driver's thread. Raises NvmlError."""
     before = _held(uuid, groups)
     used_before_bytes = driver.used_bytes(uuid)
@@ -84,7 +86,7 @@ def look(driver: nvml.Nvml, uuid: str, groups: Sequence[ShareLedgerView], *, sha
     return unclaimed_bytes(used_bytes, before, _held(uuid, groups), listed=listed, share=share, asker=asker)
 
 
-def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[Who, KnownHolding]:
+def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[ProcessIdentity, KnownHolding]:
     holdings = {}
     for group in groups:
         for gpu, grant in enumerate(group.tenant.grants):
@@ -102,14 +104,16 @@ def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[Who, KnownHoldin
     return holdings
 
 
-async def ask(driver: Driver, shares: Shares, chosen: RunningShare, asker: Who, gpu: int) -> int | None:
+async def unclaimed_on_gpu(
+    driver: Driver, shares: Shares, chosen: RunningShare, asker: ProcessIdentity, gpu: int
+) -> int | None:
     """What of a GPU of a share, by its place there, nobody is known to hold beside this process of it, from now on.
 
     None where the driver does not tell.
     """
     share, uuid, groups = chosen.tenant.key, chosen.tenant.grants[gpu].uuid, shares.all()
     try:
-        return await driver.ask(look, driver.nvml, uuid, groups, share=share, asker=asker)
+        return await driver.ask(measure, driver.nvml, uuid, groups, share=share, asker=asker)
     except nvml_call.NvmlError as error:
         logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
         return None

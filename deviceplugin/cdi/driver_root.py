@@ -77,7 +77,7 @@ KNOWN: Final = ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia")
 class DriverRoot:
     """A driver root: as this process sees it, and by its name on the host."""
 
-    seen: Path
+    path: Path
     host: str
 
 
@@ -88,12 +88,12 @@ def find(mounted: Path, named: str = HOST) -> DriverRoot | None:
     """
     below = [DriverRoot(mounted / root.lstrip("/"), root) for root in (KNOWN if named == HOST else (named,))]
     for candidate in (DriverRoot(mounted, named), *below):
-        if folders(candidate.seen):
+        if folders(candidate.path):
             return candidate
     return None
 
 
-def load(mounted: Path, named: str = HOST) -> Path | None:
+def load_nvml(mounted: Path, named: str = HOST) -> Path | None:
     """Have NVML in this process: the one on the library path, or else that of the driver root, which is returned.
 
     Who asks the loader for NVML by its name afterwards gets the one that is loaded: the loader knows it by its soname.
@@ -105,7 +105,7 @@ def load(mounted: Path, named: str = HOST) -> Path | None:
     root = find(mounted, named)
     if root is None:
         return None
-    path = root.seen / folders(root.seen)[0].lstrip("/") / NVML
+    path = root.path / folders(root.path)[0].lstrip("/") / NVML
     try:
         ctypes.CDLL(str(path))
     except OSError as error:

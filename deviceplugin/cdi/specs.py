@@ -22,15 +22,15 @@ from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
 
-VERSION: Final = "0.5.0"  # the first with device names that begin with a digit; containerd 1.7 and CRI-O read it
+_VERSION: Final = "0.5.0"  # the first with device names that begin with a digit; containerd 1.7 and CRI-O read it
 ALL: Final = "all"
 # Whatever else reads the variable (NVIDIA's runtime) shall not add devices to those of the specification.
-VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
+_VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
 _MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Edits:
+class ContainerEdits:
     """What is done to a container.
 
     environment: `NAME=value`; device_nodes, mounts: paths in the container and on the host, in that order.
@@ -44,31 +44,34 @@ class Edits:
     hook: str = ""
 
 
-NOTHING: Final = Edits()
+NO_EDITS: Final = ContainerEdits()
 
 
-def gpus(devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: Edits) -> dict[str, Edits]:
+def _gpu_devices(
+    devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: ContainerEdits
+) -> dict[str, ContainerEdits]:
     """The devices of a kind of GPUs, by name, and all of them together; each name has the device nodes of its own."""
     own = set(common.device_nodes)
     named = {
-        name: Edits(device_nodes=tuple(node for node in nodes if node not in own)) for name, nodes in devices.items()
+        name: ContainerEdits(device_nodes=tuple(node for node in nodes if node not in own))
+        for name, nodes in devices.items()
     }
     every = dict.fromkeys(node for edits in named.values() for node in edits.device_nodes)
-    return {**named, ALL: Edits(device_nodes=tuple(every))} if named else {}
+    return {**named, ALL: ContainerEdits(device_nodes=tuple(every))} if named else {}
 
 
-def document(kind: str, devices: Mapping[str, Edits], *, common: Edits = NOTHING) -> dict[str, Any]:
+def _document(kind: str, devices: Mapping[str, ContainerEdits], *, common: ContainerEdits = NO_EDITS) -> dict[str, Any]:
     """The specification of a kind, as JSON; common: what every container with one of its devices gets."""
-    edits = _edits(common)
+    edits = _edits_json(common)
     return {
-        "cdiVersion": VERSION,
+        "cdiVersion": _VERSION,
         "kind": kind,
-        "devices": [{"name": name, "containerEdits": _edits(edits)} for name, edits in sorted(devices.items())],
+        "devices": [{"name": name, "containerEdits": _edits_json(edits)} for name, edits in sorted(devices.items())],
         **({"containerEdits": edits} if edits else {}),
     }
 
 
-def _edits(edits: Edits) -> dict[str, Any]:
+def _edits_json(edits: ContainerEdits) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if edits.environment:
         fields["env"] = list(edits.environment)
@@ -123,10 +126,10 @@ class Specs:
     directory: Path
     _: dataclasses.KW_ONLY
     gpus: Callable[[], Sequence[HardwareGpu]]
-    nodes: Callable[[], answer.Nodes]
+    nodes: Callable[[], answer.DevicePaths]
     in_use: Callable[[], bool]
     root: Path = _ROOT
-    _described: set[Path] = dataclasses.field(default_factory=set, init=False)
+    _files: set[Path] = dataclasses.field(default_factory=set, init=False)
 
     def renew(self, settings: NodeSettings) -> None:
         """Make the files true, and take away those that are of no use any more. Raises SpecError."""
@@ -135,13 +138,13 @@ class Specs:
         if not is_configured and not there:
             return
         wanted = self._documents(settings) if is_configured or self.in_use() else {}
-        self._described.clear()
-        self._described.update(map(self._path, wanted))
+        self._files.clear()
+        self._files.update(map(self._kind_path, wanted))
         for kind, document in wanted.items():
-            self._write(self._path(kind), document)
+            self._write(self._kind_path(kind), document)
         try:
             for path in there:
-                if path not in map(self._path, wanted):
+                if path not in map(self._kind_path, wanted):
                     path.unlink(missing_ok=True)
                     logger.info("Took away a CDI specification", extra={"path": str(path)})
         except OSError as error:
@@ -155,17 +158,17 @@ class Specs:
 
     async def _follow(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
         async for _ in advertised.follow():
-            self._tried(settings())
+            self._try_renew(settings())
 
     async def _poll(self, settings: Callable[[], NodeSettings]) -> None:
         """Write again what another component removes: containers are restarted without an allocation."""
         failure = ""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            if not all(path.exists() for path in self._described):
-                failure = self._tried(settings(), logged=failure)
+            if not all(path.exists() for path in self._files):
+                failure = self._try_renew(settings(), logged=failure)
 
-    def _tried(self, settings: NodeSettings, *, logged: str = "") -> str:
+    def _try_renew(self, settings: NodeSettings, *, logged: str = "") -> str:
         """Renew the files. Return why that is impossible, after a warning unless that is `logged` already."""
         try:
             self.renew(settings)
@@ -179,26 +182,26 @@ class Specs:
         """Whether the name of a share container stands for something."""
         return self._share_path(name).exists()
 
-    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
+    def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         """Have the name of a share container stand for these GPUs. Raises SpecError."""
         of_device, dev = self.nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
         if missing or not uuids:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
         nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
-        edits = Edits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
+        edits = ContainerEdits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
         self._write(
-            self._share_path(name), document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
+            self._share_path(name), _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
         )
 
-    def forget_share(self, name: str) -> None:
+    def remove_share(self, name: str) -> None:
         """Have the name of a share container stand for nothing."""
         self._share_path(name).unlink(missing_ok=True)
 
-    def forget_shares(self, but: Collection[str]) -> None:
+    def keep_only_shares(self, kept: Collection[str]) -> None:
         """Have all names of share containers stand for nothing, but these."""
         for path in self.directory.glob(f"{_SHARE_PREFIX}*.json"):
-            if path.stem.removeprefix(_SHARE_PREFIX) not in but:
+            if path.stem.removeprefix(_SHARE_PREFIX) not in kept:
                 path.unlink(missing_ok=True)
 
     def _share_path(self, name: str) -> Path:
@@ -207,7 +210,7 @@ class Specs:
     def _write(self, path: Path, document: dict[str, Any]) -> None:
         try:
             # A runtime reads every file of the directory that ends in .json, at any time.
-            if whole_file.keep(path, f"{json.dumps(document, indent=1)}\n"):
+            if whole_file.write_if_changed(path, f"{json.dumps(document, indent=1)}\n"):
                 logger.info("Wrote a CDI specification", extra={"path": str(path)})
         except OSError as error:
             raise self._unwritable(error) from error
@@ -218,26 +221,26 @@ class Specs:
             "directory of the host that the container runtime reads"
         )
 
-    def _path(self, kind: str) -> Path:
+    def _kind_path(self, kind: str) -> Path:
         return self.directory / f"{cdi.VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
         """The specification of each kind of which there is a device."""
-        root = self._host(settings)
+        root = self._host_root(settings)
         dev = settings.dev_root.rstrip("/")
         kinds = {"gpu": self._gpus(dev), "imex-channel": _channels(settings.imex_channels, dev)}
         for kind, patterns in _EXTRAS.items():
             paths = sorted(path for pattern in patterns for path in root.glob(pattern))
             pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in paths))
-            kinds[kind] = {ALL: Edits(device_nodes=pairs)} if pairs else {}
+            kinds[kind] = {ALL: ContainerEdits(device_nodes=pairs)} if pairs else {}
         commons = {"gpu": self._common(settings)}
         return {
-            kind: document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, NOTHING))
+            kind: _document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, NO_EDITS))
             for kind, devices in kinds.items()
             if devices
         }
 
-    def _gpus(self, dev: str) -> dict[str, Edits]:
+    def _gpus(self, dev: str) -> dict[str, ContainerEdits]:
         nodes = self.nodes()
         devices = {}
         for gpu in self.gpus():
@@ -246,30 +249,30 @@ class Specs:
                 if pairs:
                     devices[device.uuid] = devices[device.index] = pairs
         control = tuple((path, f"{dev}{path}") for path in nodes.control)
-        return gpus(devices, common=Edits(device_nodes=control))
+        return _gpu_devices(devices, common=ContainerEdits(device_nodes=control))
 
-    def _host(self, settings: NodeSettings) -> Path:
+    def _host_root(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
         return mounted if mounted.is_dir() else self.root
 
-    def _common(self, settings: NodeSettings) -> Edits:
-        host = self._host(settings)
+    def _common(self, settings: NodeSettings) -> ContainerEdits:
+        host = self._host_root(settings)
         root = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
         driver, dev = root.host.rstrip("/"), settings.dev_root.rstrip("/")
-        is_host = root.host == driver_root.HOST or root.seen != host  # and not a driver's root alone
+        is_host = root.host == driver_root.HOST or root.path != host  # and not a driver's root alone
         names = (settings.cdi_hook, *_HOOKS) if is_host else ()
         hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
         # One that is named by hand may be where this process does not look, as beside a driver's own root.
         hook = settings.cdi_hook if settings.cdi_hook != NodeSettings().cdi_hook else next(iter(hooks), "")
-        return Edits(
-            environment=(VOID,),
+        return ContainerEdits(
+            environment=(_VOID,),
             device_nodes=tuple((path, f"{dev}{path}") for path in self.nodes().control),
-            mounts=tuple((path, f"{driver}{path}") for path in driver_root.files(root.seen)),
-            folders=driver_root.folders(root.seen),
+            mounts=tuple((path, f"{driver}{path}") for path in driver_root.files(root.path)),
+            folders=driver_root.folders(root.path),
             hook=hook,
         )
 
 
-def _channels(channels: Sequence[int], dev: str) -> dict[str, Edits]:
+def _channels(channels: Sequence[int], dev: str) -> dict[str, ContainerEdits]:
     paths = {str(channel): f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in channels}
-    return {name: Edits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}
+    return {name: ContainerEdits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}

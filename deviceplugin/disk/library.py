@@ -46,8 +46,8 @@ def install(source: Path, *, root: Path) -> Installed:
     installed = Installed(root / "lib" / name, root / "ld.so.preload")
     try:
         # The loader goes on without a file that it cannot read: a node that crashes now must not start containers so.
-        whole_file.keep(installed.library, content, mode=LIBRARY_MODE, lasting=True)
-        whole_file.keep(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n", lasting=True)
+        whole_file.write_if_changed(installed.library, content, mode=LIBRARY_MODE, lasting=True)
+        whole_file.write_if_changed(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n", lasting=True)
         flags = os.statvfs(root).f_flag
     except OSError as error:
         raise LibraryError(

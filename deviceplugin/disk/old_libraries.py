@@ -23,12 +23,12 @@ from gpushare.pod import PodJson
 logger = logging.getLogger(__name__)
 
 NAME: Final = "libraries.json"
-LOOK_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 60.0
 MAX_BYTES: Final = 64 << 20  # of what one process has mapped: a container can make that text as long as it likes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Kept:
+class LibraryRecord:
     """By their UIDs the pods seen last, and by the name of an old library those that may have been given it."""
 
     seen: frozenset[str] = frozenset()
@@ -53,8 +53,8 @@ class OldLibraries:
         self._path = directory / NAME
         self._pods = pods
         self._proc = proc
-        self._kept = read(self._path)
-        self._looked = False
+        self._record = read_record(self._path)
+        self._has_run = False
 
     async def run(self) -> None:
         """Look for libraries to remove until cancelled."""
@@ -62,21 +62,21 @@ class OldLibraries:
             there = self._pods()
             if there is not None:
                 # Also a process that is ending can take its time to say what it has mapped.
-                await asyncio.to_thread(self.look, frozenset(_may_restart(there)))
-            await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.to_thread(self.remove_unused, frozenset(_may_restart(there)))
+            await asyncio.sleep(POLL_SECONDS)
 
-    def look(self, pods: frozenset[str]) -> None:
+    def remove_unused(self, pods: frozenset[str]) -> None:
         """Take away what none of these pods, by UID, and no process can need. Blocking."""
         old = {path.name: path for path in self._installed.parent.glob(library.PATTERN) if path != self._installed}
-        before = self._kept
-        unseen = frozenset() if self._looked else pods - before.seen
+        before = self._record
+        unseen = frozenset() if self._has_run else pods - before.seen
         holders = {name: before.holders.get(name, pods) & pods | unseen for name in sorted(old)}
         for name in holders.keys() - before.holders.keys():
             extra = {"library": name, "pods": len(holders[name])}
             logger.info("Keeping a library for the pods that may have it", extra=extra)
-        self._kept, self._looked = Kept(pods, holders), True
-        if self._kept != before:
-            self._keep()
+        self._record, self._has_run = LibraryRecord(pods, holders), True
+        if self._record != before:
+            self._write_record()
         unheld = [old[name] for name, held in holders.items() if not held]
         mapped = _mapped(self._proc) if unheld else frozenset()
         if mapped is None:
@@ -91,26 +91,26 @@ class OldLibraries:
             else:
                 logger.info("Removed a library that nobody has any more", extra={"library": path.name})
 
-    def _keep(self) -> None:
-        holders = {name: sorted(held) for name, held in self._kept.holders.items()}
+    def _write_record(self) -> None:
+        holders = {name: sorted(held) for name, held in self._record.holders.items()}
         try:
-            whole_file.write(self._path, json.dumps({"seen": sorted(self._kept.seen), "holders": holders}))
+            whole_file.write(self._path, json.dumps({"seen": sorted(self._record.seen), "holders": holders}))
         except OSError as error:
             logger.warning("Could not write down which pods have which library", extra={"err": str(error)})
 
 
-def read(path: Path) -> Kept:
+def read_record(path: Path) -> LibraryRecord:
     """What an agent wrote down; nothing if there is none, or it is no such file, which is set aside."""
     try:
         document = records.load(path)
         holders = {str(name): frozenset(map(str, held)) for name, held in document["holders"].items()}
-        return Kept(frozenset(map(str, document["seen"])), holders)
+        return LibraryRecord(frozenset(map(str, document["seen"])), holders)
     except FileNotFoundError:
-        return Kept()
+        return LibraryRecord()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
         logger.warning("Starting without which pods have which library: those that are here count", extra=extra)
-        return Kept()
+        return LibraryRecord()
 
 
 def _may_restart(pods: Iterable[PodJson]) -> Iterator[str]:

@@ -35,7 +35,7 @@ def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool =
         _sync_directory(path.parent)
 
 
-def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
+def write_if_changed(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
     """Put the file there unless it has this content; return whether it was written. Raises OSError."""
     try:
         if path.read_bytes() == _bytes(content):

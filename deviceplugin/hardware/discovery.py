@@ -63,12 +63,12 @@ def _gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredG
 _ROOTS: Final = (Path("/"),)
 
 
-def nodes(
+def device_nodes(
     minors: Mapping[str, int],
     *,
     roots: Sequence[Path] = _ROOTS,
     parts: Collection[tuple[str, str, int, int]] = (),
-) -> answer.Nodes:
+) -> answer.DevicePaths:
     """The nodes that there are.
 
     minors: of each GPU by UUID the number of its node; roots: where /dev and /proc are, this container's own and the
@@ -86,7 +86,7 @@ def nodes(
         names = (f"gpu{minors[gpu]}/gi{instance}/access", f"gpu{minors[gpu]}/gi{instance}/ci{part}/access")
         caps = tuple(f"/dev/nvidia-caps/nvidia-cap{capabilities[name]}" for name in names if name in capabilities)
         of_device[uuid] = (f"/dev/nvidia{minors[gpu]}", *caps)
-    return answer.Nodes(of_device, control)
+    return answer.DevicePaths(of_device, control)
 
 
 def _capabilities(path: Path) -> dict[str, int]:

@@ -19,7 +19,7 @@ class Driver:
 
     def __init__(self, opened: nvml.Nvml) -> None:
         self.nvml = opened
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._asked_at: float | None = None
 
     @property
@@ -31,22 +31,22 @@ class Driver:
         self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Answer:
         """Call `question`, which uses `nvml`, when it is its turn: questions are asked in the order they came."""
-        await self._turn.acquire()
+        await self._lock.acquire()
         # Who is cancelled leaves the thread in the driver: nobody else is let in before it is back.
-        asking = asyncio.create_task(self._ask(functools.partial(question, *arguments, **named)))
-        asking.add_done_callback(_heard)
-        return await asyncio.shield(asking)
+        call = asyncio.create_task(self._call(functools.partial(question, *arguments, **named)))
+        call.add_done_callback(_retrieve_error)
+        return await asyncio.shield(call)
 
-    async def _ask(self, question: Callable[[], Answer]) -> Answer:
+    async def _call(self, question: Callable[[], Answer]) -> Answer:
         self._asked_at = time.monotonic()
         try:
             return await asyncio.to_thread(question)
         finally:
             self._asked_at = None
-            self._turn.release()
+            self._lock.release()
 
 
-def _heard(asking: asyncio.Task[Any]) -> None:
+def _retrieve_error(call: asyncio.Task[Any]) -> None:
     """Its error is no news when nobody waits for the answer any more."""
-    if not asking.cancelled():
-        asking.exception()
+    if not call.cancelled():
+        call.exception()

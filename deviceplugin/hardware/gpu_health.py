@@ -26,7 +26,7 @@ RESET_XIDS: Final = frozenset(
 )
 OFF_THE_BUS_XID: Final = 79
 QUIET_SECONDS: Final = 300.0
-LEAVING_SECONDS: Final = 5.0  # after an XID a GPU may still answer for a moment, and go then
+STILL_ANSWERING_SECONDS: Final = 5.0  # after an XID a GPU may still answer for a moment, and go then
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def after_xid(faults: Faults, *, uuids: Iterable[str], number: int, now: float, 
     return {**faults, **{uuid: fault for uuid in uuids if uuid not in lasting}}
 
 
-def after_look(
+def after_poll(
     faults: Faults,
     *,
     answering: Collection[str],
@@ -86,7 +86,7 @@ def after_look(
 
 def _lasts(fault: Fault, now: float, is_recovered: bool) -> bool:
     if fault.away:
-        return now - fault.since < LEAVING_SECONDS
+        return now - fault.since < STILL_ANSWERING_SECONDS
     if fault.until is not None:
         return fault.until > now
     return not is_recovered or now - fault.since < QUIET_SECONDS
@@ -94,15 +94,15 @@ def _lasts(fault: Fault, now: float, is_recovered: bool) -> bool:
 
 logger = logging.getLogger(__name__)
 
-NAME: Final = "faults.json"
+FAULTS_NAME: Final = "faults.json"
 BOOT_ID: Final = Path("sys/kernel/random/boot_id")
 
 
-class Notebook:
+class FaultLog:
     """The file in `directory`. Its times are seconds since the boot, as those of CLOCK_MONOTONIC."""
 
     def __init__(self, directory: Path, *, proc: Path = Path("/proc")) -> None:
-        self._path = directory / NAME
+        self._path = directory / FAULTS_NAME
         self._boot = _text(proc / BOOT_ID)
 
     def read(self) -> Faults:

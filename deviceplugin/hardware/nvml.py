@@ -107,9 +107,9 @@ class Nvml:
         self._sys_root = sys_root
         self._events = nvml_events.Events()
         self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by all UUIDs: they do not change
-        self._begin()
+        self._initialize()
 
-    def _begin(self) -> None:
+    def _initialize(self) -> None:
         try:
             ask(pynvml.nvmlInit)
         except NvmlError as error:
@@ -121,11 +121,11 @@ class Nvml:
         self._events.close()
         ask(pynvml.nvmlShutdown, default=None, allowed=None)
 
-    def begin_anew(self) -> None:
+    def reinitialize(self) -> None:
         """Close and initialise again, to find GPUs that have come back. Events in between are lost."""
         self.close()
         self._links.clear()
-        self._begin()
+        self._initialize()
 
     @property
     def unwatched(self) -> Mapping[str, str]:
@@ -240,7 +240,7 @@ class Nvml:
         about = f"GPU {index}"
         bus_id = str(ask(pynvml.nvmlDeviceGetPciInfo, handle, about=about).busId)
         capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, about=about)
-        ailment = _ailment(handle)
+        problem = _health_problem(handle)
         return Gpu(
             uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
             index=index,
@@ -249,8 +249,8 @@ class Nvml:
             compute_capability=(int(capability[0]), int(capability[1])),
             numa_node=self._numa_node(handle, bus_id),
             pci_bus_id=bus_id,
-            healthy=not ailment,
-            health_reason=ailment,
+            healthy=not problem,
+            health_reason=problem,
         )
 
     def _link_groups(self, gpus: Sequence[Gpu]) -> Mapping[str, int]:
@@ -305,7 +305,7 @@ def _memory_bytes(handle: Any, about: str) -> int:
     return 0 if whole is None else int(whole.total)
 
 
-def _ailment(handle: Any) -> str:
+def _health_problem(handle: Any) -> str:
     rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle, default=None, allowed=None)
     if rows is not None and rows[3]:
         return "memory rows could not be remapped: the GPU has to be replaced"

@@ -56,7 +56,7 @@ def _not_found(name: str) -> Callable[..., Any]:
     return fail
 
 
-def name_of(code: int) -> str:
+def error_name(code: int) -> str:
     """What NVML calls its number, as `ERROR_NOT_SUPPORTED`."""
     return _NAMES.get(code, str(code))
 

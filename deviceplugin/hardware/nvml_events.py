@@ -76,9 +76,9 @@ def _register(handle: Any, events: Any) -> str:
     try:
         supported = int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
     except NvmlError as error:
-        return xid.problem_of(events=nvml_call.name_of(error.code))
+        return xid.watch_problem(events=nvml_call.error_name(error.code))
     try:
         ask(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError & supported, events)
     except NvmlError as error:
-        return xid.problem_of(registering=nvml_call.name_of(error.code))
+        return xid.watch_problem(registering=nvml_call.error_name(error.code))
     return ""

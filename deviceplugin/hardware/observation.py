@@ -15,7 +15,7 @@ from typing import Final
 
 from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.hardware.gpu_health import Notebook
+from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 # An event is waited for only so long, and then again: whoever else has a question of the driver waits meanwhile.
 WAIT_SECONDS: Final = 0.01
 PAUSE_SECONDS: Final = 0.25
-LOOK_SECONDS: Final = 5.0
-BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
+POLL_SECONDS: Final = 5.0
+REINITIALIZE_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
 # No call takes so long: neither the first after a boot, nor one that cuts a GPU into MIG devices.
 SILENT_SECONDS: Final = 60.0
 _APPLICATION_XIDS: Final = xid.Filter()
-_OF_KERNEL: Final = Path("driver/nvidia/gpus")  # below /proc
+_KERNEL_GPUS: Final = Path("driver/nvidia/gpus")  # below /proc
 
 
 class Observation:
@@ -54,7 +54,7 @@ class Observation:
         unread: Observable[tuple[Unreadable, ...]],
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
-        notebook: Notebook,
+        fault_log: FaultLog,
         changed: Callable[[], None] = lambda: None,
         ignored: xid.Filter = _APPLICATION_XIDS,
         proc: Path = Path("/proc"),
@@ -66,24 +66,24 @@ class Observation:
         self.unread = unread
         self._node = node
         self._known = known
-        self._notebook = notebook
+        self._fault_log = fault_log
         self._changed = changed
         self._ignored = ignored
         self.informed = asyncio.Event()
         self._clock = clock
         # What is to be ignored now may be what the last agent was stopped for.
         self._faults: gpu_health.Faults = {
-            uuid: fault for uuid, fault in notebook.read().items() if not ignored.ignores(fault.number)
+            uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
         }
         self._needing: gpu_health.Faults = {}  # what the driver wants to be recovered
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
-        self._looked = self._began = clock()
-        self._of_kernel, self._roots = proc / _OF_KERNEL, roots
-        self._plugged = self._kernels()
+        self._refreshed_at = self._initialized_at = clock()
+        self._kernel_directory, self._roots = proc / _KERNEL_GPUS, roots
+        self._plugged = self._kernel_gpus()
         self._discovered = discovery.NONE
         self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
         self.paths: nvml_topology.Paths = {}  # between GPUs
-        self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
+        self._paths_known_for: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
 
     @property
     def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
@@ -109,7 +109,7 @@ class Observation:
         return {uuid: gpu_health.Fault(reason, None) for uuid, reason in self._driver.nvml.unwatched.items()}
 
     @property
-    def ill(self) -> frozenset[str]:
+    def faulty(self) -> frozenset[str]:
         """UUIDs of what has a fault of its own, GPUs and MIG devices."""
         return frozenset(self._faults)
 
@@ -118,22 +118,22 @@ class Observation:
         while True:
             await self.step()
 
-    async def watch(self, silent: Callable[[], None]) -> None:
+    async def watch_for_silence(self, silent: Callable[[], None]) -> None:
         """Publish that the driver does not answer, once a question has waited too long; until cancelled.
 
         silent: called then, as whoever tells others of the GPUs may be waiting for the driver, too.
         """
         was_silent = False
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             silent_seconds = self._driver.silent_seconds
             is_silent = silent_seconds >= SILENT_SECONDS
             if is_silent and not was_silent:  # before the first answer there is no GPU to say it of
                 logger.warning("The driver does not answer", extra={"seconds": round(silent_seconds)})
             was_silent = is_silent
             if is_silent:
-                gpus = inventory.unanswered(self.seen.gpus, seconds=SILENT_SECONDS)
-                _tell(self.seen.gpus, gpus)
+                gpus = inventory.mark_silent(self.seen.gpus, seconds=SILENT_SECONDS)
+                _log_changes(self.seen.gpus, gpus)
                 self.seen.publish(gpus)
                 silent()
 
@@ -142,11 +142,11 @@ class Observation:
         unwatched = self._driver.nvml.unwatched
         event = await self._event()
         if event is not None:
-            self._note(event)
-        is_time = self._clock() - self._looked >= LOOK_SECONDS
+            self._record_event(event)
+        is_time = self._clock() - self._refreshed_at >= POLL_SECONDS
         is_news = event is not None or self._driver.nvml.unwatched != unwatched
         if is_news or is_time or self._known.is_set() > self.informed.is_set():
-            await self.look()
+            await self.refresh()
 
     async def _event(self) -> xid.XidEvent | None:
         event = None
@@ -156,33 +156,33 @@ class Observation:
             await asyncio.sleep(PAUSE_SECONDS)
         return event
 
-    async def look(self) -> None:
+    async def refresh(self) -> None:
         """Ask the driver for everything and publish it."""
         is_known, node = self._known.is_set(), self._node()
         known = {gpu.uuid: gpu for gpu in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
-        before = (self._discovered, self.ill)
-        seen, actions = await self._driver.ask(self._see, previous)
-        self._looked = self._clock()
+        before = (self._discovered, self.faulty)
+        seen, actions = await self._driver.ask(self._read_driver, previous)
+        self._refreshed_at = self._clock()
         answering = frozenset(gpu.uuid for gpu in seen.gpus)
         if actions is not None:
             recovered = {uuid for uuid, action in actions.items() if action == ""}
             needing = {uuid for uuid, action in actions.items() if action}
-            self._keep(
-                gpu_health.after_look(
-                    self._faults, answering=answering, now=self._looked, recovered=recovered, needing=needing
+            self._set_faults(
+                gpu_health.after_poll(
+                    self._faults, answering=answering, now=self._refreshed_at, recovered=recovered, needing=needing
                 )
             )
             self._needing = {uuid: gpu_health.Fault(f"the driver says that {actions[uuid]}", None) for uuid in needing}
         self._silent = frozenset(gpu.uuid for gpu in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
-        gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
+        gpus = inventory.merge(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
         unread = inventory.unidentified(gpus, seen)
         self._discovered, self.minors = await self._driver.ask(self._describe, gpus)
-        if self._joined != answering:  # they do not change while the same GPUs are there
+        if self._paths_known_for != answering:  # they do not change while the same GPUs are there
             self.paths = await self._driver.ask(nvml_topology.paths, [gpu.uuid for gpu in seen.gpus])
-            self._joined = answering
-        _tell(self.seen.gpus, gpus)
+            self._paths_known_for = answering
+        _log_changes(self.seen.gpus, gpus)
         if is_known:
             self.informed.set()
         if unread != self.unread.value:
@@ -190,19 +190,19 @@ class Observation:
                 logger.warning("A GPU cannot be read", extra={"index": gpu.index, "err": str(gpu)})
         self.unread.publish(unread)
         self.seen.publish(gpus)
-        if before != (self._discovered, self.ill):
+        if before != (self._discovered, self.faulty):
             self._changed()
 
-    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
+    def _read_driver(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
         """The GPUs, and by UUID what has to be done to each; None where nothing is known of any GPU."""
         driver = self._driver.nvml
         try:
-            is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
-            plugged = self._kernels()
+            is_time = self._clock() - self._initialized_at >= REINITIALIZE_SECONDS
+            plugged = self._kernel_gpus()
             is_missing = self._silent or self.unread.value or driver.unwatched
             if plugged != self._plugged or (is_missing and is_time):
-                self._began, self._plugged = self._clock(), plugged
-                driver.begin_anew()
+                self._initialized_at, self._plugged = self._clock(), plugged
+                driver.reinitialize()
             seen = driver.snapshot()
             if plugged and not seen.gpus and not seen.unreadable:
                 why = f"it lists none of the kernel's GPUs ({len(plugged)}): see the kernel's log for NVRM"
@@ -217,10 +217,10 @@ class Observation:
             unreadable = unreadable or (Unreadable(None, str(error)),)
             return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
-    def _kernels(self) -> frozenset[str]:
+    def _kernel_gpus(self) -> frozenset[str]:
         """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""
         try:
-            return frozenset(path.name for path in self._of_kernel.iterdir())
+            return frozenset(path.name for path in self._kernel_directory.iterdir())
         except OSError:
             return frozenset()
 
@@ -234,7 +234,7 @@ class Observation:
             if seen.unreadable and self._driver.nvml.lists(bus_id):
                 continue
             try:
-                text = (self._of_kernel / bus_id / "information").read_text()
+                text = (self._kernel_directory / bus_id / "information").read_text()
             except (OSError, UnicodeDecodeError):
                 text = ""
             known = {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
@@ -250,15 +250,15 @@ class Observation:
         known = {uuid: number for uuid, number in minors.items() if number is not None}
         return discovery.read(driver, gpus, self._discovered), {**self.minors, **known}
 
-    def _note(self, event: xid.XidEvent) -> None:
+    def _record_event(self, event: xid.XidEvent) -> None:
         logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
         # One that the driver cannot name did not answer before either, and is unhealthy for that already.
         if event.gpu is None:
             return
-        struck = xid.stricken(self._watched(event), event, self._ignored)
+        affected = xid.affected(self._watched(event), event, self._ignored)
         gpu = "" if event.gpu_instance == xid.WHOLE_GPU else event.gpu
-        after = gpu_health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock(), gpu=gpu)
-        self._keep(after)
+        after = gpu_health.after_xid(self._faults, uuids=affected, number=event.number, now=self._clock(), gpu=gpu)
+        self._set_faults(after)
 
     def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
         """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
@@ -270,13 +270,13 @@ class Observation:
             for device in gpu.devices
         }
 
-    def _keep(self, faults: gpu_health.Faults) -> None:
+    def _set_faults(self, faults: gpu_health.Faults) -> None:
         if faults != self._faults:
             self._faults = faults
-            self._notebook.write(faults)
+            self._fault_log.write(faults)
 
 
-def _tell(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
+def _log_changes(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
     known = {gpu.uuid: gpu for gpu in before}
     for gpu in after:
         was = known.get(gpu.uuid)

@@ -47,7 +47,7 @@ def parse_list(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(item) for item in map(str.strip, text.split(",")) if re.fullmatch(r"[0-9]{1,9}", item)}))
 
 
-def filter_of(environment: Mapping[str, str]) -> Filter:
+def filter_from(environment: Mapping[str, str]) -> Filter:
     """The filter that the environment asks for. An XID that is enabled by its number is never ignored."""
     disabled = _words(environment.get(DISABLE, ""))
     enabled = _words(environment.get(ENABLE, ""))
@@ -94,7 +94,7 @@ class Watched:
     compute_instance: int | None = None
 
 
-def problem_of(*, handle: str = "", events: str = "", registering: str = "") -> str:
+def watch_problem(*, handle: str = "", events: str = "", registering: str = "") -> str:
     """Why a device cannot be watched, from NVML's errors; "" if it can, or is of a kind that tells no events.
 
     Nobody would know if it broke, so it is not trusted with work.
@@ -109,7 +109,7 @@ def problem_of(*, handle: str = "", events: str = "", registering: str = "") -> 
     return ""
 
 
-def stricken(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -> tuple[str, ...]:
+def affected(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -> tuple[str, ...]:
     """The ids of the devices that an event makes unhealthy: every replica, and every MIG device that it is about."""
     if event.kind is XidKind.WAIT_ERROR:
         return tuple(devices)

@@ -28,9 +28,9 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-SECONDS: Final = 5.0
-LOOKS: Final = 12  # at a container of which no process is seen, as of one in a virtual machine
-LOOK_SECONDS: Final = 5.0  # for one container, whose file systems may not answer
+POLL_SECONDS: Final = 5.0
+MAX_CHECKS: Final = 12  # at a container of which no process is seen, as of one in a virtual machine
+CHECK_SECONDS: Final = 5.0  # for one container, whose file systems may not answer
 MAX_STUCK: Final = 8  # threads that a file system holds; with so many, containers stay unknown
 MAX_PROCESSES: Final = 16  # of one container
 _MAX_BYTES: Final = 1 << 20
@@ -63,7 +63,7 @@ class Arrivals:
         self._changed = changed
         self._proc = proc
         self._seen: dict[Container, bool] = {}
-        self._looks: collections.Counter[Container] = collections.Counter()
+        self._checks: collections.Counter[Container] = collections.Counter()
         self._stuck = 0
         self.missing: tuple[str, ...] = ()
 
@@ -71,17 +71,17 @@ class Arrivals:
         """Look again and again, until cancelled."""
         while True:
             await self.step()
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def step(self) -> None:
         """Look at the containers that are new, and forget those that are gone."""
         running = dict(_running(self._pods(), self._node()))
         self._seen = {container: arrived for container, arrived in self._seen.items() if container in running}
-        new = {container for container in running.keys() - self._seen.keys() if self._looks[container] < LOOKS}
-        self._looks = collections.Counter(
-            {container: self._looks[container] + (container in new) for container in running}
+        new = {container for container in running.keys() - self._seen.keys() if self._checks[container] < MAX_CHECKS}
+        self._checks = collections.Counter(
+            {container: self._checks[container] + (container in new) for container in running}
         )
-        arrivals = await self._look(new) if new else {}
+        arrivals = await self._check(new) if new else {}
         self._seen |= arrivals
         for without_device in sorted(
             arrivals.keys() - {container for container, arrived in arrivals.items() if arrived}, key=running.__getitem__
@@ -96,11 +96,11 @@ class Arrivals:
             self.missing = missing
             self._changed()
 
-    async def _look(self, containers: set[Container]) -> Mapping[Container, bool]:
+    async def _check(self, containers: set[Container]) -> Mapping[Container, bool]:
         """Of each container with a visible process, whether one of its processes has a device or a driver."""
         arrivals: dict[Container, bool] = {}
         for container, directories in (await asyncio.to_thread(self._processes, containers)).items():
-            arrived = await self._in_time(container, directories)
+            arrived = await self._check_with_timeout(container, directories)
             if arrived is not None:
                 arrivals[container] = arrived
         return arrivals
@@ -113,8 +113,8 @@ class Arrivals:
                 processes[who].append(self._proc / entry)
         return processes
 
-    async def _in_time(self, container: Container, directories: Iterable[Path]) -> bool | None:
-        """Whether one of these processes has a device or a driver; None if unknown, also after `LOOK_SECONDS`.
+    async def _check_with_timeout(self, container: Container, directories: Iterable[Path]) -> bool | None:
+        """Whether one of these processes has a device or a driver; None if unknown, also after `CHECK_SECONDS`.
 
         The thread of a look that does not end stays behind; its container is not looked at again.
         """
@@ -128,19 +128,19 @@ class Arrivals:
             if not answer.done():
                 answer.set_result(arrived)
 
-        def look() -> None:
+        def check() -> None:
             arrived = _any_has_devices(directories)
             with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
                 loop.call_soon_threadsafe(end, arrived)
 
         self._stuck += 1
         # A daemon thread: the agent's end must not wait for a tenant's file system.
-        threading.Thread(target=look, daemon=True, name=f"devices-{container.container_id[:12]}").start()
+        threading.Thread(target=check, daemon=True, name=f"devices-{container.container_id[:12]}").start()
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(CHECK_SECONDS):
                 return await answer
         except TimeoutError:
-            self._looks[container] = LOOKS
+            self._checks[container] = MAX_CHECKS
             logger.warning("A container's file system does not answer", extra={"container": container.container_id})
             return None
 

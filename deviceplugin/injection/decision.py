@@ -1,7 +1,7 @@
 """How devices are given on a node, and what the GPUNode says of it. Pure.
 
 What a configuration names is done as it says. Where it names nothing, the agent takes what it has seen to work: the
-environment, if NVIDIA's runtime gave the agent's own container a driver that way and is nobody's choice but the node's;
+environment, if NVIDIA's runtime gave the agent's own container a driver that one and is nobody's choice but the node's;
 CDI, if the runtime knows it and this agent can describe the devices; the environment again for pods that name the
 agent's own RuntimeClass. What is known not to work is refused: a container would start, and have no GPU.
 """
@@ -30,17 +30,17 @@ class InjectionFacts:
     asked: whether the agent's container asks for a driver in its environment.
     driver_mounted: whether a runtime mounted one.
     default_runtime, cdi_enabled: what the runtime's configuration says; None where that is not to be seen.
-    undescribed: why this agent cannot describe devices for CDI, with the remedy; empty if it can.
+    cdi_problem: why this agent cannot describe devices for CDI, with the remedy; empty if it can.
     """
 
     in_pod: bool = False
     runtime: str = ""
     runtime_class: str | None = None
-    asked: bool = False
+    driver_requested: bool = False
     driver_mounted: bool = False
     default_runtime: str | None = None
     cdi_enabled: bool | None = None
-    undescribed: str = ""
+    cdi_problem: str = ""
 
 
 _MAX_NAMED: Final = 20  # containers
@@ -55,7 +55,7 @@ _REMEDY: Final = (
 
 
 class Works(enum.IntEnum):
-    """Whether a way of giving devices works, the better the larger."""
+    """Whether a one of giving devices works, the better the larger."""
 
     NO = 0
     UNKNOWN = 1
@@ -75,7 +75,7 @@ class Injection:
     needs_class: str = ""
     refusal: str = ""
 
-    def shown(self, missing: Sequence[str]) -> Condition:
+    def condition_with(self, missing: Sequence[str]) -> Condition:
         """The condition. missing: containers that run without devices, whatever should have given them some."""
         if not missing:
             return self.condition
@@ -84,7 +84,7 @@ class Injection:
         return Condition(INJECTED, "False", "DevicesMissing", message)
 
     @property
-    def describes(self) -> bool:
+    def uses_cdi(self) -> bool:
         """Whether containers are told names of CDI."""
         return any(map(cdi.is_strategy, self.strategies))
 
@@ -94,7 +94,7 @@ class Injection:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Way:
+class _Assessment:
     """One strategy, whether it works, and why so, as a clause."""
 
     strategy: str
@@ -108,15 +108,19 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
         why = "this agent runs in no pod, so it cannot see how containers get devices"
         return _unknown(named or (answer.ENVVAR,), why)
     if named:
-        ways = [_way(strategy, facts) for strategy in named]
+        assessments = [_assess(strategy, facts) for strategy in named]
     else:
-        ways = [_way(answer.ENVVAR, facts), _way(cdi.CRI, facts)]
+        assessments = [_assess(answer.ENVVAR, facts), _assess(cdi.CRI, facts)]
         # What may be off without a word is for those to name who know that it is on.
-        ways = [ways[0], dataclasses.replace(ways[1], works=Works.NO)] if ways[1].works < Works.YES else ways
-    best = max(ways, key=lambda way: way.works)  # the first of those that are equally good
+        assessments = (
+            [assessments[0], dataclasses.replace(assessments[1], works=Works.NO)]
+            if assessments[1].works < Works.YES
+            else assessments
+        )
+    best = max(assessments, key=lambda one: one.works)  # the first of those that are equally good
     strategies = named or (best.strategy,)
     if best.works is Works.NO:
-        return _refused(strategies, ways)
+        return _refused(strategies, assessments)
     if best.works is Works.UNKNOWN:
         return _unknown(strategies, best.why)
     if best.works is Works.BY_CLASS:
@@ -136,32 +140,34 @@ def _unknown(strategies: tuple[str, ...], why: str) -> Injection:
     return Injection(strategies, Condition(INJECTED, "Unknown", "NotSeen", sentence))
 
 
-def _refused(strategies: tuple[str, ...], ways: list[_Way]) -> Injection:
-    sentence = f"containers would get no GPU: {'; '.join(f'{way.strategy}: {way.why}' for way in ways)}; {_REMEDY}"
+def _refused(strategies: tuple[str, ...], assessments: list[_Assessment]) -> Injection:
+    sentence = (
+        f"containers would get no GPU: {'; '.join(f'{one.strategy}: {one.why}' for one in assessments)}; {_REMEDY}"
+    )
     return Injection(strategies, Condition(INJECTED, "False", REASON_NOTHING_INJECTS, sentence), refusal=sentence)
 
 
-def _way(strategy: str, facts: InjectionFacts) -> _Way:
+def _assess(strategy: str, facts: InjectionFacts) -> _Assessment:
     if not cdi.is_strategy(strategy):
-        return _Way(strategy, *_environment(facts))
-    works, why = _cdi(facts)
-    if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.undescribed:
+        return _Assessment(strategy, *_assess_environment(facts))
+    works, why = _assess_cdi(facts)
+    if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.cdi_problem:
         # NVIDIA's runtime reads annotations itself where it is made to, as before runtimes knew of CDI.
-        works = min(_environment(facts)[0], Works.UNKNOWN)
-    return _Way(strategy, works, why)
+        works = min(_assess_environment(facts)[0], Works.UNKNOWN)
+    return _Assessment(strategy, works, why)
 
 
-def _environment(facts: InjectionFacts) -> tuple[Works, str]:
+def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
     """Whether NVIDIA's runtime goes by the environment (and by mounts that stand for devices) of any container."""
     if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
         return Works.YES, f"the node's default runtime is {facts.default_runtime}"
-    if facts.driver_mounted and facts.asked:
+    if facts.driver_mounted and facts.driver_requested:
         if facts.runtime_class is None:
             return Works.UNKNOWN, "the RuntimeClass of the agent's pod is not known yet"
         if facts.runtime_class:
             return Works.BY_CLASS, f"NVIDIA's runtime is used by RuntimeClass {facts.runtime_class}"
         return Works.YES, "the node's default runtime gave the agent's own container its driver"
-    if facts.asked:
+    if facts.driver_requested:
         return Works.NO, "the agent's own container asks NVIDIA's runtime for a driver and was given none"
     return (
         Works.UNKNOWN,
@@ -172,10 +178,10 @@ def _environment(facts: InjectionFacts) -> tuple[Works, str]:
 _ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
 
 
-def _cdi(facts: InjectionFacts) -> tuple[Works, str]:
+def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
     """Whether the container runtime goes by names of CDI, and knows those of this agent."""
-    if facts.undescribed:
-        return Works.NO, facts.undescribed
+    if facts.cdi_problem:
+        return Works.NO, facts.cdi_problem
     if not facts.runtime:
         return Works.UNKNOWN, "the node's container runtime is not known yet"
     match = re.match(r"([a-z-]+)://v?(\d+)\.(\d+)", facts.runtime)

@@ -16,7 +16,7 @@ from gpushare.pod import PodJson
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Injecting:
+class NodeInjection:
     """What is in force, with the way that is chosen where the settings name none.
 
     facts: what was seen at the start; runtime: as the Node names it now; pods: of the node, the agent's own among them,

@@ -34,7 +34,7 @@ class ConfigLocation:
     merged: str = ""
 
 
-_OWN: Final = ConfigLocation("/etc/containerd/config.toml")
+_CONTAINERD: Final = ConfigLocation("/etc/containerd/config.toml")
 _MICROK8S: Final = ConfigLocation("/var/snap/microk8s/current/args/containerd.toml")
 _K0S: Final = ConfigLocation("/etc/k0s/containerd.toml", "/etc/k0s/containerd.d/*.toml")
 
@@ -43,7 +43,7 @@ def _rancher(agent: str) -> ConfigLocation:
     return ConfigLocation(f"{agent}/etc/containerd/config.toml")
 
 
-def locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
+def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     """Return the files to try, the first that exists counts; from the text of /proc/PID/mountinfo.
 
     Nothing counts under CRI-O or Docker. Where the container's layers are in no overlay, a distribution's file counts
@@ -52,7 +52,7 @@ def locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     layer = _writable_layer(mountinfo)
     if layer is None:
         rancher = (_rancher(f"/var/lib/rancher/{name}/agent") for name in ("k3s", "rke2"))
-        return (*rancher, _MICROK8S, _K0S, _OWN)
+        return (*rancher, _MICROK8S, _K0S, _CONTAINERD)
     state = _STATE.fullmatch(layer)
     if state is None:
         return ()
@@ -61,7 +61,7 @@ def locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
         return (_rancher(directory),)
     if "/snap/microk8s/" in directory:
         return (_MICROK8S,)
-    return (_K0S if posixpath.basename(directory) == "k0s" else _OWN,)
+    return (_K0S if posixpath.basename(directory) == "k0s" else _CONTAINERD,)
 
 
 def _writable_layer(mountinfo: str) -> str | None:
@@ -73,7 +73,7 @@ def _writable_layer(mountinfo: str) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Said:
+class ContainerdConfig:
     """What the files say; None where they say nothing, so that the default of containerd's version counts."""
 
     enable_cdi: bool | None = None
@@ -82,31 +82,31 @@ class Said:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerdFile:
-    """One file: what is said after it, and the paths or patterns of the files that it imports."""
+    """One file: what is config after it, and the paths or patterns of the files that it imports."""
 
-    said: Said
+    config: ContainerdConfig
     imports: tuple[str, ...] = ()
 
 
-def read(text: str, earlier: Said, path: str = _OWN.main) -> ContainerdFile:
+def read_containerd_file(text: str, earlier: ContainerdConfig, path: str = _CONTAINERD.main) -> ContainerdFile:
     """Read the file at `path` on top of `earlier` ones; one that is not TOML says nothing."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError):  # tomllib's own error is a ValueError, and so is that of a huge number
         return ContainerdFile(earlier)
-    said = earlier
+    config = earlier
     for name in _PLUGINS:
         plugin = _table(_table(document, "plugins"), name)
         enabled = plugin.get("enable_cdi")
         default = _table(plugin, "containerd").get("default_runtime_name")
-        said = Said(
-            enabled if isinstance(enabled, bool) else said.enable_cdi,
-            default if isinstance(default, str) and default else said.default_runtime,
+        config = ContainerdConfig(
+            enabled if isinstance(enabled, bool) else config.enable_cdi,
+            default if isinstance(default, str) and default else config.default_runtime,
         )
     imports = document.get("imports")
     listed = [word for word in imports if isinstance(word, str)] if isinstance(imports, list) else []
     folder = posixpath.dirname(path)
-    return ContainerdFile(said, tuple(posixpath.normpath(posixpath.join(folder, word)) for word in listed))
+    return ContainerdFile(config, tuple(posixpath.normpath(posixpath.join(folder, word)) for word in listed))
 
 
 def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -114,14 +114,14 @@ def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-_NOTHING: Final = ("", "void", "none")
+_NO_DEVICES: Final = ("", "void", "none")
 _SELF: Final = Path("/proc/self")
 _MAX_FILES: Final = 32
 _MAX_BYTES: Final = 256 * 1024
 _MAX_ENTRIES: Final = 1000  # of a directory that is searched
 
 
-def look(settings: AgentSettings, environment: Mapping[str, str], *, own: Path = _SELF) -> InjectionFacts:
+def inspect(settings: AgentSettings, environment: Mapping[str, str], *, own: Path = _SELF) -> InjectionFacts:
     """What does not change while this process lives; the driver's library is loaded already.
 
     own: the process's directory in /proc.
@@ -129,15 +129,15 @@ def look(settings: AgentSettings, environment: Mapping[str, str], *, own: Path =
     mounted = settings.container_driver_root
     mountinfo = (own / "mountinfo").read_text()
     mounts = mount_points(mountinfo)
-    said = configuration(mounted, mountinfo)
+    config = containerd_configuration(mounted, mountinfo)
     facts = InjectionFacts(
         in_pod=bool(settings.pod_uid),
-        asked=environment.get(contract.ENV_VISIBLE_DEVICES, "").strip() not in _NOTHING,
+        driver_requested=environment.get(contract.ENV_VISIBLE_DEVICES, "").strip() not in _NO_DEVICES,
         driver_mounted=is_driver_mounted((own / "maps").read_text(), mounts),
-        default_runtime=said.default_runtime,
-        cdi_enabled=said.enable_cdi,
+        default_runtime=config.default_runtime,
+        cdi_enabled=config.enable_cdi,
     )
-    return dataclasses.replace(facts, undescribed=_undescribed(settings, mounts) if facts.in_pod else "")
+    return dataclasses.replace(facts, cdi_problem=_cdi_problem(settings, mounts) if facts.in_pod else "")
 
 
 def mount_points(mountinfo: str) -> frozenset[str]:
@@ -161,7 +161,7 @@ def is_mounted(directory: Path, mounts: frozenset[str]) -> bool:
     return any(str(path) in mounts for path in (resolved, *resolved.parents) if path != Path("/"))
 
 
-def _undescribed(settings: AgentSettings, mounts: frozenset[str]) -> str:
+def _cdi_problem(settings: AgentSettings, mounts: frozenset[str]) -> str:
     if not is_mounted(settings.cdi_directory, mounts):
         return f"--cdi-directory {settings.cdi_directory} is not mounted from the host: add the component cdi"
     mounted = settings.container_driver_root
@@ -173,28 +173,28 @@ def _undescribed(settings: AgentSettings, mounts: frozenset[str]) -> str:
     return ""
 
 
-def configuration(host: Path, mountinfo: str) -> Said:
+def containerd_configuration(host: Path, mountinfo: str) -> ContainerdConfig:
     """What the configuration of this container's containerd says, with the files that it imports.
 
     Reads at most `_MAX_FILES` files of `_MAX_BYTES`, so imports can be as deep as that and no directory too large.
     """
-    for place in locations(mountinfo):
+    for place in config_locations(mountinfo):
         text = _text(host, place.main)
         if text is None:
             continue
-        main = read(text, Said(), place.main)
-        said, seen = main.said, {place.main}
+        main = read_containerd_file(text, ContainerdConfig(), place.main)
+        config, seen = main.config, {place.main}
         pending = deque(_matching(host, (*main.imports, *filter(None, [place.merged]))))
         while pending and len(seen) < _MAX_FILES:
             path = pending.popleft()
             text = _text(host, path) if path not in seen else None
             seen.add(path)
             if text is not None:
-                file = read(text, said, path)
-                said = file.said
+                file = read_containerd_file(text, config, path)
+                config = file.config
                 pending.extend(_matching(host, file.imports))
-        return said
-    return Said()
+        return config
+    return ContainerdConfig()
 
 
 def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
@@ -205,7 +205,7 @@ def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
             names.append(pattern)
             continue
         folder, name = pattern.rsplit("/", 1)
-        with contextlib.suppress(OSError, ValueError), os.scandir(_seen(host, folder)) as listed:
+        with contextlib.suppress(OSError, ValueError), os.scandir(_on_host(host, folder)) as listed:
             entries = itertools.islice(listed, _MAX_ENTRIES)
             names += sorted(f"{folder}/{entry.name}" for entry in entries if fnmatch.fnmatchcase(entry.name, name))
     return names[:_MAX_FILES]
@@ -214,7 +214,7 @@ def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
 def _text(host: Path, path: str) -> str | None:
     """A file of the host; None if it is missing, too long, no regular file, or no text."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = os.open(_seen(host, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(_on_host(host, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 data = file.read(_MAX_BYTES + 1)
@@ -222,5 +222,5 @@ def _text(host: Path, path: str) -> str | None:
     return None
 
 
-def _seen(host: Path, path: str) -> Path:
+def _on_host(host: Path, path: str) -> Path:
     return host / path.lstrip("/")

@@ -4,7 +4,7 @@ advertisement         GPUs to the devices that the kubelet counts
 plugins               a plugin for each resource, as many as are advertised
 plugin_registration   one plugin, registered again whenever the kubelet forgets
 plugin_service        the kubelet's calls
-left_behind           what a kubelet that starts counts for pods that are no more
+stale_devices           what a kubelet that starts counts for pods that are no more
 withdrawal            how a device leaves the kubelet's list
 share_answers         what containers of shares get
 device_answers        what containers of GPUs, MIG devices and replicas get

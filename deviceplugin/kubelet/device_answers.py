@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from deviceplugin.allocation import answer, greedy, preference
 from deviceplugin.cdi import specs
-from deviceplugin.injection.in_force import Injecting
+from deviceplugin.injection.in_force import NodeInjection
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.mps import limits, places
@@ -29,23 +29,23 @@ class DeviceAnswers:
     has_preference = True
     starts = False  # whose container it is says nothing here
 
-    in_force: Injecting
+    in_force: NodeInjection
     _: dataclasses.KW_ONLY
-    nodes: Callable[[], answer.Nodes]
+    nodes: Callable[[], answer.DevicePaths]
     mps: Callable[[str], places.Places]
     memory_bytes: Callable[[str], int]
     scores: Callable[[], Mapping[tuple[str, str], int]]
     described: Callable[[NodeSettings], None]
     allocated: Callable[[str, Iterable[str]], None]
 
-    def left_behind(self, _: str) -> int | None:
+    def stale_devices(self, _: str) -> int | None:
         """None: no other device can stand in for a GPU that the kubelet counts for a pod that is no more."""
         return None
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """The devices, in the ways that are configured. Raises AllocateRefusedError."""
-        devices, shared = self._together(resource, device_ids)
-        made = answer.answer(
+        devices, shared = self._check_devices(resource, device_ids)
+        response = answer.container_response(
             resource,
             devices,
             self.in_force.settings(),
@@ -57,22 +57,22 @@ class DeviceAnswers:
             self.described(self.in_force.settings())
         except specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        sizes = {} if shared is None else self._sizes(devices)
+        limits_env = {} if shared is None else self._mps_limits(devices)
         self.allocated(resource, device_ids)
         return messages.ContainerAllocateResponse(
-            envs={**made.envs, **sizes},
+            envs={**response.envs, **limits_env},
             mounts=[
                 messages.Mount(container_path=mount.container, host_path=mount.host, read_only=mount.read_only)
-                for mount in made.mounts
+                for mount in response.mounts
             ],
             devices=[
                 messages.DeviceSpec(
                     container_path=device.container, host_path=device.host, permissions=device.permissions
                 )
-                for device in made.devices
+                for device in response.devices
             ],
-            annotations=made.annotations,
-            cdi_devices=[messages.CDIDevice(name=name) for name in made.cdi_devices],
+            annotations=response.annotations,
+            cdi_devices=[messages.CDIDevice(name=name) for name in response.cdi_devices],
         )
 
     def preferred(
@@ -92,7 +92,7 @@ class DeviceAnswers:
             )
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        self._together(resource, chosen)
+        self._check_devices(resource, chosen)
         return chosen
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
@@ -101,24 +101,26 @@ class DeviceAnswers:
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {device.id: device for device in self.in_force.offered.get(resource, ())}
 
-    def _together(self, resource: str, device_ids: Sequence[str]) -> tuple[Sequence[Offered], places.Places | None]:
+    def _check_devices(
+        self, resource: str, device_ids: Sequence[str]
+    ) -> tuple[Sequence[Offered], places.Places | None]:
         """The devices and the files of their MPS daemon. Raises AllocateRefusedError if no container can have these."""
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
         known = self._devices(resource)
         try:
-            preference.check(resource, device_ids, known)
+            preference.check_request(resource, device_ids, known)
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         devices = [known[identity] for identity in device_ids]
-        shut = sorted({device.gpu for device in devices} & self.in_force.closed)
-        if shut:
+        closed = sorted({device.gpu for device in devices} & self.in_force.closed)
+        if closed:
             raise plugin_service.AllocateRefusedError(
-                f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
+                f"{', '.join(closed)} takes nothing new: its mode is being changed; make the pod again"
             )
-        return devices, self._mps_of(resource, devices)
+        return devices, self._mps_places(resource, devices)
 
-    def _mps_of(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
+    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> places.Places | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
             return None
@@ -129,6 +131,6 @@ class DeviceAnswers:
             )
         return self.mps(gpus[0])
 
-    def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
+    def _mps_limits(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]
         return limits.of_container(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

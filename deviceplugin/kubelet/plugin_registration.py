@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 API_VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
-POLL_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.2  # for a new kubelet.sock, between two checks
 FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it listens
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
 SILENT_SECONDS: Final = 10.0  # registered, but nobody has begun to read the list
@@ -59,25 +61,24 @@ class Registration:
 
     def __init__(
         self,
-        served: plugin_service.Served,
+        served: plugin_service.ServedResource,
         *,
         advertised: Observable[advertisement.Advertisement],
         directory: Path,
         changed: Callable[[], None] = lambda: None,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._served = served
         self._advertised = advertised
-        self._kubelet = directory / KUBELET_SOCKET
+        self._kubelet_socket = directory / KUBELET_SOCKET
         self._socket = directory / advertisement.socket_name(served.name)
         self._changed = changed
-        self._pause = pause
         self._clock = clock
         self._servicer = plugin_service.DevicePlugin(served, advertised)
         self._server: grpc.aio.Server | None = None
         self._served_at: Identity | None = None
         self._registered_with: Identity | None = None
+        self._checked_kubelet: Identity | None = None
         self._options = plugin_service.options(served.answers)  # as the kubelet knows them
         self._listened_to = self._registered_at = 0.0
         self._calls = 0  # before it was registered
@@ -90,27 +91,35 @@ class Registration:
         """Serve and register until cancelled; then take our socket away."""
         try:
             while True:
-                await self._pause(await self.step())
+                await self._wait(await self.step())
         finally:
             await self._stop()
 
+    async def _wait(self, seconds: float) -> None:
+        for _ in range(math.ceil(seconds / POLL_SECONDS)):
+            await asyncio.sleep(min(seconds, POLL_SECONDS))
+            if _identity(self._kubelet_socket) != self._checked_kubelet:
+                return
+
     async def step(self) -> float:
         """Do what is due; return the seconds until the next look."""
-        kubelet = _identity(self._kubelet)
+        kubelet = self._checked_kubelet = _identity(self._kubelet_socket)
         if kubelet is None:
             self._registered_with = None
-            self._tell(f"no kubelet listens on {self._kubelet}: it is stopped, or --kubelet-directory is wrong")
-            return POLL_SECONDS
-        if await self._is_another_agents():
-            self._tell(f"another agent of this node listens on {self._socket}: this one leaves the kubelet to it")
-            return POLL_SECONDS
+            self._report(
+                f"no kubelet listens on {self._kubelet_socket}: it is stopped, or --kubelet-directory is wrong"
+            )
+            return CHECK_SECONDS
+        if await self._another_agent_listens():
+            self._report(f"another agent of this node listens on {self._socket}: this one leaves the kubelet to it")
+            return CHECK_SECONDS
         intact = self._server is not None and _identity(self._socket) == self._served_at
         known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
         if intact and known and self._is_listened_to():
             if self.hung_up and self._clock() - self._registered_at >= STEADY_SECONDS:
                 self._hangups, self.hung_up, self.problem = 0, "", ""
                 self._changed()
-            return POLL_SECONDS
+            return CHECK_SECONDS
         self._count_hangups(is_dropped=intact and known)
         try:
             if not intact:
@@ -120,7 +129,7 @@ class Registration:
         except (grpc.RpcError, OSError, RuntimeError) as error:
             self._failures += 1
             self._registered_with = None
-            self._tell(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
+            self._report(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
             return backoff.pause_seconds(
                 self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS
             )
@@ -128,12 +137,12 @@ class Registration:
         self._registered_with = kubelet
         self._listened_to = self._registered_at = self._clock()
         if self.hung_up:
-            self._tell(self.hung_up)
-            return POLL_SECONDS
+            self._report(self.hung_up)
+            return CHECK_SECONDS
         self.problem = ""
         self._changed()
         logger.info("Registered with the kubelet", extra={"resource": self._served.name, "socket": str(self._socket)})
-        return POLL_SECONDS
+        return CHECK_SECONDS
 
     async def _serve(self) -> None:
         await self._stop()
@@ -157,7 +166,7 @@ class Registration:
 
     async def _register(self) -> None:
         self._options = plugin_service.options(self._served.answers)
-        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=_CHANNEL_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet_socket}", options=_CHANNEL_OPTIONS) as channel:
             stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
             await stub.Register(
                 messages.RegisterRequest(
@@ -201,21 +210,21 @@ class Registration:
                 "list of more than 4 MiB, so lower replicas; if there are few, see the kubelet's log"
             )
 
-    async def _is_another_agents(self) -> bool:
+    async def _another_agent_listens(self) -> bool:
         """Whether our socket was replaced by one that somebody listens on; at our start we replace what is there."""
         there = _identity(self._socket)
         # The inode alone: somebody may have changed the rights of our own.
         if self._server is None or self._served_at is None or there is None or there[0] == self._served_at[0]:
             return False
         try:
-            async with asyncio.timeout(POLL_SECONDS):
+            async with asyncio.timeout(CHECK_SECONDS):
                 _, writer = await asyncio.open_unix_connection(self._socket)
         except (OSError, TimeoutError):
             return False
         writer.close()
         return True
 
-    def _tell(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self.problem:
             logger.warning("Not registered with the kubelet", extra={"resource": self._served.name, "err": problem})
         self.problem = problem

@@ -17,40 +17,40 @@ from deviceplugin.state import advertisement
 from deviceplugin.state.advertisement import AdvertisedDevice, Advertisement
 from deviceplugin.state.offer import Observable
 
-SECONDS: Final = 30.0  # for a list to be heard, and for an Allocate, which is answered from memory, to end
+REMOVAL_SECONDS: Final = 30.0  # for a list to be heard, and for an Allocate, which is answered from memory, to end
 
 
-class Withdrawal:
+class GradualRemoval:
     """Of the devices of one resource. clock: in seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._listed: Mapping[str, AdvertisedDevice] = {}
-        self._left_at: Mapping[str, float] = {}  # by id of a device that is listed, and advertised no more
+        self._removed_at: Mapping[str, float] = {}  # by id of a device that is listed, and advertised no more
 
     def listed(self, advertised: Iterable[AdvertisedDevice]) -> tuple[AdvertisedDevice, ...]:
         """What the kubelet is to be told while these are advertised: these, and those that leave."""
         now = self._clock()
         wanted = {device.id: device for device in advertised}
-        left_at = {identity: self._left_at.get(identity, now) for identity in self._listed.keys() - wanted.keys()}
+        removed_at = {identity: self._removed_at.get(identity, now) for identity in self._listed.keys() - wanted.keys()}
         leaving = {
             identity: dataclasses.replace(device, healthy=False)
             for identity, device in self._listed.items()
-            if identity in left_at and now - left_at[identity] < SECONDS
+            if identity in removed_at and now - removed_at[identity] < REMOVAL_SECONDS
         }
-        self._left_at = {identity: left_at[identity] for identity in leaving}
+        self._removed_at = {identity: removed_at[identity] for identity in leaving}
         self._listed = wanted | leaving
         return tuple(self._listed.values())
 
     def due_seconds(self) -> float | None:
         """In how many seconds the next device may be gone; None if none leaves."""
-        first = min(self._left_at.values(), default=None)
-        return None if first is None else max(0.0, first + SECONDS - self._clock())
+        first = min(self._removed_at.values(), default=None)
+        return None if first is None else max(0.0, first + REMOVAL_SECONDS - self._clock())
 
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.05  # while the kubelet starts: a pod comes as soon after another has gone
+STARTING_POLL_SECONDS: Final = 0.05  # while the kubelet starts: a pod comes as soon after another has gone
 HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -75,7 +75,7 @@ class ContainerAllocator(Protocol):
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
         """What a container with these devices gets. Raises AllocateRefusedError."""
 
-    def left_behind(self, resource: str) -> int | None:
+    def stale_devices(self, resource: str) -> int | None:
         """How many devices are to be told beside those advertised, for a moment; None once there will be none."""
 
     def preferred(
@@ -88,7 +88,7 @@ class ContainerAllocator(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Served:
+class ServedResource:
     """A resource, and who answers for it."""
 
     name: str
@@ -98,11 +98,11 @@ class Served:
 class DevicePlugin(services.DevicePluginServicer):
     """One resource's plugin. calls: how many ListAndWatch calls there were; streams: how many are being answered."""
 
-    def __init__(self, served: Served, advertised: Observable[Advertisement]) -> None:
+    def __init__(self, served: ServedResource, advertised: Observable[Advertisement]) -> None:
         self._name = served.name
         self._answers = served.answers
         self._advertised = advertised
-        self._withdrawal = Withdrawal()
+        self._removal = GradualRemoval()
         self.streams = self.calls = 0
 
     async def GetDevicePluginOptions(  # noqa: N802
@@ -120,17 +120,17 @@ class DevicePlugin(services.DevicePluginServicer):
         sent = None
         following = self._advertised.follow()
         change = asyncio.ensure_future(anext(following))
-        more: int | None = 0
+        extra: int | None = 0
         try:
             while True:
-                due_seconds = self._withdrawal.due_seconds() if more is None else LOOK_SECONDS
+                due_seconds = self._removal.due_seconds() if extra is None else STARTING_POLL_SECONDS
                 await asyncio.wait({change}, timeout=due_seconds)
                 if change.done():
                     change = asyncio.ensure_future(anext(following))
                 advertised = self._advertised.value.get(self._name, ())
-                if more is not None and advertised:
-                    more = self._answers.left_behind(self._name)
-                devices = self._withdrawal.listed(advertisement.and_more(self._name, advertised, more or 0))
+                if extra is not None and advertised:
+                    extra = self._answers.stale_devices(self._name)
+                devices = self._removal.listed(advertisement.and_more(self._name, advertised, extra or 0))
                 if devices == sent:
                     continue
                 sent = devices

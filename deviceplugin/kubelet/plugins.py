@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import coming, plugin_registration, plugin_service
+from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 
@@ -49,7 +49,6 @@ class Plugins:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.TimerHandle] = {}
         self._failed = asyncio.get_running_loop().create_future()
-        self._coming = coming.Coming(directory / plugin_registration.KUBELET_SOCKET)
 
     @property
     def problem(self) -> str:
@@ -77,43 +76,47 @@ class Plugins:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._coming.close()
 
     async def _follow(self) -> None:
         async for wanted in self._advertised.follow():
             for name in wanted:
-                self._begin(name)
+                self._start(name)
             for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
                 loop = asyncio.get_running_loop()
-                self._endings[name] = loop.call_later(plugin_service.SECONDS + self._empty_seconds, self._end, name)
+                self._endings[name] = loop.call_later(
+                    plugin_service.REMOVAL_SECONDS + self._empty_seconds, self._end, name
+                )
 
-    def _begin(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         ending = self._endings.pop(name, None)
         if ending is not None:
             ending.cancel()
         if name in self._tasks:
             return
-        made = plugin_registration.Registration(
-            plugin_service.Served(name, self._answers(name)),
+        registration = plugin_registration.Registration(
+            plugin_service.ServedResource(name, self._answers(name)),
             advertised=self._advertised,
             directory=self._directory,
-            changed=self._look,
-            pause=self._coming.pause(),
+            changed=self._publish,
         )
-        self._registrations[name] = made
-        self._tasks[name] = asyncio.create_task(made.run(), name=name)
+        self._registrations[name] = registration
+        self._tasks[name] = asyncio.create_task(registration.run(), name=name)
         self._tasks[name].add_done_callback(self._ended)
 
-    def _look(self) -> None:
-        self._registered.publish(frozenset(name for name, made in self._registrations.items() if not made.problem))
-        self._hung_up.publish("; ".join(made.hung_up for made in self._registrations.values() if made.hung_up))
+    def _publish(self) -> None:
+        self._registered.publish(
+            frozenset(name for name, registration in self._registrations.items() if not registration.problem)
+        )
+        self._hung_up.publish(
+            "; ".join(registration.hung_up for registration in self._registrations.values() if registration.hung_up)
+        )
 
     def _end(self, name: str) -> None:
         del self._endings[name]
         logger.info("No longer served", extra={"resource": name})
         self._tasks.pop(name).cancel()
         del self._registrations[name]
-        self._look()
+        self._publish()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and not self._failed.done():

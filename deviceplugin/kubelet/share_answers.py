@@ -37,7 +37,7 @@ class ShareAnswers:
     Any id is good. The kubelet may have chosen one a moment before it heard that the node has fewer, and a pod that is
     refused here does not come back.
 
-    allocated: called with the resource and the ids of each container. left_behind: of the kubelet that is answered.
+    allocated: called with the resource and the ids of each container. stale_devices: of the kubelet that is answered.
     """
 
     has_preference = False  # ids are counters
@@ -49,13 +49,13 @@ class ShareAnswers:
         settings: Callable[[], NodeSettings] = NodeSettings,
         start: ShareStart | None = None,
         allocated: Callable[[str, Sequence[str]], None] = lambda *_: None,
-        left_behind: Callable[[str], int | None] = lambda _: None,
+        stale_devices: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         self._mounts = mounts
         self._settings = settings
         self._start = start
         self._allocated = allocated
-        self._left_behind = left_behind
+        self._stale_devices = stale_devices
 
     @property
     def starts(self) -> bool:
@@ -66,9 +66,9 @@ class ShareAnswers:
         """The mounts, and the name."""
         settings = self._settings()
         self._allocated(resource, device_ids)
-        name = cdi.share(device_ids)
+        name = cdi.share_name(device_ids)
         if self._start is not None:
-            self._start.forget(name)
+            self._start.reset(name)
         answer = cdi.answer(
             [f"{contract.CDI_SHARE_KIND}={name}"],
             settings.device_list_strategies,
@@ -87,9 +87,9 @@ class ShareAnswers:
             cdi_devices=[messages.CDIDevice(name=device) for device in answer.devices],
         )
 
-    def left_behind(self, resource: str) -> int | None:
+    def stale_devices(self, resource: str) -> int | None:
         """As many as the kubelet counts for pods that are no more: one counter is as good as another."""
-        return self._left_behind(resource)
+        return self._stale_devices(resource)
 
     def preferred(self, _: str, *, available: Sequence[str], required: Sequence[str], size: int) -> Sequence[str]:
         """Any ids will do: they are plain counters."""
@@ -106,10 +106,10 @@ def _read_only(container_path: str, host_path: Path) -> messages.Mount:
     return messages.Mount(container_path=container_path, host_path=str(host_path), read_only=True)
 
 
-SECONDS: Final = 60.0  # in which it is told of its first pods, even by a slow API server
+KUBELET_START_SECONDS: Final = 60.0  # in which it is told of its first pods, even by a slow API server
 
 
-class LeftBehind:
+class StaleAllocations:
     """Of the kubelet in a directory of plugins.
 
     living: the UIDs of the pods that are not over; clock: the time of day in seconds, as files have it.
@@ -136,6 +136,6 @@ class LeftBehind:
 
     def _is_starting(self) -> bool:
         try:
-            return abs(self._clock() - self._socket.stat().st_ctime) < SECONDS
+            return abs(self._clock() - self._socket.stat().st_ctime) < KUBELET_START_SECONDS
         except OSError:
             return False

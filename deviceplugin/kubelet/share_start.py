@@ -51,11 +51,11 @@ class ShareStart:
     @property
     def is_needed(self) -> bool:
         """Whether a container may be refused, or something has to be done for it."""
-        return self.denied.is_on or _matters(self.injection())
+        return self.denied.is_on or _needs_owner(self.injection())
 
-    def forget(self, name: str) -> None:
+    def reset(self, name: str) -> None:
         """A name of CDI is given again, and stands for nothing yet."""
-        self.descriptions.forget_share(name)
+        self.descriptions.remove_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find out whose container has these ids, and do what it needs. Raises AllocateRefusedError."""
@@ -64,13 +64,13 @@ class ShareStart:
             raise plugin_service.AllocateRefusedError(injection.refusal)
         if not self.is_needed:
             return
-        name = cdi.share(device_ids)
-        holder = await self._known(resource, device_ids)
+        name = cdi.share_name(device_ids)
+        holder = await self._given(resource, device_ids)
         try:
             self.denied.cover(holder.pod_uid if isinstance(holder, tenant.Given) else "")
         except denial.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        if not _matters(injection):
+        if not _needs_owner(injection):
             return
         if isinstance(holder, Refusal):
             # It was described for this very container when it started before: Allocate has not been called since.
@@ -82,13 +82,13 @@ class ShareStart:
                 f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: name runtimeClassName: "
                 f"{injection.needs_class} in it"
             )
-        if injection.describes:
+        if injection.uses_cdi:
             try:
-                self.descriptions.share(name, holder.uuids, self.settings())
+                self.descriptions.write_share(name, holder.uuids, self.settings())
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
-    async def _known(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
+    async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
         """What the container with these ids was given."""
         ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
         try:
@@ -98,7 +98,7 @@ class ShareStart:
                 )
         except pod_resources.PodResourcesError as error:
             return Refusal(str(error))
-        self.descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})
+        self.descriptions.keep_only_shares({cdi.share_name(theirs) for theirs in ids.values()})
         holders = [who for (held, *who), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
         if not holders:
             return Refusal(
@@ -114,6 +114,6 @@ class ShareStart:
         return found[0]
 
 
-def _matters(injection: Injection) -> bool:
+def _needs_owner(injection: Injection) -> bool:
     """Whether a container has to be known for what it is given."""
-    return bool(injection.refusal or injection.needs_class or injection.describes)
+    return bool(injection.refusal or injection.needs_class or injection.uses_cdi)

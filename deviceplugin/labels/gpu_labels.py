@@ -46,7 +46,7 @@ class LabelledSharing:
     kind: str = "none"
     replications: tuple[Replication, ...] = ()
 
-    def of(self, resource: str) -> Replication:
+    def replication(self, resource: str) -> Replication:
         """That of `resource`; one replica if it is not shared."""
         return next(
             (replication for replication in self.replications if replication.resource == resource),
@@ -77,7 +77,7 @@ class LabelledGpu:
     mig_devices: tuple[LabelledMigDevice, ...] = ()
 
 
-def of_node(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> words.Labels:
+def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> words.Labels:
     """All labels of the node's resources under a MIG strategy. Raises StrategyError."""
     known = _strategy(strategy)
     if not gpus:
@@ -89,7 +89,7 @@ def of_node(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing
     return labels | {f"{words.PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
 
 
-def of_gpu(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> words.Labels:
+def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> words.Labels:
     """The labels of `count` whole GPUs like `gpu`; None where sharing does not apply to them."""
     if count == 0:
         return {}
@@ -100,7 +100,9 @@ def of_gpu(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> wor
     return labels
 
 
-def of_mig(resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing) -> words.Labels:
+def mig_device_labels(
+    resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing
+) -> words.Labels:
     """The labels of `count` MIG devices like `device`, which are offered as `resource`."""
     if count == 0:
         return {}
@@ -158,7 +160,7 @@ def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels
     alike = [gpu for gpu in gpus if gpu.model == model]
     # GPUs that are offered whole say more of the model than those that are cut up, and only they are shared.
     whole = [gpu for gpu in alike if not gpu.mig_enabled]
-    return of_gpu((whole or alike)[0], counts[model], sharing if whole else None)
+    return whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
 
 
 def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
@@ -173,7 +175,7 @@ def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labe
     )
     if not is_uniform:
         return _invalid(enabled[0].model)
-    return of_mig(GPU, enabled[0].model, devices[0], len(devices), sharing)
+    return mig_device_labels(GPU, enabled[0].model, devices[0], len(devices), sharing)
 
 
 def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
@@ -182,7 +184,7 @@ def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Label
     counts = collections.Counter(device.profile for _, device in devices)
     for model, device in reversed(devices):  # so that the first of a profile has the word
         resource = mig_resource(device.profile)
-        labels |= of_mig(resource, model, device, counts[device.profile], sharing)
+        labels |= mig_device_labels(resource, model, device, counts[device.profile], sharing)
     return labels
 
 
@@ -197,7 +199,7 @@ def _invalid(model: str) -> words.Labels:
 
 
 def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> words.Labels:
-    replication = sharing.of(resource) if sharing is not None else Replication(resource, 0)
+    replication = sharing.replication(resource) if sharing is not None else Replication(resource, 0)
     is_shared = replication.replicas > 1
     is_renamed = replication.rename not in ("", resource)
     product = [words.sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
@@ -238,7 +240,7 @@ class NodeFacts:
     virtual: tuple[bool, ...] = ()
 
 
-def labels(
+def all_labels(
     facts: NodeFacts | None,
     *,
     strategy: str,
@@ -260,7 +262,7 @@ def labels(
         **words.versions(facts.driver_version, facts.cuda_version),
         **mig_capable(facts.mig_capable),
         **mps_capable(sharing),
-        **of_node(facts.gpus, strategy, sharing),
+        **resource_labels(facts.gpus, strategy, sharing),
         **words.mode(facts.pci_classes),
         **_clique(facts.cliques),
         VGPU: str(any(facts.virtual)).lower(),

@@ -31,7 +31,7 @@ _MIB = 1 << 20
 _SHARED = {Mode.MPS: "mps", Mode.TIME_SLICING: "time-slicing"}
 
 
-def facts(
+def read_facts(
     opened: nvml.Nvml,
     gpus: Iterable[Gpu],
     discovered: Mapping[str, DiscoveredGpu],
@@ -55,7 +55,7 @@ def facts(
     )
 
 
-def sharing(in_force: Mapping[str, Assignment | None]) -> gpu_labels.LabelledSharing:
+def sharing_in_force(in_force: Mapping[str, Assignment | None]) -> gpu_labels.LabelledSharing:
     """How resources are shared, as a node has one way for each; MPS goes before time-slicing where there are both."""
     replications: dict[str, tuple[Mode, gpu_labels.Replication]] = {}
     for assignment in in_force.values():
@@ -122,17 +122,17 @@ class WantedLabels:
         """None while they cannot be told."""
         modes = self._in_force.value
         try:
-            found = await self._driver.ask(
-                facts,
+            facts = await self._driver.ask(
+                read_facts,
                 self._driver.nvml,
                 self._observed.seen.gpus,
                 self._observed.gpus,
                 machine_type_file=modes.settings.machine_type_file,
             )
-            return gpu_labels.labels(
-                found,
+            return gpu_labels.all_labels(
+                facts,
                 strategy=modes.settings.mig_strategy,
-                sharing=sharing(modes.assignments),
+                sharing=sharing_in_force(modes.assignments),
                 started=self._started if modes.settings.timestamp_label else None,
             )
         except (nvml_call.NvmlError, gpu_labels.StrategyError, words.DriverVersionError):

@@ -25,7 +25,7 @@ from gpushare.mig.profile import Profile
 
 logger = logging.getLogger(__name__)
 
-ROUNDS: Final = 4  # mode, cut, and two more for what others did meanwhile
+MAX_ROUNDS: Final = 4  # mode, cut, and two more for what others did meanwhile
 
 
 class MigState(enum.StrEnum):
@@ -54,7 +54,7 @@ class Partitioner:
     def __init__(self, driver: nvml_mig.MigDriver) -> None:
         self._driver = driver
 
-    def look(self, uuid: str) -> Present:
+    def read(self, uuid: str) -> Present:
         """The GPU as it is. Raises NvmlError."""
         mode = self._driver.mig_mode(uuid)
         geometry = self._driver.mig_geometry(uuid) if mode is not None else None
@@ -63,19 +63,19 @@ class Partitioner:
 
     def preview(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> mig_plan.MigPlan:
         """What `apply` would begin with. Raises NvmlError."""
-        return mig_plan.make(self.look(uuid), wanted, held=held)
+        return mig_plan.make(self.read(uuid), wanted, held=held)
 
     def apply(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> Result:
         """Make the GPU have these MIG devices (None: not in MIG mode). Never raises for what the driver refuses."""
         changed = False
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             try:
                 proposed = self.preview(uuid, wanted, held=held)
                 if proposed.verdict is not MigVerdict.DO or not proposed.steps:
                     return _concluded(proposed, changed=changed)
                 logger.info("Cutting a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
-                waits = self._do(uuid, proposed.steps)
+                waits = self._apply_steps(uuid, proposed.steps)
             except nvml_call.NvmlError as error:
                 return _failed(error, uuid, changed=changed)
             if waits:
@@ -85,7 +85,7 @@ class Partitioner:
                 return Result(MigState.NEEDS_RESET, reason, changed=changed)
         return Result(MigState.FAILED, f"{uuid} is changed by someone else at the same time: end that", changed=changed)
 
-    def _do(self, uuid: str, steps: tuple[mig_plan.Step, ...]) -> str:
+    def _apply_steps(self, uuid: str, steps: tuple[mig_plan.Step, ...]) -> str:
         """Do them in order; why a change of mode has to wait for a reset, or nothing."""
         creates: list[mig_plan.Create] = []
         for step in steps:
@@ -106,14 +106,14 @@ class Partitioner:
         except nvml_call.NvmlError as error:
             if error.code != nvml_mig.FUNCTION_NOT_FOUND:
                 raise
-            self._do_anywhere(uuid, creates)
+            self._create_anywhere(uuid, creates)
         return ""
 
     def _fill(self, uuid: str, instance_id: int, parts: tuple[int, ...]) -> None:
         for slices in parts:
             self._driver.create_compute_instance(uuid, instance_id, slices)
 
-    def _do_anywhere(self, uuid: str, creates: list[mig_plan.Create]) -> None:
+    def _create_anywhere(self, uuid: str, creates: list[mig_plan.Create]) -> None:
         """With a driver that chooses the places itself: in the first order in which it finds room for all."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}

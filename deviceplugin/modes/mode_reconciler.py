@@ -273,7 +273,7 @@ class ModeReconciler:
                 ready,
                 closed=self._closed,
                 in_use=self._witness.allocated_ids,
-                ill=self._observed.ill | self._without_daemon(offered),
+                ill=self._observed.faulty | self._without_daemon(offered),
                 usable=self._state.allocatable.value,
             )
         )

@@ -61,7 +61,7 @@ class Node:
             changed=lambda: None,
             node_name="node-a",
             identify=arbiter_node.identify,
-            ends=ends,
+            end_unlimited=ends,
         )
 
     async def do(self, verb: str, *words: str) -> Any:
@@ -121,7 +121,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     await made.start()
     with linked.to(made, context_bytes=sizes.bytes_on) as link:
         node = Node(opened, gpus, sizes, made, link, "end" in more)
-        link.unclaimed_bytes = functools.partial(unclaimed_memory.ask, node.driver, link.arbiter.shares)
+        link.unclaimed_bytes = functools.partial(unclaimed_memory.unclaimed_on_gpu, node.driver, link.arbiter.shares)
         sys.stdout.write("null\n")
         sys.stdout.flush()
         while line := await asyncio.to_thread(sys.stdin.readline):

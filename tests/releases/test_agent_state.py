@@ -45,12 +45,12 @@ NOT_KNOWN = '{"version": 99, "of": "a newer agent"}'
 def test_what_cannot_be_read_is_set_aside_with_a_sentence_and_the_agent_starts_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = (share_peaks.NAME, overhead.NAME, gpu_health.NAME, "book.json")
+    names = (share_peaks.NAME, overhead.CONTEXTS_NAME, gpu_health.FAULTS_NAME, "book.json")
     for name in names:
         (tmp_path / name).write_text(NOT_KNOWN)
     assert share_peaks.Peaks(tmp_path, uses=tuple, leases=tuple, pods=lambda: None).all == ()
     assert overhead.ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("any") == 7
-    assert gpu_health.Notebook(tmp_path).read() == {}
+    assert gpu_health.FaultLog(tmp_path).read() == {}
     with pytest.raises(
         mode_checkpoint.CheckpointError, match=r"book\.json is invalid .* and is now book\.json\.unreadable: "
     ):

@@ -64,13 +64,13 @@ def gpu(values: Json) -> gpu_labels.LabelledGpu:
 
 def gpu_resource_labels(case: Case) -> Any:
     values = case.input
-    return gpu_labels.of_gpu(gpu(values["device"]), values["count"], sharing(values.get("sharing")))
+    return gpu_labels.whole_gpu_labels(gpu(values["device"]), values["count"], sharing(values.get("sharing")))
 
 
 def mig_resource_labels(case: Case) -> Any:
     values = case.input
     device = values["device"]
-    return gpu_labels.of_mig(
+    return gpu_labels.mig_device_labels(
         values.get("resource", gpu_labels.GPU),
         device["parent"],
         mig_device(device),
@@ -81,7 +81,9 @@ def mig_resource_labels(case: Case) -> Any:
 
 def resource_labels(case: Case) -> Any:
     values = case.input
-    return gpu_labels.of_node(list(map(gpu, values["gpus"])), values["migStrategy"], sharing(values.get("sharing")))
+    return gpu_labels.resource_labels(
+        list(map(gpu, values["gpus"])), values["migStrategy"], sharing(values.get("sharing"))
+    )
 
 
 def mps_capable_label(case: Case) -> Any:
@@ -101,7 +103,9 @@ def gfd_oneshot(case: Case) -> Any:
     if case.input["nvml_init_fails"] and case.input["failOnInitError"]:
         raise ValueError("the driver does not start")
     facts = None if case.input["nvml_init_fails"] else FULL
-    return gpu_labels.labels(facts, strategy=case.input["migStrategy"], sharing=gpu_labels.LabelledSharing(), started=0)
+    return gpu_labels.all_labels(
+        facts, strategy=case.input["migStrategy"], sharing=gpu_labels.LabelledSharing(), started=0
+    )
 
 
 FULL = gpu_labels.NodeFacts(
@@ -125,7 +129,7 @@ def gfd_label_names(case: Case) -> Any:
         else (gpu_labels.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
     )
     facts = gpu_labels.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, gpus, (0x030200,), (True,))
-    made = gpu_labels.labels(facts, strategy=strategy, sharing=gpu_labels.LabelledSharing(), started=1_700_000_000)
+    made = gpu_labels.all_labels(facts, strategy=strategy, sharing=gpu_labels.LabelledSharing(), started=1_700_000_000)
     return Facets(allowed=Allowed(key for key in made if (key == gpu_labels.VGPU) is of_vgpus))
 
 

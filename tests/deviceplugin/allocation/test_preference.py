@@ -214,7 +214,7 @@ def test_gpus_of_one_nvlink_group_go_together_then_those_of_one_cpu() -> None:
         Gpu(f"GPU-{index}", index, "A100", 0, numa_node=numa, link_group=group)
         for index, (numa, group) in enumerate([(0, None), (0, 1), (1, 1), (1, None)])
     ]
-    scores = aligned.scores(gpus)
+    scores = aligned.scores_by_uuid(gpus)
     assert scores["GPU-1", "GPU-2"] > scores["GPU-0", "GPU-1"] > scores["GPU-0", "GPU-2"]
     devices = {gpu.uuid: Offered(gpu.uuid, gpu.uuid, gpu.uuid, str(gpu.index), Mode.EXCLUSIVE) for gpu in gpus}
     chosen = preference.prefer(devices, available=list(devices), required=[], size=2, policy="", scores=scores)
@@ -225,8 +225,8 @@ def test_what_the_driver_says_of_a_pair_counts_more_than_what_is_guessed() -> No
     gpus = [dataclasses.replace(gpu, link_group=None) for gpu in builders.node(gpus=3).gpus]
     gpu, other, third = (gpu.uuid for gpu in gpus)
     paths = {(other, gpu): nvml_topology.NvmlPath("SingleSwitch", 2), (gpu, third): nvml_topology.NvmlPath("CrossCPU")}
-    scores = aligned.scores(gpus, paths)
+    scores = aligned.scores_by_uuid(gpus, paths)
     assert scores[gpu, other] == 250
     assert scores[gpu, third] == 10
     grouped = [dataclasses.replace(gpu, link_group=0) for gpu in gpus]
-    assert aligned.scores(grouped, paths)[gpu, third] == 110
+    assert aligned.scores_by_uuid(grouped, paths)[gpu, third] == 110

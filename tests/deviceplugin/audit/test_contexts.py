@@ -36,7 +36,7 @@ def test_the_next_agent_knows_what_this_one_learned(tmp_path: Path) -> None:
 def test_a_figure_that_was_too_small_is_forgotten_after_enough_others(tmp_path: Path) -> None:
     known = ContextCheckpoint(tmp_path)
     known.learn({A100: (1,)})
-    for _ in range(overhead.REMEMBERED - 1):
+    for _ in range(overhead.MAX_REMEMBERED - 1):
         known.learn({A100: (300,)})
         assert known.bytes_of(A100) == 1
     known.learn({A100: (300,)})
@@ -47,7 +47,7 @@ def test_a_figure_that_was_too_small_is_forgotten_after_enough_others(tmp_path: 
 def test_a_file_that_makes_no_sense_is_no_reason_not_to_start(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / overhead.NAME).write_text(text, errors="surrogateescape")
+    (tmp_path / overhead.CONTEXTS_NAME).write_text(text, errors="surrogateescape")
     assert ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("a") == 7
     assert "Starting without what the last agent knew of contexts" in caplog.text
 

@@ -16,7 +16,7 @@ def after(*parts: float | None) -> float | None:
     usage, now = DriverUsage(), 1000.0
     for part in parts:
         now += 2.0
-        usage.look(now, {} if part is None else {PLACE: part})
+        usage.update(now, {} if part is None else {PLACE: part})
     return usage.recent.get(PLACE)
 
 

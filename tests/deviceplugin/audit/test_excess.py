@@ -1,4 +1,4 @@
-"""Who uses more than it is let is told of soon, and who does not is never, however badly the driver measures."""
+"""ProcessIdentity uses more than it is let is told of soon, and who does not is never, however badly the driver measures."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.audit import excess
-from deviceplugin.audit.excess import Beyond, Excess, Place
+from deviceplugin.audit.excess import Excess, Overuse, Place
 
 PLACE: Place = ("GPU-a", "trainer-0")
 LATE_SECONDS = 2.0  # that the driver tells of what happened
@@ -17,14 +17,14 @@ ERROR = 0.1  # of its readings
 STEP = 0.1
 
 
-def look(watch: Excess, now: float, used: float | None, held: float | None = None, turn: float = 0.0) -> Beyond | None:
-    watch.look(
+def look(watch: Excess, now: float, used: float | None, held: float | None = None, turn: float = 0.0) -> Overuse | None:
+    watch.update(
         now,
         used={PLACE: used} if used is not None else {},
         held={PLACE: held} if held is not None else {},
         turns={PLACE: turn},
     )
-    return watch.beyond.get(PLACE)
+    return watch.overuse.get(PLACE)
 
 
 def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 100.0) -> float | None:
@@ -52,7 +52,7 @@ def test_whatever_it_uses_beyond_the_tolerance_adds_up(beyond: float, let: float
         return
     seconds = told_after(used, let, pause=pause, until=400)
     assert seconds is not None
-    assert seconds <= excess.TOLD_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
+    assert seconds <= excess.REPORTED_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_it_is_told_until_it_is_made_up_for_and_says_how_much() -> None:
     look(watch, 0, 0.0, 0.0)
     for second in range(2, 22, 2):
         beyond = look(watch, second, 0.95, 0.1 * second)
-    assert beyond == pytest.approx(Beyond(0.95, 0.1))
+    assert beyond == pytest.approx(Overuse(0.95, 0.1))
     assert beyond is not None
     assert beyond.sentence == "the driver ran its kernels for 95% of the time, and the arbiter let it have 10%"
     ended = next(second for second in range(22, 100, 2) if look(watch, second, 0.0, 2.0) is None)

@@ -18,57 +18,57 @@ def reading(used: int, charged: int, expected: int = 0) -> Reading:
 
 def test_a_surplus_counts_from_the_second_look_on() -> None:
     overheads = Overheads()
-    overheads.look({KEY: reading(1300, 1000)})
-    assert overheads.of(KEY) == 0
-    overheads.look({KEY: reading(1300, 1000)})
-    assert overheads.of(KEY) == CONTEXT
+    overheads.update({KEY: reading(1300, 1000)})
+    assert overheads.bytes_of(KEY) == 0
+    overheads.update({KEY: reading(1300, 1000)})
+    assert overheads.bytes_of(KEY) == CONTEXT
 
 
 def test_what_was_allocated_between_the_reads_is_no_overhead() -> None:
     overheads = Overheads()
     for _ in range(3):  # the charge is there before the memory, so the second read of the ledger has it
-        overheads.look({KEY: Reading(1800, 1000, 1500)})
-    assert overheads.of(KEY) == CONTEXT
+        overheads.update({KEY: Reading(1800, 1000, 1500)})
+    assert overheads.bytes_of(KEY) == CONTEXT
 
 
 def test_what_was_freed_between_the_reads_is_no_overhead() -> None:
     overheads = Overheads()
     for _ in range(3):  # the memory goes before the charge, so the first read has it
-        overheads.look({KEY: Reading(1800, 1500, 1000)})
-    assert overheads.of(KEY) == CONTEXT
+        overheads.update({KEY: Reading(1800, 1500, 1000)})
+    assert overheads.bytes_of(KEY) == CONTEXT
 
 
 def test_a_single_wrong_reading_counts_for_nothing() -> None:
     overheads = Overheads()
     for used in (1300, 1300, 9000, 1300):
-        overheads.look({KEY: reading(used, 1000)})
-        assert overheads.of(KEY) <= CONTEXT
-    assert overheads.of(KEY) == CONTEXT
+        overheads.update({KEY: reading(used, 1000)})
+        assert overheads.bytes_of(KEY) <= CONTEXT
+    assert overheads.bytes_of(KEY) == CONTEXT
 
 
 def test_a_process_that_is_not_listed_any_more_has_none() -> None:
     overheads = Overheads()
-    overheads.look({KEY: reading(300, 0)})
-    overheads.look({KEY: reading(300, 0)})
-    overheads.look({})
-    assert overheads.of(KEY) == 0
+    overheads.update({KEY: reading(300, 0)})
+    overheads.update({KEY: reading(300, 0)})
+    overheads.update({})
+    assert overheads.bytes_of(KEY) == 0
 
 
 def test_a_gpu_that_does_not_answer_keeps_what_was_known() -> None:
     overheads = Overheads()
-    overheads.look({KEY: reading(300, 0)})
-    overheads.look({KEY: reading(300, 0)})
-    overheads.look({}, silent={"GPU-a"})
-    assert overheads.of(KEY) == CONTEXT
-    overheads.look({}, silent={"GPU-b"})
-    assert overheads.of(KEY) == 0
+    overheads.update({KEY: reading(300, 0)})
+    overheads.update({KEY: reading(300, 0)})
+    overheads.update({}, silent={"GPU-a"})
+    assert overheads.bytes_of(KEY) == CONTEXT
+    overheads.update({}, silent={"GPU-b"})
+    assert overheads.bytes_of(KEY) == 0
 
 
 def test_a_context_is_learned_once_by_the_third_look() -> None:
     overheads = Overheads()
     learned = []
     for used in (20, 300, 310, 320):  # it was being made at the first
-        overheads.look({KEY: reading(used, 0)})
+        overheads.update({KEY: reading(used, 0)})
         learned.append(dict(overheads.learned))
     assert learned == [{}, {}, {KEY: 300}, {}]
 
@@ -76,23 +76,23 @@ def test_a_context_is_learned_once_by_the_third_look() -> None:
 def test_what_was_charged_beforehand_is_a_part_of_what_is_learned() -> None:
     overheads = Overheads()
     for _ in range(3):
-        overheads.look({KEY: reading(1300, 1000 + 250, expected=250)})
+        overheads.update({KEY: reading(1300, 1000 + 250, expected=250)})
     assert overheads.learned == {KEY: 300}
-    assert overheads.of(KEY) == 50
+    assert overheads.bytes_of(KEY) == 50
 
 
 def test_a_context_that_was_expected_to_take_too_much_teaches_less_and_costs_nothing_more() -> None:
     overheads = Overheads()
     for _ in range(3):
-        overheads.look({KEY: reading(1200, 1000 + 250, expected=250)})
+        overheads.update({KEY: reading(1200, 1000 + 250, expected=250)})
     assert overheads.learned == {KEY: 200}
-    assert overheads.of(KEY) == 0
+    assert overheads.bytes_of(KEY) == 0
 
 
 def test_nothing_is_learned_while_it_is_not_known_what_was_charged() -> None:
     overheads = Overheads()
     for expected in (0, 0, 250):
-        overheads.look({KEY: reading(300, 0, expected=expected)})
+        overheads.update({KEY: reading(300, 0, expected=expected)})
     assert overheads.learned == {}
 
 
@@ -104,8 +104,8 @@ sizes = st.integers(0, 1000)
 def test_it_is_never_negative_nor_more_than_either_of_the_last_two_looks_saw(readings: list[Reading]) -> None:
     overheads = Overheads()
     for before, now in zip([None, *readings], readings, strict=False):
-        overheads.look({KEY: now})
-        overhead = overheads.of(KEY)
+        overheads.update({KEY: now})
+        overhead = overheads.bytes_of(KEY)
         assert overhead >= 0
         if before is not None:
             assert overhead <= max(0, before.surplus_bytes)
@@ -121,5 +121,5 @@ def test_charges_and_overhead_together_are_what_a_process_holds_once_it_is_at_re
     """Whatever a context takes and whatever was charged for it beforehand, nothing is counted twice."""
     overheads = Overheads()
     for _ in range(2):
-        overheads.look({KEY: reading(charged + context, charged + expected, expected)})
-    assert charged + expected + overheads.of(KEY) == charged + max(context, expected)
+        overheads.update({KEY: reading(charged + context, charged + expected, expected)})
+    assert charged + expected + overheads.bytes_of(KEY) == charged + max(context, expected)

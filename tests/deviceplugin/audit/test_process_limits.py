@@ -1,4 +1,4 @@
-"""Who is limited, who got around it, who has no share: no false alarm, and no silence."""
+"""ProcessIdentity is limited, who got around it, who has no share: no false alarm, and no silence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import audit_document, process_limits
-from deviceplugin.audit.excess import Beyond
+from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.host import identity
 from deviceplugin.host.identity import Container
@@ -51,7 +51,7 @@ def seen(
 def judge(snapshot: Seen, *, node: GpuNode | None = NODE, looks: int = 2) -> NodeAudit:
     audit = NodeAudit()
     for _ in range(looks):
-        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
+        audit = process_limits.check(snapshot, pods=PODS, node=node, suspects=audit.suspects)
     return audit
 
 
@@ -78,8 +78,8 @@ def test_a_process_of_a_share_that_is_not_registered_is_unlimited() -> None:
     kind, reason = state(seen(process(9)))
     assert kind is LimitState.UNLIMITED
     assert reason == process_limits.GOT_AROUND
-    assert state(seen(process(9, with_library=False)))[1] == process_limits.WITHOUT
-    assert state(seen(process(9, left_behind=True))) == (LimitState.UNLIMITED, process_limits.LEFT_BEHIND)
+    assert state(seen(process(9, with_library=False)))[1] == process_limits.NO_LIBRARY
+    assert state(seen(process(9, orphaned=True))) == (LimitState.UNLIMITED, process_limits.ORPHANED)
     audit = judge(seen(process(), process(9)))
     assert status(audit) == ("False", "ProcessUnlimited")
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) got around its limits")
@@ -95,7 +95,7 @@ def test_nothing_is_said_at_first_sight() -> None:
 
 def test_another_process_with_the_same_pid_is_seen_for_the_first_time() -> None:
     before = judge(seen(process(9)), looks=1)
-    audit = process_limits.judge(seen(process(9, start_ticks=91)), pods=PODS, node=NODE, suspects=before.suspects)
+    audit = process_limits.check(seen(process(9, start_ticks=91)), pods=PODS, node=NODE, suspects=before.suspects)
     assert audit.processes[0].state is LimitState.UNJUDGED
 
 
@@ -188,14 +188,14 @@ def test_limits_that_differ_are_told_by_the_second_look(change: dict[str, int]) 
 
 
 def test_a_share_that_uses_more_than_it_is_let_have_is_told_at_once() -> None:
-    beyond = {(A, TENANT.key): Beyond(0.9, 0.1)}
-    audit = judge(seen(process(), beyond=beyond), looks=1)
+    beyond = {(A, TENANT.key): Overuse(0.9, 0.1)}
+    audit = judge(seen(process(), overuse=beyond), looks=1)
     sentence = "the driver ran its kernels for 90% of the time, and the arbiter let it have 10%"
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, sentence)
     assert status(audit) == ("False", "ShareBeyondLimit")
     share = audit_document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
     assert (share["usedPercent"], share["letPercent"]) == (90, 10)
-    around = judge(seen(process(9), beyond=beyond))
+    around = judge(seen(process(9), overuse=beyond))
     assert status(around) == ("False", "ProcessUnlimited")
 
 

@@ -53,7 +53,7 @@ def asked(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.Co
     """How many GPUs a process of its own sees, and by which library."""
     program = (
         "import sys, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.hardware import nvml; "
-        "print(driver_root.load(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
+        "print(driver_root.load_nvml(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
     )
     environment = {**simulated.environment(gpus), "LD_LIBRARY_PATH": library_path}
     command = [sys.executable, "-c", program, mounted]

@@ -26,7 +26,7 @@ GPUS = [
     HardwareGpu(GPU, 0),
     HardwareGpu(OTHER, 1, mig_enabled=True, mig_devices=(HardwareMigDevice(PART, 0, "1g.5gb"),)),
 ]
-NODES = answer.Nodes(
+NODES = answer.DevicePaths(
     {
         GPU: ("/dev/nvidia0",),
         OTHER: ("/dev/nvidia1",),
@@ -149,7 +149,7 @@ def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: 
     for by in ("uuid", "index"):
         settings = NodeSettings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
         made(tmp_path, host).renew(settings)
-        names = answer.answer("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
+        names = answer.container_response("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
         known = set()
         for path in (tmp_path / "cdi").iterdir():
             document = json.loads(path.read_text())
@@ -185,7 +185,7 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: 
 
 
 def test_the_names_are_of_one_vendor() -> None:
-    assert cdi.name(cdi.VENDOR, "gpu", specs.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
+    assert cdi.device_name(cdi.VENDOR, "gpu", specs.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
 
 
 async def test_files_that_somebody_takes_away_are_written_again(

@@ -22,7 +22,7 @@ from tests.deviceplugin.denial.kernel_node import KernelNode
 
 PERCENT = contract.RESOURCE_PERCENT
 BY_DEFAULT = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True, cdi_problem="no"), ()
 )
 
 
@@ -96,7 +96,7 @@ class Nothing:
         raise AssertionError(name)
 
     def forget_shares(self, but: object) -> None:
-        assert but == {cdi.share(["id"])}
+        assert but == {cdi.share_name(["id"])}
 
 
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:

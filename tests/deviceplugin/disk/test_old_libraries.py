@@ -52,69 +52,69 @@ def node(tmp_path: Path) -> Node:
 def test_one_that_nobody_has_is_taken_away_and_the_one_in_force_stays(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
     assert node.there() == {old, new}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
 def test_one_stays_as_long_as_a_pod_lives_that_was_there_when_it_was_superseded(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
-    node.old.look(frozenset({"a", "b"}))
-    node.old.look(frozenset({"b", "later"}))
+    node.old.remove_unused(frozenset({"a", "b"}))
+    node.old.remove_unused(frozenset({"b", "later"}))
     assert node.there() == {old, new}
-    node.old.look(frozenset({"later"}))
+    node.old.remove_unused(frozenset({"later"}))
     assert node.there() == {new}, "the later one was given the new library"
 
 
 def test_the_next_agent_knows_which_pods_those_were(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
-    node.old.look(frozenset({"a"}))
-    node.old.look(frozenset({"a", "later"}))
+    node.old.remove_unused(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a", "later"}))
     node.restart()
-    node.old.look(frozenset({"later"}))
+    node.old.remove_unused(frozenset({"later"}))
     assert node.there() == {new}
     assert old not in node.there()
 
 
 def test_pods_that_came_while_an_agent_of_before_ran_that_keeps_no_list_count(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
-    node.old.look(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a"}))
     node.restart()
-    node.old.look(frozenset({"a", "meanwhile"}))
-    node.old.look(frozenset({"meanwhile"}))
+    node.old.remove_unused(frozenset({"a", "meanwhile"}))
+    node.old.remove_unused(frozenset({"meanwhile"}))
     assert node.there() == {old, new}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
 def test_each_of_several_goes_in_its_turn(node: Node) -> None:
     first = node.installed
     second = node.upgrade(2)
-    node.old.look(frozenset({"a"}))
-    node.old.look(frozenset({"a", "b"}))
+    node.old.remove_unused(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a", "b"}))
     third = node.upgrade(3)
-    node.old.look(frozenset({"a", "b"}))
+    node.old.remove_unused(frozenset({"a", "b"}))
     assert node.there() == {first, second, third}
-    node.old.look(frozenset({"b"}))
+    node.old.remove_unused(frozenset({"b"}))
     assert node.there() == {second, third}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {third}
 
 
 def test_one_that_is_in_force_again_after_a_downgrade_is_not_old(node: Node) -> None:
     first = node.installed
     second = node.upgrade(2)
-    node.old.look(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a"}))
     assert node.upgrade(1) == first
-    node.old.look(frozenset({"b"}))
+    node.old.remove_unused(frozenset({"b"}))
     assert node.there() == {first, second}
     # Superseded once more, it is the pods of that time that count.
     node.upgrade(3)
-    node.old.look(frozenset({"c"}))
-    node.old.look(frozenset({"c"}))
+    node.old.remove_unused(frozenset({"c"}))
+    node.old.remove_unused(frozenset({"c"}))
     assert first in node.there()
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {node.installed}
 
 
@@ -129,10 +129,10 @@ def test_one_that_a_process_has_mapped_stays_whatever_it_is_called_there(node: N
     assert process.stdout is not None
     process.stdout.readline()
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {old, new}
     process.communicate("\n", timeout=10)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
@@ -145,11 +145,11 @@ def test_all_stay_while_a_process_cannot_be_looked_into(
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")
     node.proc = tmp_path / "proc"
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {old, new}
     assert "Could not see what a process has mapped: old libraries stay" in caplog.text
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/system.slice/hidden.service\n")
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}, "whoever is in no pod was given none"
 
 
@@ -164,7 +164,7 @@ def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
     (tmp_path / "proc" / "uptime").touch()
     node.proc = tmp_path / "proc"
     node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert len(node.there()) == 2
 
 
@@ -172,7 +172,7 @@ def test_a_process_that_has_ended_meanwhile_is_none(node: Node, tmp_path: Path) 
     (tmp_path / "proc" / "12").mkdir(parents=True)
     node.proc = tmp_path / "proc"
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
@@ -181,7 +181,7 @@ def test_what_is_no_library_of_an_agent_stays(node: Node) -> None:
     for path in beside:
         path.touch()
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new, *beside}
 
 
@@ -193,7 +193,7 @@ def test_a_list_that_makes_no_sense_is_set_aside_and_all_pods_count(
     kept = node.root / old_libraries.NAME
     kept.write_text(text)
     new = node.upgrade(2)
-    node.old.look(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a"}))
     assert node.there() == {old, new}
     assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
     assert (node.root / f"{old_libraries.NAME}.unreadable").read_text() == text
@@ -208,7 +208,7 @@ def test_a_library_that_cannot_be_removed_is_said(
 
     node.upgrade(2)
     monkeypatch.setattr(Path, "unlink", unlink)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert "Could not remove a library" in caplog.text
 
 
@@ -221,7 +221,7 @@ def pod(uid: str, phase: str = "Running", *, shares: bool = True) -> dict[str, A
 async def test_it_waits_until_the_pods_are_known_and_counts_those_whose_containers_may_start_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_libraries, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(old_libraries, "POLL_SECONDS", 0.01)
     old, new = node.installed, node.upgrade(2)
     node.pods = None
     running = asyncio.create_task(node.old.run())

@@ -32,11 +32,11 @@ def test_who_has_the_old_one_open_keeps_it(tmp_path: Path) -> None:
 
 def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert whole_file.keep(path, "same")
+    assert whole_file.write_if_changed(path, "same")
     inode = path.stat().st_ino
-    assert not whole_file.keep(path, b"same")
+    assert not whole_file.write_if_changed(path, b"same")
     assert path.stat().st_ino == inode
-    assert whole_file.keep(path, "other")
+    assert whole_file.write_if_changed(path, "other")
 
 
 def test_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,13 +21,13 @@ def after(
 def test_another_xid_makes_it_unhealthy_until_it_was_quiet_for_a_while() -> None:
     faults = after(94, now=1000)
     assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s without another"
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1299)
-    assert GPU not in gpu_health.after_look(faults, answering=[GPU], now=1300)
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1299)
+    assert GPU not in gpu_health.after_poll(faults, answering=[GPU], now=1300)
 
 
 def test_each_further_one_begins_the_wait_anew() -> None:
     faults = after(94, faults=after(94, now=1000), now=1200)
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1499)
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1499)
 
 
 @pytest.mark.parametrize("number", sorted(gpu_health.RESET_XIDS))
@@ -35,39 +35,39 @@ def test_what_only_a_reset_cures_stays_until_the_gpu_was_away(number: int) -> No
     faults = after(number)
     assert faults[GPU].reason == f"XID {number} happened: the GPU has to be reset"
     if number != gpu_health.OFF_THE_BUS_XID:
-        faults = gpu_health.after_look(faults, answering=[GPU], now=1e9)
+        faults = gpu_health.after_poll(faults, answering=[GPU], now=1e9)
         assert GPU in faults
-    faults = gpu_health.after_look(faults, answering=["GPU-2"], now=1e9)
+    faults = gpu_health.after_poll(faults, answering=["GPU-2"], now=1e9)
     assert GPU in faults
-    assert gpu_health.after_look(faults, answering=[GPU], now=1e9) == {}
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1e9) == {}
 
 
 def test_a_mig_device_is_as_its_gpu_is() -> None:
     faults = gpu_health.after_xid({}, uuids=["MIG-1"], number=95, now=1000, gpu=GPU)
-    assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
-    away = gpu_health.after_look(faults, answering=[], now=1001)
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
+    away = gpu_health.after_poll(faults, answering=[], now=1001)
     assert "MIG-1" in away
-    assert gpu_health.after_look(away, answering=[GPU], now=1006) == {}
+    assert gpu_health.after_poll(away, answering=[GPU], now=1006) == {}
 
 
 def test_a_gpu_that_fell_off_the_bus_was_away_although_nobody_looked_meanwhile() -> None:
     faults = after(gpu_health.OFF_THE_BUS_XID, now=1000)
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1004)  # it may be about to go
-    assert gpu_health.after_look(faults, answering=[GPU], now=1005) == {}
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1004)  # it may be about to go
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1005) == {}
 
 
 def test_a_driver_that_says_that_nothing_is_to_be_done_is_believed_after_a_while() -> None:
     faults = after(48, now=1000)
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1299, recovered=[GPU])
-    assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1299, recovered=[GPU])
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
 
 
 @pytest.mark.parametrize("number", [48, 94])
 def test_no_fault_ends_while_the_driver_wants_a_reset(number: int) -> None:
     faults = after(number, now=1000)
-    assert gpu_health.after_look(faults, answering=[GPU], now=1e9, needing=[GPU]) == faults
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1e9, needing=[GPU]) == faults
     of_mig = gpu_health.after_xid({}, uuids=["MIG-1"], number=number, now=1000, gpu=GPU)
-    assert gpu_health.after_look(of_mig, answering=[GPU], now=1e9, needing=[GPU]) == of_mig
+    assert gpu_health.after_poll(of_mig, answering=[GPU], now=1e9, needing=[GPU]) == of_mig
 
 
 @pytest.mark.parametrize("number", [46, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 149, 151, 155, 156, 158])
@@ -92,15 +92,15 @@ def test_the_next_agent_knows_the_faults_of_this_boot(tmp_path: Path) -> None:
     boot = tmp_path / "proc" / files.BOOT_ID
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
-    known = gpu_health.after_look(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)
+    known = gpu_health.after_poll(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)
     assert known["GPU-2"].away
-    files.Notebook(tmp_path / "state", proc=tmp_path / "proc").write(known)
-    assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == known
+    files.FaultLog(tmp_path / "state", proc=tmp_path / "proc").write(known)
+    assert files.FaultLog(tmp_path / "state", proc=tmp_path / "proc").read() == known
     boot.write_text("two\n")  # the machine was restarted, and its GPUs with it
-    assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == {}
+    assert files.FaultLog(tmp_path / "state", proc=tmp_path / "proc").read() == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": "", "faults": {"GPU-1": {}}}'])
 def test_notes_that_make_no_sense_are_no_faults(tmp_path: Path, text: str) -> None:
     (tmp_path / files.NAME).write_text(text)
-    assert files.Notebook(tmp_path, proc=tmp_path).read() == {}
+    assert files.FaultLog(tmp_path, proc=tmp_path).read() == {}

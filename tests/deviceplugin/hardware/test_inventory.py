@@ -21,12 +21,12 @@ NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
 
 
 def test_what_the_driver_says_is_what_there_is() -> None:
-    assert inventory.merged((), nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
+    assert inventory.merge((), nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
 
 
 def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
     seen = nvml.NvmlSnapshot((GPUS[0], GPUS[2]), (Unreadable(1, "GPU is lost"),))
-    gpus = inventory.merged(GPUS, seen, faults={}, held=())
+    gpus = inventory.merge(GPUS, seen, faults={}, held=())
     assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
     assert (gpus[1].healthy, gpus[1].health_reason) == (False, "it does not answer: GPU is lost")
     assert gpus[0].healthy
@@ -35,10 +35,10 @@ def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
 
 def test_a_gpu_that_cannot_be_read_and_was_never_known_is_counted_and_named() -> None:
     seen = nvml.NvmlSnapshot((GPUS[0], GPUS[2]), (Unreadable(1, "GPU is lost"),))
-    gpus = inventory.merged((), seen, faults={}, held=())
+    gpus = inventory.merge((), seen, faults={}, held=())
     unread = inventory.unidentified(gpus, seen)
     assert unread == (Unreadable(1, "GPU is lost"),)
-    assert inventory.unidentified(inventory.merged(GPUS, seen, faults={}, held=()), seen) == ()
+    assert inventory.unidentified(inventory.merge(GPUS, seen, faults={}, held=()), seen) == ()
     (ready,) = inventory.conditions(gpus, previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 1 does not answer: GPU is lost"
@@ -64,28 +64,28 @@ def test_a_gpu_of_the_kernel_that_the_driver_does_not_list_is_counted_and_named(
 
 
 def test_one_that_answers_again_is_healthy_again() -> None:
-    lost = inventory.merged(GPUS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
-    assert inventory.merged(lost, nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
+    lost = inventory.merge(GPUS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
+    assert inventory.merge(lost, nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
 
 
 def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
     seen = nvml.NvmlSnapshot(GPUS[:2])
-    assert inventory.merged(GPUS, seen, faults={}, held=()) == GPUS[:2]
-    gpus = inventory.merged(GPUS, seen, faults={}, held=[GPUS[2].uuid])
+    assert inventory.merge(GPUS, seen, faults={}, held=()) == GPUS[:2]
+    gpus = inventory.merge(GPUS, seen, faults={}, held=[GPUS[2].uuid])
     assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
     assert gpus[2].health_reason == "the driver does not list it any more"
 
 
 def test_another_gpu_in_a_lost_ones_place_is_itself() -> None:
     fresh = dataclasses.replace(GPUS[1], uuid="GPU-fresh")
-    gpus = inventory.merged(GPUS, nvml.NvmlSnapshot((GPUS[0], fresh, GPUS[2])), faults={}, held=())
+    gpus = inventory.merge(GPUS, nvml.NvmlSnapshot((GPUS[0], fresh, GPUS[2])), faults={}, held=())
     assert [gpu.uuid for gpu in gpus] == [GPUS[0].uuid, "GPU-fresh", GPUS[2].uuid]
 
 
 def test_a_fault_makes_a_gpu_unhealthy_and_the_drivers_own_reason_comes_first() -> None:
     ill = dataclasses.replace(GPUS[1], healthy=False, health_reason="rows wait to be remapped")
     faults = {gpu.uuid: gpu_health.Fault("XID 48 happened", None) for gpu in GPUS[:2]}
-    gpus = inventory.merged((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
+    gpus = inventory.merge((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
     assert [gpu.health_reason for gpu in gpus] == ["XID 48 happened", "rows wait to be remapped", ""]
 
 

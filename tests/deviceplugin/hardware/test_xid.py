@@ -35,7 +35,7 @@ DEVICES = {
     ],
 )
 def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: XidEvent, ids: set[str]) -> None:
-    assert set(xid.stricken(DEVICES, event, Filter())) == ids
+    assert set(xid.affected(DEVICES, event, Filter())) == ids
 
 
 @given(
@@ -44,7 +44,7 @@ def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: X
     st.sampled_from([7, 13, 48, 79, 555]),
 )
 def test_what_is_enabled_goes_before_what_is_disabled(disabled: str, enabled: str, number: int) -> None:
-    xid_filter = xid.filter_of({xid.DISABLE: disabled, xid.ENABLE: enabled})
+    xid_filter = xid.filter_from({xid.DISABLE: disabled, xid.ENABLE: enabled})
     if enabled == "ALL" or str(number) in enabled.split(","):
         assert not xid_filter.ignores(number)
         assert not xid_filter.checks_nothing
@@ -56,10 +56,10 @@ def test_what_is_enabled_goes_before_what_is_disabled(disabled: str, enabled: st
 
 
 def test_all_disabled_but_one_still_watches_that_one() -> None:
-    xid_filter = xid.filter_of({xid.DISABLE: "all", xid.ENABLE: "48"})
+    xid_filter = xid.filter_from({xid.DISABLE: "all", xid.ENABLE: "48"})
     assert not xid_filter.checks_nothing
     assert (xid_filter.ignores(48), xid_filter.ignores(79)) == (False, True)
-    assert xid.filter_of({xid.DISABLE: "all"}).checks_nothing
+    assert xid.filter_from({xid.DISABLE: "all"}).checks_nothing
 
 
 @pytest.mark.parametrize("text", ["", ",", "x", "-1", "1.5", "٣", "1 2"])
@@ -68,7 +68,7 @@ def test_what_is_no_number_is_passed_over(text: str) -> None:
 
 
 def test_who_cannot_be_watched_is_not_healthy_but_an_old_gpu_is() -> None:
-    assert "ERROR_NOT_FOUND" in xid.problem_of(handle="ERROR_NOT_FOUND")
-    assert "ERROR_UNKNOWN" in xid.problem_of(events="ERROR_UNKNOWN")
-    assert "ERROR_UNKNOWN" in xid.problem_of(registering="ERROR_UNKNOWN")
-    assert xid.problem_of(registering=xid.NOT_SUPPORTED) == ""
+    assert "ERROR_NOT_FOUND" in xid.watch_problem(handle="ERROR_NOT_FOUND")
+    assert "ERROR_UNKNOWN" in xid.watch_problem(events="ERROR_UNKNOWN")
+    assert "ERROR_UNKNOWN" in xid.watch_problem(registering="ERROR_UNKNOWN")
+    assert xid.watch_problem(registering=xid.NOT_SUPPORTED) == ""

@@ -119,7 +119,7 @@ async def test_who_has_neither_a_device_nor_a_driver_is_told_once_and_is_missing
 
 async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> None:
     node = Node(gone=2**22 + 1)
-    for _ in range(arrival.LOOKS):
+    for _ in range(arrival.MAX_CHECKS):
         await node.arrivals.step()
     looked = node.asked
     await node.arrivals.step()
@@ -157,7 +157,7 @@ async def test_a_link_in_the_place_of_dev_leads_nowhere(tmp_path: Path) -> None:
 async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrival, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(arrival, "CHECK_SECONDS", 2.0)
     with contextlib.ExitStack() as stack:
         hung = stack.enter_context(container(tmp_path / "hung", hung=True))
         bare = stack.enter_context(container(tmp_path / "bare"))
@@ -174,9 +174,11 @@ async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_
 
 
 def test_what_has_not_come_counts_more_than_what_should_have() -> None:
-    injection = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True), ())
-    assert injection.shown(()) == injection.condition
-    shown = injection.shown([f"ml/pod-{number}/main" for number in range(25)])
+    injection = decision.decide(
+        InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True), ()
+    )
+    assert injection.condition_with(()) == injection.condition
+    shown = injection.condition_with([f"ml/pod-{number}/main" for number in range(25)])
     assert (shown.status, shown.reason) == ("False", "DevicesMissing")
     assert shown.message.startswith("running without any GPU: ml/pod-0/main, ")
     assert "ml/pod-19/main and 5 more; envvar: the node's default runtime gave" in shown.message

@@ -14,18 +14,20 @@ from gpushare import contract
 ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",), ("volume-mounts",)
 UNSEEN = "--cdi-directory /var/run/cdi is not mounted from the host: add the component cdi"
 # A pod whose container asked for a driver; and was given one, without a RuntimeClass.
-POD = InjectionFacts(in_pod=True, runtime="containerd://1.6.20", runtime_class="", asked=True, undescribed=UNSEEN)
+POD = InjectionFacts(
+    in_pod=True, runtime="containerd://1.6.20", runtime_class="", driver_requested=True, cdi_problem=UNSEEN
+)
 DEFAULT = dataclasses.replace(POD, driver_mounted=True)
 BY_CLASS = dataclasses.replace(DEFAULT, runtime_class="nvidia")
 # As on a node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
-OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed="")
+OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", cdi_problem="")
 
 
 @pytest.mark.parametrize(
     ("facts", "strategies", "status", "reason"),
     [
         pytest.param(DEFAULT, ENV, "True", "DefaultRuntime", id="NVIDIA's runtime is the default one"),
-        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), ENV, "True", "DefaultRuntime", id="… and CDI is there"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ENV, "True", "DefaultRuntime", id="… and CDI is there"),
         pytest.param(BY_CLASS, ENV, "True", "RuntimeClass", id="by RuntimeClass"),
         pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class beside the default"),
         pytest.param(OPERATOR, CRI, "True", "CdiDevices", id="operator, containerd 2"),
@@ -38,12 +40,12 @@ OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed=""
         pytest.param(dataclasses.replace(OPERATOR, cdi_enabled=False), ENV, "False", "NothingInjects", id="containerd 2 with CDI off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), ENV, "False", "NothingInjects", id="containerd 1.6 ignores CDI"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="docker://27.0.1"), ENV, "False", "NothingInjects", id="a runtime of which nothing is known"),
-        pytest.param(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ENV, "False", "NothingInjects", id="operator without the component cdi"),
+        pytest.param(dataclasses.replace(OPERATOR, cdi_problem=UNSEEN), ENV, "False", "NothingInjects", id="operator without the component cdi"),
         pytest.param(dataclasses.replace(OPERATOR, runtime=""), ENV, "False", "NothingInjects", id="the Node is not known yet"),
-        pytest.param(dataclasses.replace(OPERATOR, asked=False), CRI, "True", "CdiDevices", id="driver root, nothing asked of a runtime"),
-        pytest.param(dataclasses.replace(POD, asked=False), ENV, "Unknown", "NotSeen", id="nothing is to be seen"),
+        pytest.param(dataclasses.replace(OPERATOR, driver_requested=False), CRI, "True", "CdiDevices", id="driver root, nothing asked of a runtime"),
+        pytest.param(dataclasses.replace(POD, driver_requested=False), ENV, "Unknown", "NotSeen", id="nothing is to be seen"),
         pytest.param(dataclasses.replace(DEFAULT, runtime_class=None), ENV, "Unknown", "NotSeen", id="the agent's pod is not known yet"),
-        pytest.param(dataclasses.replace(DEFAULT, asked=False), ENV, "Unknown", "NotSeen", id="given a driver that it did not ask for"),
+        pytest.param(dataclasses.replace(DEFAULT, driver_requested=False), ENV, "Unknown", "NotSeen", id="given a driver that it did not ask for"),
         pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
     ],
 )  # fmt: skip
@@ -65,8 +67,8 @@ def test_without_a_word_in_the_configuration(
         pytest.param(OPERATOR, (*ENV, *CRI), "True", id="… and CDI"),
         pytest.param(OPERATOR, VOLUMES, "False", id="volume mounts on an operator's node"),
         pytest.param(DEFAULT, CRI, "False", id="CDI that cannot be described"),
-        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), CRI, "False", id="CDI that the runtime ignores"),
-        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), ANNOTATIONS, "Unknown", id="… and NVIDIA's may read"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), CRI, "False", id="CDI that the runtime ignores"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ANNOTATIONS, "Unknown", id="… and NVIDIA's may read"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.20"), ANNOTATIONS, "False", id="… if it is used"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), CRI, "Unknown", id="CDI that may be off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.27.1"), CRI, "False", id="an old CRI-O"),
@@ -83,7 +85,7 @@ def test_what_a_configuration_names_is_done_and_judged(
 
 
 def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
-    choice = decision.decide(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ())
+    choice = decision.decide(dataclasses.replace(OPERATOR, cdi_problem=UNSEEN), ())
     assert (
         choice.refusal
         == choice.condition.message
@@ -117,8 +119,8 @@ def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_r
         (None, False, True),
         ("", UNSEEN),
     )
-    for runtime, own, asked, mounted, default, enabled, undescribed in seen:
-        facts = InjectionFacts(True, runtime, own, asked, mounted, default, enabled, undescribed)
+    for runtime, own, asked, mounted, default, enabled, cdi_problem in seen:
+        facts = InjectionFacts(True, runtime, own, asked, mounted, default, enabled, cdi_problem)
         for named in ((), ENV, CRI, ANNOTATIONS, VOLUMES, (*CRI, *ENV)):
             choice = decision.decide(facts, named)
             assert not named or choice.strategies == named
@@ -127,6 +129,6 @@ def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_r
             if environment and (default == "nvidia" or (asked and mounted and own is not None)):
                 assert not choice.refusal
             # CDI is never chosen, without being named, where it might be ignored or the names stand for nothing.
-            if not named and choice.describes:
-                assert not undescribed
+            if not named and choice.uses_cdi:
+                assert not cdi_problem
                 assert enabled or runtime.startswith(("containerd://2", "cri-o://1.30"))

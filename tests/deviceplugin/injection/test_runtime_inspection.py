@@ -75,13 +75,13 @@ def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: st
     (own / "maps").write_text(MAPS)
     variables = {"NODE_NAME": "n", "POD_UID": "u", "CONTAINER_DRIVER_ROOT": str(host), **environment}
     parsed = agent_settings.parse([f"--cdi-directory={tmp_path / 'cdi'}"], variables)
-    return dataclasses.asdict(runtime_inspection.look(parsed, variables, own=own))
+    return dataclasses.asdict(runtime_inspection.inspect(parsed, variables, own=own))
 
 
 def test_a_bare_pod_sees_that_nothing_is_mounted(tmp_path: Path) -> None:
     facts = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
-    assert (facts["in_pod"], facts["asked"], facts["driver_mounted"]) == (True, True, False)
-    assert "is not mounted from the host: add the component cdi" in str(facts["undescribed"])
+    assert (facts["in_pod"], facts["driver_requested"], facts["driver_mounted"]) == (True, True, False)
+    assert "is not mounted from the host: add the component cdi" in str(facts["cdi_problem"])
 
 
 def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_to_do(tmp_path: Path) -> None:
@@ -92,15 +92,15 @@ def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_
     (host / "etc/containerd/conf.d/broken.toml").write_text("[")
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
     facts = look(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
-    assert facts["undescribed"] == ""
-    assert (facts["asked"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
+    assert facts["cdi_problem"] == ""
+    assert (facts["driver_requested"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
 
 
 def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
     facts = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
-    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(facts["undescribed"])
+    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(facts["cdi_problem"])
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_pat
     target.write_bytes(b"" if mounted else source.read_bytes())
     program = (
         "import json, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
-        "driver_root.load(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
+        "driver_root.load_nvml(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
         "points = seen.mount_points((own / 'mountinfo').read_text()); "
         "print(json.dumps(seen.is_driver_mounted((own / 'maps').read_text(), points)))"
     )
@@ -177,7 +177,7 @@ def test_only_the_containerd_that_made_the_agents_own_container_counts(
             "etc/k0s/containerd.d/nvidia.toml": RUNC.replace("runc", "nvidia-legacy"),
         },
     )
-    assert runtime_inspection.configuration(host, mountinfo).default_runtime == default
+    assert runtime_inspection.containerd_configuration(host, mountinfo).default_runtime == default
 
 
 def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
@@ -190,22 +190,28 @@ def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
         f"{folder}/config-v3.toml.d/3.conf": RUNC.replace("runc", "passed over"),
     }
     mountinfo = layers("/var/lib/rancher/k3s/agent/containerd")
-    assert runtime_inspection.configuration(written(tmp_path, **texts), mountinfo).default_runtime == "nvidia"
+    assert (
+        runtime_inspection.containerd_configuration(written(tmp_path, **texts), mountinfo).default_runtime == "nvidia"
+    )
     more = {f"{folder}/last.toml": 'imports = ["config.toml", "deeper/*"]', f"{folder}/deeper/one": RUNC}
-    assert runtime_inspection.configuration(written(tmp_path, **more), mountinfo).default_runtime == "runc"
+    assert runtime_inspection.containerd_configuration(written(tmp_path, **more), mountinfo).default_runtime == "runc"
 
 
 def test_what_is_read_of_the_host_has_bounds(tmp_path: Path) -> None:
     """Files without an end, of another kind, that import each other, or without number."""
     mountinfo, folder = layers("/var/lib/containerd"), "etc/containerd"
     host = written(tmp_path, **{f"{folder}/config.toml": OPERATORS + "#" * 300_000})
-    assert runtime_inspection.configuration(host, mountinfo) == runtime_inspection.Said()
+    assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig()
     imports = f'imports = ["config.toml", "pipe", "zero", "/{folder}/many/*"]\n'
     written(host, **{f"{folder}/config.toml": imports + OPERATORS})
     os.mkfifo(host / folder / "pipe")
     (host / folder / "zero").symlink_to("/dev/zero")
     chain = {f"{folder}/many/{number:04}": f'imports = ["/{folder}/many/*"]' for number in range(100)}
     written(host, **chain)
-    assert runtime_inspection.configuration(host, mountinfo) == runtime_inspection.Said(default_runtime="nvidia")
+    assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig(
+        default_runtime="nvidia"
+    )
     written(host, **{f"{folder}/many/0099": RUNC})  # beyond what is read
-    assert runtime_inspection.configuration(host, mountinfo) == runtime_inspection.Said(default_runtime="nvidia")
+    assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig(
+        default_runtime="nvidia"
+    )

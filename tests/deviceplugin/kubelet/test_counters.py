@@ -195,7 +195,7 @@ class Node:
         Between two agents no device is healthy to the kubelet, so it chooses none before it hears of the second.
         """
         self.stabilized = allocatable.Stabilized(self._allocatable, clock=lambda: self.now)
-        self.withdrawals = {name: plugin_service.Withdrawal(lambda: self.now) for name in advertisement.COUNTERS}
+        self.removals = {name: plugin_service.GradualRemoval(lambda: self.now) for name in advertisement.COUNTERS}
         self.views.clear()
         self.view, self.seen = None, self.gpus
         self.ask_kubelet()
@@ -293,14 +293,14 @@ class Node:
 
     def _list(self) -> tuple[tuple[Gpu, ...], bool, advertisement.Advertisement]:
         devices = advertisement.of_shares(self.seen, usable=self.stabilized(self.seen), in_use=self.given)
-        more = {name: self._left_behind(name) if self.is_starting else 0 for name in devices}
+        more = {name: self._stale_devices(name) if self.is_starting else 0 for name in devices}
         listed = {
-            name: self.withdrawals[name].listed(advertisement.and_more(name, devices[name], more[name]))
+            name: self.removals[name].listed(advertisement.and_more(name, devices[name], more[name]))
             for name in devices
         }
         return self.seen, self.view is not None, listed
 
-    def _left_behind(self, name: str) -> int:
+    def _stale_devices(self, name: str) -> int:
         """How many devices the kubelet has for pods that are no more, as far as the agent has heard."""
         living = {manifest["metadata"]["uid"] for manifest in self.view.pods} if self.view else set()
         return len(set().union(*(ids for held_by, ids in self.kubelets[name].held.items() if held_by not in living)))

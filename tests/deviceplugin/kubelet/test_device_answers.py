@@ -59,7 +59,7 @@ def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -
 
     return device_answers.DeviceAnswers(
         in_force,
-        nodes=answer.Nodes,
+        nodes=answer.DevicePaths,
         mps=lambda uuid: places.Places(Path("/mps"), uuid),
         memory_bytes=lambda _: 40 << 30,
         scores=dict,

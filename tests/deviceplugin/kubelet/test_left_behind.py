@@ -35,11 +35,11 @@ def directory(short_path: Path) -> Path:
 
 
 def test_it_is_what_pods_hold_that_are_not_living(directory: Path) -> None:
-    left = share_answers.LeftBehind(directory, living=lambda: {"living"})
+    left = share_answers.StaleAllocations(directory, living=lambda: {"living"})
     assert left.count(PERCENT) == 3
     assert left.count(contract.RESOURCE_IDLE) == 1
     assert left.count(contract.RESOURCE_MEMORY) == 0
-    assert share_answers.LeftBehind(directory, living=frozenset).count(PERCENT) == 5
+    assert share_answers.StaleAllocations(directory, living=frozenset).count(PERCENT) == 5
     (directory / kubelet_checkpoint.NAME).unlink()
     assert left.count(PERCENT) == 0
 
@@ -48,10 +48,10 @@ def test_it_counts_in_the_first_minute_of_the_kubelet_alone(directory: Path) -> 
     made = (directory / plugin_registration.KUBELET_SOCKET).stat().st_ctime
 
     def count(now: float) -> int | None:
-        return share_answers.LeftBehind(directory, living=frozenset, clock=lambda: now).count(PERCENT)
+        return share_answers.StaleAllocations(directory, living=frozenset, clock=lambda: now).count(PERCENT)
 
-    assert count(made + share_answers.SECONDS - 1) == 5
-    assert count(made + share_answers.SECONDS + 1) is None
-    assert count(made - 2 * share_answers.SECONDS) is None  # the time of day has been put back
+    assert count(made + share_answers.KUBELET_START_SECONDS - 1) == 5
+    assert count(made + share_answers.KUBELET_START_SECONDS + 1) is None
+    assert count(made - 2 * share_answers.KUBELET_START_SECONDS) is None  # the time of day has been put back
     (directory / plugin_registration.KUBELET_SOCKET).unlink()
     assert count(made) is None  # there is none

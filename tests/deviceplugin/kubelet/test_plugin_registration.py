@@ -39,7 +39,7 @@ class Told(Observable[advertisement.Advertisement]):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: Path, offer: Told, resource: str = PERCENT, left_behind: Callable[[str], int | None] = lambda _: None
+    directory: Path, offer: Told, resource: str = PERCENT, stale_devices: Callable[[str], int | None] = lambda _: None
 ) -> AsyncIterator[plugin_registration.Registration]:
-    served = plugin_service.Served(resource, share_answers.ShareAnswers(MOUNTS, left_behind=left_behind))
+    served = plugin_service.ServedResource(resource, share_answers.ShareAnswers(MOUNTS, stale_devices=stale_devices))
     keeper = plugin_registration.Registration(served, advertised=offer, directory=directory)
     task = asyncio.create_task(keeper.run())
     try:
@@ -140,7 +140,7 @@ async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_tha
     def healthy() -> int:
         return list(kubelet.devices.get(PERCENT, {}).values()).count("Healthy")
 
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus), left_behind=lambda _: left[0]):
+    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus), stale_devices=lambda _: left[0]):
         await kubelet.until(lambda: healthy() == 100)
         for count in (30, 70):  # as the agent hears of it
             left[0] = count
@@ -150,10 +150,10 @@ async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_tha
         assert len(kubelet.devices[PERCENT]) == 170  # it may have chosen one of them just now
         lists = kubelet.lists
         left[0] = 30
-        await asyncio.sleep(plugin_service.LOOK_SECONDS * 4)
+        await asyncio.sleep(plugin_service.STARTING_POLL_SECONDS * 4)
         assert kubelet.lists == lists
     empty = Told(())
-    async with registered(kubelet.directory, empty, left_behind=lambda _: 30):
+    async with registered(kubelet.directory, empty, stale_devices=lambda _: 30):
         await kubelet.until(lambda: kubelet.lists == lists + 1)
         assert kubelet.devices[PERCENT] == {}  # not of what it has none of
 
@@ -212,7 +212,7 @@ async def test_a_kubelet_that_has_yet_to_ask_for_the_list_is_given_time(
         kubelet.is_deaf = True
         await kubelet.drop(PERCENT)
         await kubelet.until(lambda: len(kubelet.requests) == 2)
-        await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+        await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
         assert len(kubelet.requests) == 2
         monkeypatch.setattr(plugin_registration, "SILENT_SECONDS", 0.1)
         await kubelet.until(lambda: len(kubelet.requests) > 2)
@@ -227,7 +227,7 @@ async def test_who_comes_later_keeps_the_kubelet_when_the_first_one_ends(kubelet
             await waiting.until(lambda: "another agent of this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
-        await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+        await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
         assert (kubelet.directory / SOCKET).stat().st_ino == served
         assert len(kubelet.requests) == 2
 
@@ -250,7 +250,7 @@ async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_
             await waiting.until(lambda: "another agent of this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
-            await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+            await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
             assert len(kubelet.requests) == 2
             assert (kubelet.directory / SOCKET).stat().st_ino == served
         await waiting.until(lambda: not first.problem)

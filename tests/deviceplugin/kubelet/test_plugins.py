@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import coming, plugin_registration, plugin_service, plugins, share_answers
+from deviceplugin.kubelet import plugin_registration, plugin_service, plugins, share_answers
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -28,8 +27,8 @@ def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDe
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(plugin_service, "SECONDS", 0.1)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_service, "REMOVAL_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kub
 async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a_while(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugin_service, "SECONDS", 2.0)
+    monkeypatch.setattr(plugin_service, "REMOVAL_SECONDS", 2.0)
     offer: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
@@ -150,7 +149,7 @@ async def test_a_kubelet_that_comes_is_heard_of_at_once(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It judges the pods that it has within a second: who comes with the next look is too late for them."""
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 3600.0)
     offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 2)
@@ -158,34 +157,3 @@ async def test_a_kubelet_that_comes_is_heard_of_at_once(
             await kubelet.stop()
             await kubelet.start()
             await kubelet.until(lambda seen=restart: kubelet.lists == 2 * (seen + 1))  # type: ignore[misc]
-
-
-async def test_where_nothing_can_be_watched_it_is_looked_at(
-    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Exhausted:
-        def inotify_init1(self, _: int) -> int:
-            return -1
-
-    monkeypatch.setattr(coming, "_libc", Exhausted())
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
-    async with serving(kubelet, offer):
-        await kubelet.until(lambda: kubelet.lists == 1)
-        await kubelet.stop()
-        await kubelet.start()
-        await kubelet.until(lambda: kubelet.lists == 2)
-
-
-async def test_a_directory_that_is_made_anew_is_watched_again(short_path: Path) -> None:
-    socket = short_path / "plugins" / plugin_registration.KUBELET_SOCKET
-    socket.parent.mkdir()
-    heard = coming.Coming(socket)
-    pause = heard.pause()
-    shutil.rmtree(socket.parent)
-    socket.parent.mkdir()
-    waiting_for_it = asyncio.create_task(pause(3600.0))
-    await asyncio.sleep(0)
-    socket.touch()
-    async with asyncio.timeout(20):
-        await waiting_for_it
-    heard.close()

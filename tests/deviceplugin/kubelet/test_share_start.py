@@ -34,14 +34,17 @@ pytestmark = pytest.mark.slow
 PERCENT = contract.RESOURCE_PERCENT
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
 FIRST, SECOND = "GPU-1111", "GPU-2222"
-NODES = answer.Nodes({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
-BY_CDI = decision.decide(InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", asked=True), ())
-BY_CLASS = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "nvidia", asked=True, driver_mounted=True, undescribed="no"), ()
+NODES = answer.DevicePaths({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
+BY_CDI = decision.decide(
+    InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", driver_requested=True), ()
 )
-BY_NOTHING = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True), ())
+BY_CLASS = decision.decide(
+    InjectionFacts(True, "containerd://1.6.20", "nvidia", driver_requested=True, driver_mounted=True, cdi_problem="no"),
+    (),
+)
+BY_NOTHING = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True), ())
 BY_DEFAULT = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True, cdi_problem="no"), ()
 )
 
 
@@ -108,12 +111,12 @@ class Node:
 
 @pytest.fixture
 async def node(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 0.05)
     (short_path / "kubelet").mkdir()
     made = Node(short_path, BY_CDI)
     await made.kubelet.start()
     devices = advertisement.of_shares(builders.node(gpus=2).gpus)
-    served = plugin_service.Served(PERCENT, made.answers())
+    served = plugin_service.ServedResource(PERCENT, made.answers())
     keeper = plugin_registration.Registration(served, advertised=Observable(devices), directory=made.kubelet.directory)
     task = asyncio.create_task(keeper.run())
     await made.kubelet.until(lambda: made.kubelet.lists == 1)
@@ -181,10 +184,10 @@ async def test_an_init_container_is_found_in_the_kubelets_checkpoint(node: Node)
     node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet gives those of the init container again
     node.keeps("trainer", warm=ids, main=ids[:70])
     await node.answers().start(PERCENT, ids)
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
     await node.kubelet.start_container("trainer")
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids[:70])}") == ["/dev/nvidia1"]
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]  # it may start again
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids[:70])}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]  # it may start again
 
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])
@@ -196,7 +199,7 @@ async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(
     node.keeps("trainer", warm=ids, main=ids)
     if uuid == SECOND:
         await node.kubelet.start_container("trainer")
-        assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]
+        assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
         return
     assert await refused(node, "trainer") == (
         'the GPUs of this container are not known: the containers "main" and "warm" have the same 80 of '
@@ -256,13 +259,13 @@ async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_w
     for injection in (BY_DEFAULT, BY_CDI):
         node.injection = injection
         await node.kubelet.until(
-            lambda wanted=injection.describes: node.kubelet.requests[-1].options.pre_start_required == wanted
+            lambda wanted=injection.uses_cdi: node.kubelet.requests[-1].options.pre_start_required == wanted
         )
 
 
 def test_annotations_are_told_the_same_name() -> None:
     settings = NodeSettings(device_list_strategies=("cdi-annotations",))
     response = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
-    name = cdi.share(["GPU-a::0", "GPU-b::1"])
+    name = cdi.share_name(["GPU-a::0", "GPU-b::1"])
     assert dict(response.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
     assert not response.cdi_devices

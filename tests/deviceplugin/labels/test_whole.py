@@ -17,7 +17,7 @@ FACTS = gpu_labels.NodeFacts(
 
 
 def labels(facts: gpu_labels.NodeFacts | None, sharing: gpu_labels.LabelledSharing | None = None) -> dict[str, str]:
-    return gpu_labels.labels(
+    return gpu_labels.all_labels(
         facts, strategy="none", sharing=sharing or gpu_labels.LabelledSharing(), started=1_700_000_000
     )
 
@@ -53,7 +53,7 @@ def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
 
 def test_a_strategy_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(gpu_labels.StrategyError, match="write one of none, single, mixed"):
-        gpu_labels.labels(FACTS, strategy="bogus", sharing=gpu_labels.LabelledSharing())
+        gpu_labels.all_labels(FACTS, strategy="bogus", sharing=gpu_labels.LabelledSharing())
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_a_strategy_that_does_not_exist_is_an_error() -> None:
     ],
 )
 def test_sharing_is_what_is_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
-    sharing = node_labels.sharing(in_force)
-    assert (sharing.kind, sharing.of("nvidia.com/gpu").replicas) == (kind, replicas)
+    sharing = node_labels.sharing_in_force(in_force)
+    assert (sharing.kind, sharing.replication("nvidia.com/gpu").replicas) == (kind, replicas)

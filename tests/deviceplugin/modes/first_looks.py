@@ -64,7 +64,7 @@ async def gpus_without_memory_information_are_offered_in_the_modes_that_need_no_
 async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node: Node) -> None:
     """As NVML, this driver finds a lost GPU only when it is initialised again."""
     begun: list[int] = []
-    snapshot, begin_anew = node.opened.snapshot, node.opened.begin_anew
+    snapshot, reinitialize = node.opened.snapshot, node.opened.reinitialize
 
     def without_it() -> nvml.NvmlSnapshot:
         seen = snapshot()
@@ -72,18 +72,18 @@ async def a_gpu_that_is_lost_before_the_first_look_is_told_and_found_again(node:
 
     def begin() -> None:
         begun.append(1)
-        begin_anew()
+        reinitialize()
         node.opened.snapshot = snapshot  # type: ignore[method-assign]
 
-    node.opened.snapshot, node.opened.begin_anew = without_it, begin  # type: ignore[method-assign]
+    node.opened.snapshot, node.opened.reinitialize = without_it, begin  # type: ignore[method-assign]
     await node.reach("exclusive")
     assert node.unread.value == (Unreadable(1, "GPU is lost"),)
     assert node.modes == ["exclusive"] * 3, node.modes
     assert not begun, "at each look it would cost the events in between"
-    begin_anew_seconds = observation.BEGIN_ANEW_SECONDS
-    observation.BEGIN_ANEW_SECONDS = 0.0  # type: ignore[misc]
+    begin_anew_seconds = observation.REINITIALIZE_SECONDS
+    observation.REINITIALIZE_SECONDS = 0.0  # type: ignore[misc]
     await node.step(times=1)
-    observation.BEGIN_ANEW_SECONDS = begin_anew_seconds  # type: ignore[misc]
+    observation.REINITIALIZE_SECONDS = begin_anew_seconds  # type: ignore[misc]
     await node.step(times=2)
     assert len(begun) == 1, begun
     assert not node.unread.value

@@ -124,7 +124,7 @@ class Node:
             unread=state.unread,
             node=lambda: self.cluster.node,
             known=self.known,
-            notebook=gpu_health.Notebook(self.directory),
+            fault_log=gpu_health.FaultLog(self.directory),
             proc=self.directory,
             roots=(self.directory,),
         )
@@ -149,11 +149,11 @@ class Node:
             wake=asyncio.Event(),
             witness=self.witness,
             set_up=setup.SetUp(
-                compute_part.ComputePart(self.driver, self.mig, self.observation.look),
+                compute_part.ComputePart(self.driver, self.mig, self.observation.refresh),
                 mig_part.MigPart(
                     self.driver,
                     partitioner.Partitioner(self.mig),
-                    self.observation.look,
+                    self.observation.refresh,
                     self.witness.in_use,
                 ),
                 self.deadly,
@@ -172,7 +172,7 @@ class Node:
     async def step(self, times: int = 3) -> None:
         """Look at the GPUs and do what can be done; or die at it."""
         for _ in range(times):
-            await self.observation.look()
+            await self.observation.refresh()
             await self.agent.step()
 
     async def end(self) -> None:

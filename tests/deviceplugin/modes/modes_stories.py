@@ -126,7 +126,7 @@ async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     """A reset takes the mode of newer models along."""
     await node.reach("mig")
     node.cut(0, enabled=False)
-    await node.observation.look()
+    await node.observation.refresh()
     await node.kubelet.holder.stop(None)  # so that nothing may be done to it
     await node.agent.step()
     assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
@@ -175,8 +175,8 @@ async def a_missing_gpu_takes_nothing_from_the_others(node: Node) -> None:
 async def when_a_gpu_is_plugged_in_the_driver_is_begun_anew(node: Node) -> None:
     """NVIDIA's library sees no GPU that was not there when it was initialised; the kernel's module tells of it."""
     begun = []
-    begin_anew = node.opened.begin_anew
-    node.opened.begin_anew = lambda: (begun.append(1), begin_anew())[1]  # type: ignore[method-assign,func-returns-value]
+    reinitialize = node.opened.reinitialize
+    node.opened.reinitialize = lambda: (begun.append(1), reinitialize())[1]  # type: ignore[method-assign,func-returns-value]
     plugged = node.directory / "driver" / "nvidia" / "gpus"
     await node.reach("exclusive")
     assert not begun

@@ -52,8 +52,8 @@ def _record(path: Path) -> None:
 
 
 def _faults(path: Path) -> None:
-    notebook = gpu_health.Notebook(path.parent, proc=path.parent)
-    notebook.write(notebook.read())
+    fault_log = gpu_health.FaultLog(path.parent, proc=path.parent)
+    fault_log.write(fault_log.read())
 
 
 def _contexts(path: Path) -> None:
@@ -68,7 +68,7 @@ def _lost(path: Path) -> None:
 
 
 def _libraries(path: Path) -> None:
-    kept = old_libraries.read(path)
+    kept = old_libraries.read_record(path)
     assert all(isinstance(uid, str) for uid in kept.seen)
 
 
@@ -84,18 +84,18 @@ def _book(path: Path) -> None:
 
 def _containerd(path: Path) -> None:
     text = path.read_text(errors="replace")
-    file = runtime_inspection.read(text, runtime_inspection.Said())
+    file = runtime_inspection.read(text, runtime_inspection.ContainerdConfig())
     assert all(name.startswith("/") for name in file.imports)
     assert len(runtime_inspection.locations(text)) <= 5
     _CONTAINERD.write_text(text)
-    runtime_inspection.configuration(_HOST, "")
+    runtime_inspection.containerd_configuration(_HOST, "")
 
 
 READERS: Mapping[str, Callable[[Path], None]] = {
     share_peaks.NAME: _peaks,
     "record.json": _record,
-    gpu_health.NAME: _faults,
-    overhead.NAME: _contexts,
+    gpu_health.FAULTS_NAME: _faults,
+    overhead.CONTEXTS_NAME: _contexts,
     f"records{recovery_window.SUFFIX}": _lost,
     "libraries.json": _libraries,
     "book.json": _book,

@@ -65,11 +65,11 @@ def reads_contexts(there: str) -> int:
 
 
 def writes_faults(there: str) -> None:
-    gpu_health.Notebook(Path(there)).write({"GPU-0": gpu_health.Fault("XID 79", None, 12.5, 79)})
+    gpu_health.FaultLog(Path(there)).write({"GPU-0": gpu_health.Fault("XID 79", None, 12.5, 79)})
 
 
 def reads_faults(there: str) -> list[Any]:
-    notes = gpu_health.Notebook(Path(there)).read()
+    notes = gpu_health.FaultLog(Path(there)).read()
     return [[uuid, fault.reason, fault.until, fault.since, fault.number] for uuid, fault in notes.items()]
 
 

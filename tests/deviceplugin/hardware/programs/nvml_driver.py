@@ -62,7 +62,7 @@ def one_is_mute() -> None:
     driver.wait_for_xid(0)
     print(dict(driver.unwatched))
     simgpu("heal", "1")
-    driver.begin_anew()
+    driver.reinitialize()
     driver.wait_for_xid(0)
     print(dict(driver.unwatched))
 
@@ -70,7 +70,7 @@ def one_is_mute() -> None:
 def begins_anew() -> None:
     driver = nvml.Nvml()
     driver.wait_for_xid(0)
-    driver.begin_anew()
+    driver.reinitialize()
     print(len(driver.snapshot().gpus))
     driver.wait_for_xid(0)
     simgpu("fail", "1", "xid=94")

@@ -36,9 +36,9 @@ def labels(cases: list[dict[str, Any]], sys_root: str) -> None:
             cut(mig, uuid, profiles)
         entries = tuple(gpu_labels.Replication(*entry) for entry in case["shared"])
         gpus = driver.snapshot().gpus
-        facts = node_labels.facts(
+        facts = node_labels.read_facts(
             driver, gpus, discovery.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys_root)
         )
         sharing = gpu_labels.LabelledSharing("time-slicing" if entries else "none", entries)
-        made.append(gpu_labels.labels(facts, strategy=case["strategy"], sharing=sharing))
+        made.append(gpu_labels.all_labels(facts, strategy=case["strategy"], sharing=sharing))
     print(json.dumps(made))
