@@ -121,12 +121,12 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
     labels = ["node", "gpu", "index", "model"]
     unlimited = GaugeMetricFamily(
         "gpushare_gpu_unlimited_processes",
-        "Processes of share containers that run without their limits, seen twice in a row.",
+        "Processes of share containers that run without limits, in two audits in a row.",
         labels=labels,
     )
     foreign = GaugeMetricFamily(
         "gpushare_gpu_foreign_processes",
-        "Processes on a fractional GPU that belong to no share, seen twice in a row.",
+        "Processes on a fractional GPU that belong to no share, in two audits in a row.",
         labels=labels,
     )
     for gpu in audit.gpus:
@@ -135,12 +135,12 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
             metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(state)))
     beyond = GaugeMetricFamily(
         "gpushare_share_beyond_limit_memory_bytes",
-        "By how much what is counted exceeds a share's limit; it is granted nothing while this is not 0.",
+        "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0.",
         labels=["node", "namespace", "pod", "containers", "gpu"],
     )
     compute = GaugeMetricFamily(
         "gpushare_share_beyond_limit_compute_ratio",
-        "Part of a GPU's time that a share uses beyond what the arbiter lets it have, by the driver; 1 is all of it.",
+        "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver.",
         labels=["node", "namespace", "pod", "containers", "gpu"],
     )
     for share in audit.shares:
@@ -149,7 +149,7 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
             beyond.add_metric(of, share.beyond_bytes)
             compute.add_metric(of, share.overuse.used - share.overuse.allowed if share.overuse is not None else 0.0)
     complete = GaugeMetricFamily(
-        "gpushare_audit_complete", "1 if the last audit could see everything; /audit says why not.", labels=["node"]
+        "gpushare_audit_complete", "1 if the last audit was complete; /audit says why not.", labels=["node"]
     )
     complete.add_metric([node_name], float(not audit.problems))
     yield from (unlimited, foreign, beyond, compute, complete)

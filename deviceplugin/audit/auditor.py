@@ -225,7 +225,7 @@ class Auditor:
 
     def _kill(self, judged: AuditedProcess) -> None:
         problem = kill(judged.process, identify=self._identify, proc=self._proc)
-        what = f"it could not be ended: {problem}" if problem else "it was ended, as --end-unlimited asks for"
+        what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
         if not problem or judged.key not in self._reported:
             self._event(judged, f"{audit_document.process_sentence(self.audit, judged)}; {what}")
 
@@ -252,7 +252,7 @@ def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_proces
             return "it is in another container now"
         signal.pidfd_send_signal(running.pidfd, signal.SIGKILL)
     except PermissionError:
-        return "the agent may not: it needs the capability KILL (config/components/end-unlimited)"
+        return "the agent lacks the capability KILL (config/components/end-unlimited)"
     except ProcessLookupError:
         return ""
     except OSError as error:

@@ -19,9 +19,14 @@ from deviceplugin.disk import records, whole_file
 from deviceplugin.state.offer import Offer
 from gpushare.gpu import Gpu
 
+logger = logging.getLogger(__name__)
+
 SCANS_TO_MEASURE: Final = 2
 # A context takes a moment to be made; what is learned of one is from the third look at it on.
 SCANS_TO_LEARN: Final = 3
+Key = tuple[str, ProcessIdentity]  # the UUID of a GPU, and a process on it
+CONTEXTS_NAME: Final = "contexts.json"
+MAX_REMEMBERED: Final = 64  # processes: a context that was measured as too small is forgotten after so many others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,9 +45,6 @@ class Reading:
     def surplus_bytes(self) -> int:
         """What it holds beyond its charges; negative if it has charged more than it holds."""
         return self.used_bytes - max(self.charged_before_bytes, self.charged_after_bytes)
-
-
-Key = tuple[str, ProcessIdentity]  # the UUID of a GPU, and a process on it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,12 +83,6 @@ class Overheads:
         return self._known[key].overhead_bytes if key in self._known else 0
 
 
-logger = logging.getLogger(__name__)
-
-CONTEXTS_NAME: Final = "contexts.json"
-MAX_REMEMBERED: Final = 64  # processes: a context that was measured as too small is forgotten after so many others
-
-
 class ContextCheckpoint:
     """The file `directory/json`. `until_learned_bytes`: what to go by before anything was measured."""
 
@@ -107,11 +103,11 @@ class ContextCheckpoint:
             before = self.bytes_of(kind)
             self._learned[kind] = (*self._learned.get(kind, ()), *sizes)[-MAX_REMEMBERED:]
             if self.bytes_of(kind) != before:
-                logger.info("Learned what a context takes", extra={"kind": kind, "bytes": self.bytes_of(kind)})
+                logger.info("Learned the size of a context", extra={"kind": kind, "bytes": self.bytes_of(kind)})
         try:
             whole_file.write(self._path, json.dumps(self._learned))
         except OSError as error:
-            logger.warning("Could not keep what contexts take", extra={"err": str(error)})
+            logger.warning("Could not write the context sizes", extra={"err": str(error)})
 
 
 class ContextSizes:
@@ -142,6 +138,6 @@ def _read(path: Path) -> dict[str, tuple[int, ...]]:
         return {}
     except (OSError, ValueError) as error:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
-        logger.warning("Starting without what the last agent knew of contexts", extra=extra)
+        logger.warning("Starting without the previous agent's context sizes", extra=extra)
         return {}
     return learned

@@ -31,15 +31,15 @@ from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
-AGAIN: Final = ": to be judged by the next look"
-MAY_TAKE: Final = ", and may take what was promised to shares"
+AGAIN: Final = ": the next audit decides"
+MAY_TAKE: Final = ", and it may use what shares were promised"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
 GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
 ORPHANED: Final = (
-    "it goes by limits that an agent before this one gave it and of which nothing was left: restart its container"
+    "it uses limits from a previous agent whose records were lost: restart its container"
 )
-NO_LIBRARY: Final = f"{GOT_AROUND}: the library is not in it (a static program, or the preload file was taken away)"
-CLUSTER_UNKNOWN: Final = Problem("pods and GPUNode are not known yet, so neither are the shares given")
+NO_LIBRARY: Final = f"{GOT_AROUND}: the library is not loaded (a static program, or the preload file was removed)"
+CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
 _REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
 
 
@@ -64,8 +64,8 @@ def check(
         return NodeAudit(seen.gpus, tuple(audited_processes), (), (*problems, CLUSTER_UNKNOWN), frozenset(waiting))
     unseen = sum(member.with_library is None for share in seen.shares for member in share.members)
     if unseen:
-        why = "the agent needs SYS_PTRACE, or those of one container have too much mapped for one look"
-        problems = (*problems, Problem(f"{unseen} processes cannot be looked into: {why}"))
+        why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
+        problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
     shares, differing = share_limits.check(seen, node, audited_processes, suspects)
     return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 

@@ -147,7 +147,7 @@ class ProcessScanner:
                 continue
             listed += [(gpu.uuid, process) for process in running]
             if any(process.memory_bytes is None for process in running) and gpu.mode is Mode.FRACTIONAL:
-                sentence = f"the driver does not tell what processes hold on GPU {gpu.index}: contexts are not charged"
+                sentence = f"the driver does not report how much memory processes use on GPU {gpu.index}: contexts are not charged"
                 problems.append(Problem(sentence, blind=False))
         # Shares of MIG devices: their processes are listed with the GPU, and measured there.
         for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {gpu.uuid for gpu in gpus}:

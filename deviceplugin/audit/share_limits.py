@@ -15,7 +15,7 @@ from deviceplugin.audit.node_audit import SeenShare as SeenShare
 from gpushare import quantity
 from gpushare.gpunode import GpuNode
 
-GONE: Final = "the GPUNode has this share no more, and its processes still run"
+GONE: Final = "the GPUNode no longer has this share, but its processes still run"
 _MAX_NAMED: Final = 5
 
 Place = tuple[str, int, str]  # an allocation's id, the position of the share in it, the UUID of a GPU
@@ -103,11 +103,11 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
         return ""
     amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
     granted = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
-    return f"its processes are held to {amounts}, and the GPUNode gives it {granted}"
+    return f"its processes are held to {amounts}, but the GPUNode grants {granted}"
 
 
 def _without_library(count: int, processes: int) -> str:
-    return f"the library is not in {count} of its {processes} processes" if count else ""
+    return f"the library is not loaded in {count} of its {processes} processes" if count else ""
 
 
 def _got_around(processes: Sequence[AuditedProcess]) -> str:
@@ -122,7 +122,7 @@ def _memory_reason(share: AuditedShare) -> str:
     if not share.beyond_bytes:
         return ""
     beyond = quantity.format_bytes(share.beyond_bytes)
-    return f"with contexts it holds {beyond} more than its limit: it is granted nothing more until it frees as much"
+    return f"with contexts it holds {beyond} more than its limit: it gets no more memory until it frees that much"
 
 
 def _amounts(request_percent: int, limit_percent: int, memory_bytes: int) -> str:

@@ -115,5 +115,5 @@ async def unclaimed_on_gpu(
     try:
         return await driver.ask(measure, driver.nvml, uuid, groups, share=share, asker=asker)
     except nvml_call.NvmlError as error:
-        logger.debug("Could not look who holds a GPU's memory", extra={"err": str(error)})
+        logger.debug("Could not measure a GPU's unclaimed memory", extra={"err": str(error)})
         return None

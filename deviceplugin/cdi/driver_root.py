@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+logger = logging.getLogger(__name__)
+
 FOLDERS: Final = (
     *("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"),
     *("lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"),
@@ -26,6 +28,10 @@ PROGRAMS: Final = (
 )
 SOCKET: Final = "/run/nvidia-persistenced/socket"
 _CUDA: Final = re.compile(r"libcuda\.so\.([0-9]+\.[0-9]+(\.[0-9]+)?)")
+NVML: Final = "libnvidia-ml.so.1"
+HOST: Final = "/"
+# The GPU Operator's driver container; Container-Optimized OS.
+KNOWN: Final = ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia")
 
 
 def folders(root: Path) -> tuple[str, ...]:
@@ -63,14 +69,6 @@ def _libraries(folder: Path, version: str) -> Iterator[str]:
             ".so" in name and path.is_symlink() and path.resolve().name.endswith(f".so.{version}")
         ):
             yield name
-
-
-logger = logging.getLogger(__name__)
-
-NVML: Final = "libnvidia-ml.so.1"
-HOST: Final = "/"
-# The GPU Operator's driver container; Container-Optimized OS.
-KNOWN: Final = ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

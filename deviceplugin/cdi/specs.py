@@ -22,11 +22,24 @@ from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
 
+logger = logging.getLogger(__name__)
+
 _VERSION: Final = "0.5.0"  # the first with device names that begin with a digit; containerd 1.7 and CRI-O read it
 ALL: Final = "all"
 # Whatever else reads the variable (NVIDIA's runtime) shall not add devices to those of the specification.
 _VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
 _MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+# What else a container may be told by name, and the device nodes that it then gets, below the root of devices.
+_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "gdrcopy": ("dev/gdrdrv",),
+    "gds": ("dev/nvidia-fs*",),
+    "mofed": ("dev/infiniband/*",),
+}
+POLL_SECONDS: Final = 1.0
+_ROOT: Final = Path("/")
+_SHARE_PREFIX: Final = f"{contract.CDI_SHARE_KIND.replace('/', '-')}-"
+# Where NVIDIA's toolkit has its hook beside the configured place; the operator's is the last.
+_HOOKS: Final = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -97,21 +110,6 @@ def _subcommand(hook: str) -> tuple[str, ...]:
     return ("hook",) if hook.endswith("nvidia-ctk") else ()
 
 
-logger = logging.getLogger(__name__)
-
-# What else a container may be told by name, and the device nodes that it then gets, below the root of devices.
-_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "gdrcopy": ("dev/gdrdrv",),
-    "gds": ("dev/nvidia-fs*",),
-    "mofed": ("dev/infiniband/*",),
-}
-POLL_SECONDS: Final = 1.0
-_ROOT: Final = Path("/")
-_SHARE_PREFIX: Final = f"{contract.CDI_SHARE_KIND.replace('/', '-')}-"
-# Where NVIDIA's toolkit has its hook beside the configured place; the operator's is the last.
-_HOOKS: Final = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
-
-
 class SpecError(Exception):
     """A specification cannot be written; the message says which and why."""
 
@@ -146,7 +144,7 @@ class Specs:
             for path in there:
                 if path not in map(self._kind_path, wanted):
                     path.unlink(missing_ok=True)
-                    logger.info("Took away a CDI specification", extra={"path": str(path)})
+                    logger.info("Removed a CDI specification", extra={"path": str(path)})
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -174,7 +172,7 @@ class Specs:
             self.renew(settings)
         except SpecError as error:
             if str(error) != logged:
-                logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
+                logger.warning("Could not write the CDI specifications", extra={"err": str(error)})
             return str(error)
         return ""
 
@@ -217,7 +215,7 @@ class Specs:
 
     def _unwritable(self, error: OSError) -> SpecError:
         return SpecError(
-            f"{error.filename or self.directory} cannot be written ({error.strerror}): --cdi-directory names a "
+            f"{error.filename or self.directory} cannot be written ({error.strerror}): --cdi-directory must name a "
             "directory of the host that the container runtime reads"
         )
 

@@ -39,9 +39,9 @@ def install(source: Path, *, root: Path) -> Installed:
     try:
         content = source.read_bytes()
     except OSError as error:
-        raise LibraryError(f"{source} cannot be read ({error.strerror}): --library names libgpushare.so") from error
+        raise LibraryError(f"{source} cannot be read ({error.strerror}): --library must name libgpushare.so") from error
     if not content.startswith(_ELF):
-        raise LibraryError(f"{source} is not a shared library: --library names libgpushare.so")
+        raise LibraryError(f"{source} is not a shared library: --library must name libgpushare.so")
     name = f"{STEM}{hashlib.sha256(content).hexdigest()[:PREFIX_LENGTH]}.so"
     installed = Installed(root / "lib" / name, root / "ld.so.preload")
     try:
@@ -51,12 +51,12 @@ def install(source: Path, *, root: Path) -> Installed:
         flags = os.statvfs(root).f_flag
     except OSError as error:
         raise LibraryError(
-            f"{error.filename or root} cannot be written ({error.strerror}): --root names a directory of the host"
+            f"{error.filename or root} cannot be written ({error.strerror}): --root must name a directory of the host"
         ) from error
     if flags & os.ST_NOEXEC:
         # The loader would say so on the program's stderr, and go on without it.
         raise LibraryError(
-            f"{root} is mounted noexec, and no program can load a library from there: --root names a directory of the "
-            "host that is not, as /home/kubernetes/bin/gpushare on Container-Optimized OS"
+            f"{root} is mounted noexec, so no program can load a library from it: --root must name a directory of the "
+            "host that is not, such as /home/kubernetes/bin/gpushare on Container-Optimized OS"
         )
     return installed

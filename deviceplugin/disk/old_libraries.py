@@ -89,14 +89,14 @@ class OldLibraries:
             except OSError as error:
                 logger.warning("Could not remove a library", extra={"library": path.name, "err": str(error)})
             else:
-                logger.info("Removed a library that nobody has any more", extra={"library": path.name})
+                logger.info("Removed an unused library", extra={"library": path.name})
 
     def _write_record(self) -> None:
         holders = {name: sorted(held) for name, held in self._record.holders.items()}
         try:
             whole_file.write(self._path, json.dumps({"seen": sorted(self._record.seen), "holders": holders}))
         except OSError as error:
-            logger.warning("Could not write down which pods have which library", extra={"err": str(error)})
+            logger.warning("Could not write which pods use which library", extra={"err": str(error)})
 
 
 def read_record(path: Path) -> LibraryRecord:
@@ -109,7 +109,7 @@ def read_record(path: Path) -> LibraryRecord:
         return LibraryRecord()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
-        logger.warning("Starting without which pods have which library: those that are here count", extra=extra)
+        logger.warning("Starting without the record of pods and libraries: all current pods count", extra=extra)
         return LibraryRecord()
 
 
@@ -134,7 +134,7 @@ def _mapped(proc: Path) -> frozenset[int] | None:
             if not _in_a_pod(directory):
                 continue
             extra = {"pid": directory.name, "err": str(error)}
-            logger.warning("Could not see what a process has mapped: old libraries stay", extra=extra)
+            logger.warning("Could not read a process's mappings: keeping old libraries", extra=extra)
             return None
     return frozenset(inodes)
 

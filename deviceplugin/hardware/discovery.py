@@ -14,6 +14,9 @@ from gpushare.gpu import Gpu
 from gpushare.modes import mps_clients
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
+NONE: Final[DiscoveredGpus] = {}
+_ROOTS: Final = (Path("/"),)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiscoveredGpu:
@@ -24,7 +27,6 @@ class DiscoveredGpu:
 
 
 DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID
-NONE: Final[DiscoveredGpus] = {}
 
 
 def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> DiscoveredGpus:
@@ -58,9 +60,6 @@ def _gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredG
         memory_is_known=gpu.memory_bytes > 0,
     )
     return DiscoveredGpu(hardware, devices)
-
-
-_ROOTS: Final = (Path("/"),)
 
 
 def device_nodes(

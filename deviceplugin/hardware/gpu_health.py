@@ -19,6 +19,8 @@ from typing import Final
 
 from deviceplugin.disk import records, whole_file
 
+logger = logging.getLogger(__name__)
+
 # Whose immediate action is RESET_GPU or RESTART_VM (151), or that begin the workflow of NVLink 5 (144 to 150), by
 # https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; and 48 and 74 of older GPUs.
 RESET_XIDS: Final = frozenset(
@@ -27,6 +29,8 @@ RESET_XIDS: Final = frozenset(
 OFF_THE_BUS_XID: Final = 79
 QUIET_SECONDS: Final = 300.0
 STILL_ANSWERING_SECONDS: Final = 5.0  # after an XID a GPU may still answer for a moment, and go then
+FAULTS_NAME: Final = "faults.json"
+BOOT_ID: Final = Path("sys/kernel/random/boot_id")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def after_xid(faults: Faults, *, uuids: Iterable[str], number: int, now: float, 
         is_away = number == OFF_THE_BUS_XID
         fault = Fault(f"XID {number} happened: the GPU has to be reset", None, now, number, gpu, is_away)
     else:
-        words = f"XID {number} happened: it is unhealthy until {QUIET_SECONDS:.0f} s without another"
+        words = f"XID {number} happened: it is unhealthy until {QUIET_SECONDS:.0f} s pass without another"
         fault = Fault(words, now + QUIET_SECONDS, now, number, gpu)
     lasting = {uuid for uuid, known in faults.items() if known.until is None}
     return {**faults, **{uuid: fault for uuid in uuids if uuid not in lasting}}
@@ -92,12 +96,6 @@ def _lasts(fault: Fault, now: float, is_recovered: bool) -> bool:
     return not is_recovered or now - fault.since < QUIET_SECONDS
 
 
-logger = logging.getLogger(__name__)
-
-FAULTS_NAME: Final = "faults.json"
-BOOT_ID: Final = Path("sys/kernel/random/boot_id")
-
-
 class FaultLog:
     """The file in `directory`. Its times are seconds since the boot, as those of CLOCK_MONOTONIC."""
 
@@ -116,7 +114,7 @@ class FaultLog:
             return {}
         except (OSError, ValueError, TypeError, KeyError) as error:
             logger.warning(
-                "Starting without the faults that the last agent knew",
+                "Starting without the previous agent's GPU faults",
                 extra={"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)},
             )
             return {}
@@ -127,7 +125,7 @@ class FaultLog:
         try:
             whole_file.write(self._path, json.dumps(document))
         except OSError as error:
-            logger.warning("Could not keep the faults of the GPUs", extra={"err": str(error)})
+            logger.warning("Could not write the GPU faults", extra={"err": str(error)})
 
 
 def _text(path: Path) -> str:

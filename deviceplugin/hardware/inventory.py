@@ -33,7 +33,7 @@ def merge(
         if gpu.index in unreadable:
             gpus[gpu.uuid] = _unhealthy(gpu, f"it does not answer: {unreadable[gpu.index]}")
         elif gpu.uuid in still_held:
-            gpus[gpu.uuid] = _unhealthy(gpu, "the driver does not list it any more")
+            gpus[gpu.uuid] = _unhealthy(gpu, "the driver no longer lists it")
     return tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
 
 

@@ -27,7 +27,7 @@ NO_LIBRARY: Final = int(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 NOT_LOADED: Final = int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDY: Final = {
     NO_LIBRARY: (
-        "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container by "
+        "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container with "
         "the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), or "
         "mount the host's driver (component driver-root)"
     ),

@@ -12,6 +12,7 @@ NEED_NO_ANSWER: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNC
 _NAMES: Final = {
     number: name.removeprefix("NVML_") for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")
 }
+_DRIVER: Final = re.compile(r"0000([0-9a-f]{4}:.+)")
 
 
 class NvmlError(Exception):
@@ -59,9 +60,6 @@ def _not_found(name: str) -> Callable[..., Any]:
 def error_name(code: int) -> str:
     """What NVML calls its number, as `ERROR_NOT_SUPPORTED`."""
     return _NAMES.get(code, str(code))
-
-
-_DRIVER: Final = re.compile(r"0000([0-9a-f]{4}:.+)")
 
 
 def kernel_address(bus_id: str) -> str:

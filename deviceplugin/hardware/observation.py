@@ -251,7 +251,7 @@ class Observation:
         return discovery.read(driver, gpus, self._discovered), {**self.minors, **known}
 
     def _record_event(self, event: xid.XidEvent) -> None:
-        logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
+        logger.warning("The driver reported an XID", extra={"gpu": event.gpu, "xid": event.number})
         # One that the driver cannot name did not answer before either, and is unhealthy for that already.
         if event.gpu is None:
             return
@@ -282,13 +282,13 @@ def _log_changes(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
         was = known.get(gpu.uuid)
         extra = {"gpu": gpu.uuid, "index": gpu.index, "model": gpu.model}
         if was is None:
-            logger.info("There is a GPU", extra={**extra, "memory_bytes": gpu.memory_bytes})
+            logger.info("Found a GPU", extra={**extra, "memory_bytes": gpu.memory_bytes})
             if not gpu.memory_bytes:
                 why = "it takes no shares by annotation, and has no label for its memory"
-                logger.warning("The driver does not tell how much memory a GPU has", extra={**extra, "err": why})
+                logger.warning("The driver does not report a GPU's memory", extra={**extra, "err": why})
         if not gpu.healthy and (was is None or was.health_reason != gpu.health_reason):
             logger.warning("A GPU is not healthy", extra={**extra, "err": gpu.health_reason})
         if gpu.healthy and was is not None and not was.healthy:
             logger.info("A GPU is healthy again", extra=extra)
     for uuid in known.keys() - {gpu.uuid for gpu in after}:
-        logger.warning("A GPU is gone", extra={"gpu": uuid})
+        logger.warning("A GPU has disappeared", extra={"gpu": uuid})

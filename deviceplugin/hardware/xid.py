@@ -103,7 +103,7 @@ def watch_problem(*, handle: str = "", events: str = "", registering: str = "") 
     if handle:
         return f"the driver does not find it: {handle}"
     if events:
-        return f"the driver does not tell its events: {events}"
+        return f"the driver does not report which events it supports: {events}"
     if registering and registering != NOT_SUPPORTED:
         return f"the driver does not report its events: {registering}"
     return ""

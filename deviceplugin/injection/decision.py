@@ -19,6 +19,17 @@ from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
 from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
 
+_MAX_NAMED: Final = 20  # containers
+_CLASS: Final = "nvidia"  # how names of NVIDIA's runtimes begin: nvidia, nvidia-cdi, nvidia-legacy
+# The first versions that know CDI, and those that use it unless they are told not to.
+_KNOWS: Final = {"containerd": (1, 7), "cri-o": (1, 28)}
+_USES: Final = {"containerd": (2, 0), "cri-o": (1, 28)}
+_REMEDY: Final = (
+    "make NVIDIA's runtime the node's default, or run the agent with its RuntimeClass (component "
+    "runtime-class), or use a runtime that supports CDI and add the component cdi"
+)
+_ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InjectionFacts:
@@ -41,17 +52,6 @@ class InjectionFacts:
     default_runtime: str | None = None
     cdi_enabled: bool | None = None
     cdi_problem: str = ""
-
-
-_MAX_NAMED: Final = 20  # containers
-_CLASS: Final = "nvidia"  # how names of NVIDIA's runtimes begin: nvidia, nvidia-cdi, nvidia-legacy
-# The first versions that know CDI, and those that use it unless they are told not to.
-_KNOWS: Final = {"containerd": (1, 7), "cri-o": (1, 28)}
-_USES: Final = {"containerd": (2, 0), "cri-o": (1, 28)}
-_REMEDY: Final = (
-    "make NVIDIA's runtime the default one of the node, or run the agent by its RuntimeClass (component "
-    "runtime-class), or use a runtime with CDI and add the component cdi"
-)
 
 
 class Works(enum.IntEnum):
@@ -105,7 +105,7 @@ class _Assessment:
 def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
     """What is to be done and said. named: the strategies that the configuration names; none if it names none."""
     if not facts.in_pod:
-        why = "this agent runs in no pod, so it cannot see how containers get devices"
+        why = "this agent does not run in a pod, so it cannot see how containers get devices"
         return _unknown(named or (answer.ENVVAR,), why)
     if named:
         assessments = [_assess(strategy, facts) for strategy in named]
@@ -126,8 +126,8 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
     if best.works is Works.BY_CLASS:
         name = facts.runtime_class or ""
         sentence = (
-            f"{best.why}: pods have to name it (runtimeClassName: {name}), and a container with a share of one that "
-            "does not is refused at its start"
+            f"{best.why}: pods must set runtimeClassName: {name}; share containers of other pods are refused at "
+            "their start"
         )
         return Injection(strategies, Condition(INJECTED, "True", "RuntimeClass", sentence), needs_class=name)
     if cdi.is_strategy(best.strategy):
@@ -136,7 +136,7 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
 
 
 def _unknown(strategies: tuple[str, ...], why: str) -> Injection:
-    sentence = f"{', '.join(strategies)}, which is not known to work: {why}"
+    sentence = f"{', '.join(strategies)}, not verified: {why}"
     return Injection(strategies, Condition(INJECTED, "Unknown", "NotSeen", sentence))
 
 
@@ -168,14 +168,11 @@ def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
             return Works.BY_CLASS, f"NVIDIA's runtime is used by RuntimeClass {facts.runtime_class}"
         return Works.YES, "the node's default runtime gave the agent's own container its driver"
     if facts.driver_requested:
-        return Works.NO, "the agent's own container asks NVIDIA's runtime for a driver and was given none"
+        return Works.NO, "the agent's own container requested a driver from NVIDIA's runtime and got none"
     return (
         Works.UNKNOWN,
-        f"the agent's container has no {_ASKS}, by which it would see whether NVIDIA's runtime is used",
+        f"the agent's container does not set {_ASKS}, so it cannot see whether NVIDIA's runtime is used",
     )
-
-
-_ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
 
 
 def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
@@ -186,7 +183,7 @@ def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
         return Works.UNKNOWN, "the node's container runtime is not known yet"
     match = re.match(r"([a-z-]+)://v?(\d+)\.(\d+)", facts.runtime)
     if match is None or match[1] not in _KNOWS:
-        return Works.UNKNOWN, f"nothing is known of CDI in {facts.runtime}"
+        return Works.UNKNOWN, f"it is unknown whether {facts.runtime} supports CDI"
     name, version = match[1], (int(match[2]), int(match[3]))
     if version < _KNOWS[name]:
         return Works.NO, f"{facts.runtime} ignores CDI: it needs {name} {'.'.join(map(str, _KNOWS[name]))}"
@@ -196,6 +193,6 @@ def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
     if version < _USES[name]:
         return (
             Works.UNKNOWN,
-            f"{facts.runtime} ignores CDI unless enable_cdi = true, which is not to be seen",
+            f"{facts.runtime} ignores CDI unless enable_cdi = true, and its configuration is not visible",
         )
-    return Works.YES, f"{facts.runtime} knows CDI, and this agent describes the devices"
+    return Works.YES, f"{facts.runtime} supports CDI, and this agent writes the specifications"

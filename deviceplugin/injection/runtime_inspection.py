@@ -24,6 +24,11 @@ from gpushare import contract
 _PLUGINS: Final = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _STATE: Final = re.compile(r"(/.+?)/io\.containerd\.snapshotter\.v1\..*")  # below it are the layers of containers
 _UPPER: Final = "upperdir="
+_NO_DEVICES: Final = ("", "void", "none")
+_SELF: Final = Path("/proc/self")
+_MAX_FILES: Final = 32
+_MAX_BYTES: Final = 256 * 1024
+_MAX_ENTRIES: Final = 1000  # of a directory that is searched
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,13 +119,6 @@ def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-_NO_DEVICES: Final = ("", "void", "none")
-_SELF: Final = Path("/proc/self")
-_MAX_FILES: Final = 32
-_MAX_BYTES: Final = 256 * 1024
-_MAX_ENTRIES: Final = 1000  # of a directory that is searched
-
-
 def inspect(settings: AgentSettings, environment: Mapping[str, str], *, own: Path = _SELF) -> InjectionFacts:
     """What does not change while this process lives; the driver's library is loaded already.
 
@@ -167,8 +165,8 @@ def _cdi_problem(settings: AgentSettings, mounts: frozenset[str]) -> str:
     mounted = settings.container_driver_root
     if driver_root.find(mounted, settings.driver_root) is None:
         return (
-            f"no driver of the host is seen at {mounted}: add the component cdi or driver-root, and name "
-            "nvidiaDriverRoot where the driver is in no usual place"
+            f"the host's driver is not visible at {mounted}: add the component cdi or driver-root, and set "
+            "nvidiaDriverRoot if the driver is in an unusual place"
         )
     return ""
 

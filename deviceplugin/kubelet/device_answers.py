@@ -1,4 +1,4 @@
-"""What a container gets that asks for GPUs, MIG devices or replicas: of NVIDIA's resources, and of the admin's own."""
+"""Allocation of GPUs, MIG devices and replicas, under NVIDIA's resource names or the administrator's."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from gpushare.modes.offering import Offered
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceAnswers:
-    """Answers for all resources whose ids are devices, as `plugin_service.Answers`.
+    """The `plugin_service.ContainerAllocator` for resources whose ids are devices.
 
-    nodes: the device nodes of the host; mps: where the MPS daemon of a GPU (by UUID) has its files; memory_bytes: of a
-    GPU; scores: how well pairs of GPUs are joined; described: has the devices described for container runtimes, and
-    raises SpecError where that cannot be; allocated: called with the resource and the ids of each container.
+    nodes: the device nodes of the host. mps: the files of a GPU's MPS daemon, by the GPU's UUID. memory_bytes: a GPU's
+    memory. scores: how closely each pair of GPUs is connected. described: writes the CDI files; raises SpecError.
+    allocated: called with the resource and the ids of each container.
     """
 
     has_preference = True
-    starts = False  # whose container it is says nothing here
+    starts = False  # allocation does not depend on the pod
 
     in_force: NodeInjection
     _: dataclasses.KW_ONLY
@@ -39,11 +39,11 @@ class DeviceAnswers:
     allocated: Callable[[str, Iterable[str]], None]
 
     def stale_devices(self, _: str) -> int | None:
-        """None: no other device can stand in for a GPU that the kubelet counts for a pod that is no more."""
+        """Return None: another device cannot stand in for a GPU that the kubelet still counts for a deleted pod."""
         return None
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """The devices, in the ways that are configured. Raises AllocateRefusedError."""
+        """Return the devices in the configured form. Raises AllocateRefusedError."""
         devices, shared = self._check_devices(resource, device_ids)
         response = answer.container_response(
             resource,
@@ -78,7 +78,7 @@ class DeviceAnswers:
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The best of those by the configured policy, of which `allocate` gives all. Raises AllocateRefusedError."""
+        """Choose the best devices under the configured policy; `allocate` accepts them. Raises AllocateRefusedError."""
         known, closed = self._devices(resource), self.in_force.closed
         usable = [identity for identity in available if identity in known and known[identity].gpu not in closed]
         try:
@@ -96,7 +96,7 @@ class DeviceAnswers:
         return chosen
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Nothing to do before a container of these starts."""
+        """Do nothing: these containers need no preparation."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {device.id: device for device in self.in_force.offered.get(resource, ())}
@@ -104,7 +104,9 @@ class DeviceAnswers:
     def _check_devices(
         self, resource: str, device_ids: Sequence[str]
     ) -> tuple[Sequence[Offered], places.Places | None]:
-        """The devices and the files of their MPS daemon. Raises AllocateRefusedError if no container can have these."""
+        """Return the devices and the files of their MPS daemon. Raises AllocateRefusedError if a container cannot have
+        them.
+        """
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
         known = self._devices(resource)
@@ -116,7 +118,7 @@ class DeviceAnswers:
         closed = sorted({device.gpu for device in devices} & self.in_force.closed)
         if closed:
             raise plugin_service.AllocateRefusedError(
-                f"{', '.join(closed)} takes nothing new: its mode is being changed; make the pod again"
+                f"{', '.join(closed)} accepts no new pods while its mode changes: recreate the pod"
             )
         return devices, self._mps_places(resource, devices)
 

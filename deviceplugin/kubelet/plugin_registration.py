@@ -1,11 +1,14 @@
-"""Registering a plugin with the kubelet, and again whenever the kubelet forgets.
+"""Registers a plugin with the kubelet, and again whenever the kubelet forgets it.
 
-The order is the kubelet's: it calls back on our socket inside Register, so we serve before we register. When it starts,
-it removes every socket in its directory and makes `kubelet.sock` again; both are looked at, by inode, when `coming`
-says so and once a second. A kubelet that has dropped our stream without a restart is registered with again too.
+The kubelet calls back on our socket inside Register, so the plugin serves before it registers. When the kubelet starts,
+it removes every socket in its directory and recreates `kubelet.sock`. A kubelet that has just started decides about its
+pods within a second, and rejects for good those whose resource is not registered. So `kubelet.sock` is polled every 0.2
+s, and the state of the registration is checked every second. If the kubelet drops our stream without a restart, the
+plugin registers again as well.
 
-Another agent of this node may have come while we are about to stop, as when our pod was deleted by force. Then it has
-our socket, and keeps it: the kubelet takes all devices for unhealthy whenever one of two that fight registers.
+Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
+replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each
+registration.
 """
 
 from __future__ import annotations
@@ -34,17 +37,17 @@ logger = logging.getLogger(__name__)
 API_VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 CHECK_SECONDS: Final = 1.0
-POLL_SECONDS: Final = 0.2  # for a new kubelet.sock, between two checks
-FIRST_PAUSE_SECONDS: Final = 0.1  # its socket is there a moment before it listens
-REGISTER_SECONDS: Final = 15.0  # the kubelet itself gives up dialling us after 10
-SILENT_SECONDS: Final = 10.0  # registered, but nobody has begun to read the list
-DROPPED_SECONDS: Final = 2.0  # and nobody reads it any more
+POLL_SECONDS: Final = 0.2  # how often `kubelet.sock` is looked up between two checks
+FIRST_PAUSE_SECONDS: Final = 0.1  # the socket exists a moment before the kubelet listens
+REGISTER_SECONDS: Final = 15.0  # the kubelet itself stops dialling us after 10 s
+SILENT_SECONDS: Final = 10.0  # since registration, without a call of ListAndWatch
+DROPPED_SECONDS: Final = 2.0  # since the kubelet closed the stream
 STOP_SECONDS: Final = 0.5
-MAX_HANGUPS: Final = 3  # a kubelet that restarts does not come to it
-STEADY_SECONDS: Final = 60.0  # one that has listened for so long does not hang up
-# A kubelet that comes back judges its pods within a second, and to ask a socket of this node costs nothing.
+MAX_HANGUPS: Final = 3  # more than a restarting kubelet causes
+STEADY_SECONDS: Final = 60.0  # after this time the stream counts as stable
+# A restarted kubelet decides about its pods within a second, and a local call is cheap.
 MAX_PAUSE_SECONDS: Final = 1.0
-# Which proxy a cluster's environment names is nothing to a socket.
+# A Unix socket must not go through the proxy that the environment names.
 _CHANNEL_OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 Identity = tuple[int, int]
@@ -53,10 +56,8 @@ Identity = tuple[int, int]
 class Registration:
     """Keeps one resource's plugin served and registered.
 
-    problem: why the kubelet does not list the resource now, as a sentence; empty when it does.
-    hung_up: the same if that is because it hangs up again and again, else empty.
-    changed: called when the problem may be another.
-    pause: waits for so many seconds, or less if there may be something to do.
+    problem: a sentence that says why the kubelet does not list the resource; empty if it does. hung_up: the same
+    sentence if the kubelet keeps closing the stream, else empty. changed: called when `problem` may have changed.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class Registration:
         self._served_at: Identity | None = None
         self._registered_with: Identity | None = None
         self._checked_kubelet: Identity | None = None
-        self._options = plugin_service.options(served.answers)  # as the kubelet knows them
+        self._options = plugin_service.options(served.answers)  # as last sent to the kubelet
         self._listened_to = self._registered_at = 0.0
-        self._calls = 0  # before it was registered
-        self._hangups = 0  # one after the other, of one kubelet
+        self._calls = 0  # ListAndWatch calls before the last registration
+        self._hangups = 0  # consecutive, since the kubelet last started
         self._failures = 0
         self.hung_up = ""
         self.problem = f"{served.name} is not registered with the kubelet yet"
 
     async def run(self) -> None:
-        """Serve and register until cancelled; then take our socket away."""
+        """Serve and register until cancelled; then remove our socket."""
         try:
             while True:
                 await self._wait(await self.step())
@@ -102,7 +103,7 @@ class Registration:
                 return
 
     async def step(self) -> float:
-        """Do what is due; return the seconds until the next look."""
+        """Register or serve again if necessary; return the seconds until the next check."""
         kubelet = self._checked_kubelet = _identity(self._kubelet_socket)
         if kubelet is None:
             self._registered_with = None
@@ -111,7 +112,7 @@ class Registration:
             )
             return CHECK_SECONDS
         if await self._another_agent_listens():
-            self._report(f"another agent of this node listens on {self._socket}: this one leaves the kubelet to it")
+            self._report(f"another agent on this node listens on {self._socket}, so this agent does not register")
             return CHECK_SECONDS
         intact = self._server is not None and _identity(self._socket) == self._served_at
         known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
@@ -149,7 +150,8 @@ class Registration:
         self._servicer = plugin_service.DevicePlugin(self._served, self._advertised)
         server = grpc.aio.server()
         services.add_DevicePluginServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
-        # Under a name of its own: at its end gRPC removes what it finds under the name, whoever's it is by then.
+        # Use a private name: when the server stops, gRPC unlinks this path, even if it belongs to another server by
+        # then.
         private = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
         server.add_insecure_port(f"unix:{private}")
         private.replace(self._socket)
@@ -158,7 +160,7 @@ class Registration:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await starting  # what is half started cannot be stopped, and would keep the process from ending
+            await starting  # a server that is still starting cannot be stopped, and would keep the process alive
             raise
         except RuntimeError:
             self._server = None
@@ -195,7 +197,7 @@ class Registration:
 
     @property
     def _was_called(self) -> bool:
-        """Whether the kubelet asked for the list since it was registered with."""
+        """Whether the kubelet has called ListAndWatch since the last registration."""
         return self._servicer.calls > self._calls
 
     def _count_hangups(self, *, is_dropped: bool) -> None:
@@ -206,14 +208,14 @@ class Registration:
         if self._hangups >= MAX_HANGUPS:
             count = len(self._advertised.value.get(self._served.name, ()))
             self.hung_up = (
-                f"the kubelet hangs up whenever it is told the {count} devices of {self._served.name}: it takes no "
-                "list of more than 4 MiB, so lower replicas; if there are few, see the kubelet's log"
+                f"the kubelet closes the stream when it gets the {count} devices of {self._served.name}: it accepts "
+                "lists up to 4 MiB, so reduce replicas; if there are few devices, see the kubelet's log"
             )
 
     async def _another_agent_listens(self) -> bool:
-        """Whether our socket was replaced by one that somebody listens on; at our start we replace what is there."""
+        """Whether another process listens on our socket's path. At our start, an existing socket is replaced."""
         there = _identity(self._socket)
-        # The inode alone: somebody may have changed the rights of our own.
+        # Compare only the inode: an administrator may have changed the mode of our socket.
         if self._server is None or self._served_at is None or there is None or there[0] == self._served_at[0]:
             return False
         try:
@@ -232,7 +234,7 @@ class Registration:
 
 
 def _identity(socket: Path) -> Identity | None:
-    """What tells a socket from another one made later under the same name; None if there is none."""
+    """Return what distinguishes this socket from a later one with the same name; None if there is no socket."""
     try:
         status = socket.stat()
     except OSError:

@@ -1,7 +1,7 @@
-"""One plugin a resource, as many as are advertised now: they come and go without the others noticing.
+"""Runs one plugin per advertised resource. Plugins start and stop independently.
 
-A resource that is no longer advertised is told as empty for a while before its plugin ends, once its devices have left:
-the kubelet would otherwise show its last devices as capacity for another five minutes.
+A resource that is no longer advertised keeps its plugin for a while, with an empty list: the kubelet would otherwise
+report the last devices as capacity for another five minutes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ EMPTY_SECONDS: Final = 10.0
 class Plugins:
     """Keeps a registration for each resource of `advertised`.
 
-    answers: who answers for a resource of this name. registered: is told whose plugins the kubelet knows; hung_up: why
-    it does not read the lists of some, empty while it does.
+    answers: returns the allocator of a resource. registered: receives the resources whose plugins the kubelet knows.
+    hung_up: receives the reason if the kubelet keeps closing the stream of a resource, else an empty string.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Plugins:
 
     @property
     def problem(self) -> str:
-        """Why the kubelet does not list what is advertised, as a sentence; empty when it does."""
+        """A sentence that says why the kubelet does not list an advertised resource; empty if it lists all."""
         wanted = self._advertised.value
         return "; ".join(
             registration.problem
@@ -61,7 +61,7 @@ class Plugins:
         )
 
     async def run(self) -> None:
-        """Serve what is advertised until cancelled."""
+        """Serve the advertised resources until cancelled."""
         following = asyncio.create_task(self._follow())
         try:
             await asyncio.wait({following, self._failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -113,13 +113,13 @@ class Plugins:
 
     def _end(self, name: str) -> None:
         del self._endings[name]
-        logger.info("No longer served", extra={"resource": name})
+        logger.info("Stopped serving a resource", extra={"resource": name})
         self._tasks.pop(name).cancel()
         del self._registrations[name]
         self._publish()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and not self._failed.done():
-            error = task.exception() or RuntimeError(f"the plugin of {task.get_name()} ended, and should not have")
+            error = task.exception() or RuntimeError(f"the plugin of {task.get_name()} ended unexpectedly")
             with contextlib.suppress(asyncio.InvalidStateError):
                 self._failed.set_exception(error)

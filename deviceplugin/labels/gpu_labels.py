@@ -12,10 +12,14 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.labels import words
+from deviceplugin.labels import label_values
 
 GPU: Final = "nvidia.com/gpu"
 _ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
+TIMESTAMP: Final = f"{label_values.PREFIX}gfd.timestamp"
+MACHINE: Final = f"{label_values.PREFIX}gpu.machine"
+CLIQUE: Final = f"{label_values.PREFIX}gpu.clique"
+VGPU: Final = f"{label_values.PREFIX}vgpu.present"
 
 
 class StrategyError(ValueError):
@@ -77,7 +81,7 @@ class LabelledGpu:
     mig_devices: tuple[LabelledMigDevice, ...] = ()
 
 
-def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> words.Labels:
+def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> label_values.Labels:
     """All labels of the node's resources under a MIG strategy. Raises StrategyError."""
     known = _strategy(strategy)
     if not gpus:
@@ -86,23 +90,23 @@ def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: Labelle
     if known is MigStrategy.NONE:
         return labels
     by_strategy = _single if known is MigStrategy.SINGLE else _mixed
-    return labels | {f"{words.PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
+    return labels | {f"{label_values.PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
 
 
-def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> words.Labels:
+def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> label_values.Labels:
     """The labels of `count` whole GPUs like `gpu`; None where sharing does not apply to them."""
     if count == 0:
         return {}
     labels = _base(GPU, count, (gpu.model,), sharing) | _memory(GPU, gpu.memory_mib)
     if gpu.capability[0]:
-        labels[f"{GPU}.family"] = words.family(gpu.capability)
+        labels[f"{GPU}.family"] = label_values.family(gpu.capability)
         labels[f"{GPU}.compute.major"], labels[f"{GPU}.compute.minor"] = map(str, gpu.capability)
     return labels
 
 
 def mig_device_labels(
     resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing
-) -> words.Labels:
+) -> label_values.Labels:
     """The labels of `count` MIG devices like `device`, which are offered as `resource`."""
     if count == 0:
         return {}
@@ -119,25 +123,25 @@ def mig_device_labels(
     )
 
 
-def mig_capable(capable: Iterable[bool]) -> words.Labels:
+def mig_capable(capable: Iterable[bool]) -> label_values.Labels:
     """Whether any GPU can be partitioned; nothing without GPUs."""
     known = tuple(capable)
-    return {f"{words.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
+    return {f"{label_values.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
 
 
-def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> words.Labels:
+def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> label_values.Labels:
     """Whether GPUs are shared by MPS: the word means that they are, not that they could be. Raises StrategyError."""
     capable = sharing.kind == "mps" and any(replication.replicas > 1 for replication in sharing.replications)
     if capable and any(mig_enabled):
         raise StrategyError(
             "MPS sharing is not supported on MIG devices: share them by timeSlicing, or disable MIG on the GPUs"
         )
-    return {f"{words.PREFIX}mps.capable": str(capable).lower()}
+    return {f"{label_values.PREFIX}mps.capable": str(capable).lower()}
 
 
 def mig_resource(profile: str) -> str:
     """The resource of a MIG profile under the strategy mixed: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
-    return f"{words.PREFIX}mig-{_in_label(profile)}"
+    return f"{label_values.PREFIX}mig-{_in_label(profile)}"
 
 
 def _in_label(profile: str) -> str:
@@ -154,7 +158,7 @@ def _strategy(text: str) -> MigStrategy:
         ) from error
 
 
-def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
     counts = collections.Counter(gpu.model for gpu in gpus)
     model = counts.most_common(1)[0][0]
     alike = [gpu for gpu in gpus if gpu.model == model]
@@ -163,7 +167,7 @@ def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels
     return whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
 
 
-def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
+def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
     enabled = [gpu for gpu in gpus if gpu.mig_enabled]
     if not enabled:
         return {}
@@ -178,8 +182,8 @@ def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labe
     return mig_device_labels(GPU, enabled[0].model, devices[0], len(devices), sharing)
 
 
-def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Labels:
-    labels: words.Labels = {}
+def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
+    labels: label_values.Labels = {}
     devices = [(gpu.model, device) for gpu in gpus if gpu.mig_enabled for device in gpu.mig_devices]
     counts = collections.Counter(device.profile for _, device in devices)
     for model, device in reversed(devices):  # so that the first of a profile has the word
@@ -188,37 +192,31 @@ def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> words.Label
     return labels
 
 
-def _invalid(model: str) -> words.Labels:
+def _invalid(model: str) -> label_values.Labels:
     return {
         f"{GPU}.count": "0",
         f"{GPU}.replicas": "0",
         f"{GPU}.sharing-strategy": "",
         f"{GPU}.memory": "0",
-        f"{GPU}.product": words.fitting(f"{words.sanitised(model)}-MIG-INVALID"),
+        f"{GPU}.product": label_values.fitting(f"{label_values.sanitised(model)}-MIG-INVALID"),
     }
 
 
-def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> words.Labels:
+def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> label_values.Labels:
     replication = sharing.replication(resource) if sharing is not None else Replication(resource, 0)
     is_shared = replication.replicas > 1
     is_renamed = replication.rename not in ("", resource)
-    product = [words.sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
+    product = [label_values.sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
     return {
         f"{resource}.count": str(count),
         f"{resource}.replicas": str(max(replication.replicas, 1) if sharing is not None else 0),
         f"{resource}.sharing-strategy": sharing.kind if sharing is not None and is_shared else "none",
-        f"{resource}.product": words.fitting("-".join(product)),
+        f"{resource}.product": label_values.fitting("-".join(product)),
     }
 
 
-def _memory(resource: str, memory_mib: int) -> words.Labels:
+def _memory(resource: str, memory_mib: int) -> label_values.Labels:
     return {f"{resource}.memory": str(memory_mib)} if memory_mib else {}
-
-
-TIMESTAMP: Final = f"{words.PREFIX}gfd.timestamp"
-MACHINE: Final = f"{words.PREFIX}gpu.machine"
-CLIQUE: Final = f"{words.PREFIX}gpu.clique"
-VGPU: Final = f"{words.PREFIX}vgpu.present"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -246,7 +244,7 @@ def all_labels(
     strategy: str,
     sharing: LabelledSharing,
     started: int | None = None,
-) -> words.Labels:
+) -> label_values.Labels:
     """The labels of a node with these facts; None where there is no driver.
 
     started: Unix seconds, for the label of the time; None for none.
@@ -258,17 +256,17 @@ def all_labels(
         return time
     return {
         **time,
-        MACHINE: words.fitting(words.sanitised(facts.machine)) or words.UNKNOWN,
-        **words.versions(facts.driver_version, facts.cuda_version),
+        MACHINE: label_values.fitting(label_values.sanitised(facts.machine)) or label_values.UNKNOWN,
+        **label_values.versions(facts.driver_version, facts.cuda_version),
         **mig_capable(facts.mig_capable),
         **mps_capable(sharing),
         **resource_labels(facts.gpus, strategy, sharing),
-        **words.mode(facts.pci_classes),
+        **label_values.mode(facts.pci_classes),
         **_clique(facts.cliques),
         VGPU: str(any(facts.virtual)).lower(),
     }
 
 
-def _clique(cliques: Sequence[str]) -> words.Labels:
+def _clique(cliques: Sequence[str]) -> label_values.Labels:
     """The fabric that all GPUs are in; nothing if there is none, or more than one."""
     return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}

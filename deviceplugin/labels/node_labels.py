@@ -18,14 +18,16 @@ from deviceplugin.hardware import nvml, nvml_call, nvml_mig, nvml_topology
 from deviceplugin.hardware.discovery import DiscoveredGpu
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.observation import Observation
-from deviceplugin.labels import gpu_labels, words
-from deviceplugin.labels.words import Labels
+from deviceplugin.labels import gpu_labels, label_values
+from deviceplugin.labels.label_values import Labels
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.cluster import api_client, repeating
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes.assignment import Assignment
+
+logger = logging.getLogger(__name__)
 
 _MIB = 1 << 20
 _SHARED = {Mode.MPS: "mps", Mode.TIME_SLICING: "time-slicing"}
@@ -118,7 +120,7 @@ class WantedLabels:
         self._in_force = in_force
         self._started = int(time.time())
 
-    async def now(self) -> words.Labels | None:
+    async def now(self) -> label_values.Labels | None:
         """None while they cannot be told."""
         modes = self._in_force.value
         try:
@@ -135,11 +137,8 @@ class WantedLabels:
                 sharing=sharing_in_force(modes.assignments),
                 started=self._started if modes.settings.timestamp_label else None,
             )
-        except (nvml_call.NvmlError, gpu_labels.StrategyError, words.DriverVersionError):
+        except (nvml_call.NvmlError, gpu_labels.StrategyError, label_values.DriverVersionError):
             return None
-
-
-logger = logging.getLogger(__name__)
 
 
 def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:

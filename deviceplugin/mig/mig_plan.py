@@ -111,7 +111,7 @@ def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = froz
     if not present.mode.current:
         return _mode_step(present, held, enabled=True)
     if present.geometry is None:
-        return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not say how it can be cut")
+        return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not report how it can be partitioned")
     return _cut(present, present.geometry, wanted, held)
 
 
@@ -199,5 +199,5 @@ def _used(instances: Sequence[GpuInstance], held: frozenset[str]) -> tuple[str, 
 
 
 def _wait(present: Present, used: tuple[str, ...], why: str) -> MigPlan:
-    reason = f"{present.uuid} waits until {', '.join(used)} is not in use any more, {why}"
+    reason = f"{present.uuid} waits until {', '.join(used)} is no longer in use, {why}"
     return MigPlan(MigVerdict.WAIT, reason=reason, in_the_way=used)

@@ -80,10 +80,10 @@ class Partitioner:
                 return _failed(error, uuid, changed=changed)
             if waits:
                 reason = (
-                    f"{uuid}: the driver set MIG's mode but cannot change it now ({waits}): reset the GPU or the node"
+                    f"{uuid}: the change of the MIG mode is pending ({waits}): reset the GPU or reboot the node"
                 )
                 return Result(MigState.NEEDS_RESET, reason, changed=changed)
-        return Result(MigState.FAILED, f"{uuid} is changed by someone else at the same time: end that", changed=changed)
+        return Result(MigState.FAILED, f"{uuid} is being changed by another program: stop it", changed=changed)
 
     def _apply_steps(self, uuid: str, steps: tuple[mig_plan.Step, ...]) -> str:
         """Do them in order; why a change of mode has to wait for a reset, or nothing."""
@@ -153,5 +153,5 @@ def _concluded(proposed: mig_plan.MigPlan, *, changed: bool) -> Result:
 
 def _failed(error: nvml_call.NvmlError, uuid: str, *, changed: bool) -> Result:
     if error.code == nvml_mig.IN_USE:
-        return Result(MigState.WAITING, f"{uuid} came into use meanwhile: {error}", (uuid,), changed)
+        return Result(MigState.WAITING, f"{uuid} is in use again: {error}", (uuid,), changed)
     return Result(MigState.FAILED, str(error), changed=changed)

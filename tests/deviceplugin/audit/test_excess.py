@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.audit import excess
-from deviceplugin.audit.excess import Excess, Overuse, Place
+from deviceplugin.audit.excess import FADING_SECONDS, DriverUsage, Excess, Overuse, Place
 
 PLACE: Place = ("GPU-a", "trainer-0")
 LATE_SECONDS = 2.0  # that the driver tells of what happened
@@ -96,7 +96,7 @@ def test_it_is_told_until_it_is_made_up_for_and_says_how_much() -> None:
         beyond = look(watch, second, 0.95, 0.1 * second)
     assert beyond == pytest.approx(Overuse(0.95, 0.1))
     assert beyond is not None
-    assert beyond.sentence == "the driver ran its kernels for 95% of the time, and the arbiter let it have 10%"
+    assert beyond.sentence == "the driver ran its kernels for 95% of the time, but the arbiter allowed 10%"
     ended = next(second for second in range(22, 100, 2) if look(watch, second, 0.0, 2.0) is None)
     assert 40 < ended < 60
 
@@ -122,3 +122,36 @@ def test_books_that_begin_anew_are_no_debt() -> None:
         assert look(watch, second, 1.0, float(second)) is None
     for second in range(20, 40, 2):  # its processes have left the GPU for a moment
         assert look(watch, second, 1.0, float(second - 19)) is None
+
+
+PARTS = st.lists(st.floats(0, 1), min_size=1, max_size=20)
+
+
+def usage_after(*parts: float | None) -> float | None:
+    usage, now = DriverUsage(), 1000.0
+    for part in parts:
+        now += 2.0
+        usage.update(now, {} if part is None else {PLACE: part})
+    return usage.recent.get(PLACE)
+
+
+def test_a_share_that_always_computes_uses_all_of_its_gpu_from_the_first_look() -> None:
+    assert usage_after(1.0) == pytest.approx(1.0)
+    assert usage_after(*[1.0] * 30) == pytest.approx(1.0)
+
+
+def test_a_share_that_stops_fades_within_seconds() -> None:
+    stopped = usage_after(*[1.0] * 30, *[0.0] * round(FADING_SECONDS / 2))
+    assert stopped == pytest.approx(1 / 2.718, rel=0.05)
+
+
+def test_a_share_that_is_not_measured_has_no_figure_and_starts_again() -> None:
+    assert usage_after(1.0, None) is None
+    assert usage_after(1.0, None, 0.25) == pytest.approx(0.25)
+
+
+@given(PARTS)
+def test_law_the_figure_lies_between_the_least_and_the_most_that_was_measured(parts: list[float]) -> None:
+    figure = usage_after(*parts)
+    assert figure is not None
+    assert min(parts) - 1e-9 <= figure <= max(parts) + 1e-9

@@ -19,7 +19,7 @@ from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode, Resize
-from tests.deviceplugin.audit.judged import (
+from tests.deviceplugin.audit.sample_node import (
     GIB,
     GIVEN,
     GPUS,
@@ -141,7 +141,7 @@ def test_no_name_makes_a_process_one_that_is_not_judged(name: str) -> None:
 def test_law_a_process_outside_of_all_known_containers_is_told_of(name: str, outside: str) -> None:
     kind, reason = state(seen(process(9, name=name, container=None, outside=outside)))
     assert kind is LimitState.FOREIGN
-    assert reason == f"{outside}, and may take what was promised to shares"
+    assert reason == f"{outside}, and it may use what shares were promised"
 
 
 def test_a_process_whose_ledger_is_out_of_reach_keeps_its_limits() -> None:
@@ -183,14 +183,14 @@ def test_limits_that_differ_are_told_by_the_second_look(change: dict[str, int]) 
     assert judge(snapshot, looks=1).shares[0].in_force
     audit = judge(snapshot)
     assert not audit.shares[0].in_force
-    assert "and the GPUNode gives it a request of 50%, a limit of 80% and 8Gi" in audit.shares[0].reason
+    assert "but the GPUNode grants a request of 50%, a limit of 80% and 8Gi" in audit.shares[0].reason
     assert status(audit) == ("False", "LimitsDiffer")
 
 
 def test_a_share_that_uses_more_than_it_is_let_have_is_told_at_once() -> None:
     beyond = {(A, TENANT.key): Overuse(0.9, 0.1)}
     audit = judge(seen(process(), overuse=beyond), looks=1)
-    sentence = "the driver ran its kernels for 90% of the time, and the arbiter let it have 10%"
+    sentence = "the driver ran its kernels for 90% of the time, but the arbiter allowed 10%"
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, sentence)
     assert status(audit) == ("False", "ShareBeyondLimit")
     share = audit_document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
@@ -216,7 +216,7 @@ def test_a_process_without_the_library_is_told_of_in_its_share() -> None:
     audit = judge(seen(process(), process(8), members=members))
     (share,) = audit.shares
     assert (share.processes, share.with_library, share.in_force) == (2, 1, False)
-    assert share.reason == "the library is not in 1 of its 2 processes"
+    assert share.reason == "the library is not loaded in 1 of its 2 processes"
 
 
 def test_a_share_that_the_gpunode_has_no_more_is_told_of_while_it_runs() -> None:

@@ -109,7 +109,7 @@ def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: Share
     (problem,) = result.seen.problems
     assert (problem.blind, problem.sentence) == (
         False,
-        "the driver does not tell what processes hold on GPU 0: contexts are not charged",
+        "the driver does not report how much memory processes use on GPU 0: contexts are not charged",
     )
     other = dataclasses.replace(GPU, mode=Mode.EXCLUSIVE)
     assert made(Listing(nvml.NvmlProcess(who.pid, None))).scan([other], [group], []).seen.problems == ()

@@ -136,7 +136,7 @@ def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Call
         "main",
         CONTEXT,
     )
-    assert "the library is not in it" in seen["reason"]
+    assert "the library is not loaded" in seen["reason"]
     assert [event[0] for event in report["events"]] == ["RunsUnlimited"]
     assert report["events"][0][2] == "default/sneaky"
     status, reason, message = condition(report)
@@ -170,7 +170,7 @@ def test_who_got_around_is_ended_where_that_is_asked_for_and_nobody_else(start: 
     sneaky = node.client("sneaky", preload=())
     report = node.look()
     assert sneaky.process.wait(10) == -signal.SIGKILL
-    assert any("it was ended, as --end-unlimited asks for" in event[1] for event in report["events"])
+    assert any("it was killed because of --end-unlimited" in event[1] for event in report["events"])
     assert node.look()["events"] == []
     assert limited.process.poll() is None
     assert stranger.process.poll() is None
@@ -251,7 +251,7 @@ def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_nei
     assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
     assert re.fullmatch(
         r"the pod default/sneaky on GPU 0 \(GPU-.*\): the driver ran its kernels for \d+% of the time, "
-        r"and the arbiter let it have \d+%",
+        r"but the arbiter allowed \d+%",
         note,
     )
     assert condition(report) == ("False", "ShareBeyondLimit", note)

@@ -180,7 +180,7 @@ def test_without_cdi_nothing_is_written(tmp_path: Path, host: Path) -> None:
 
 def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: Path) -> None:
     (tmp_path / "cdi").touch()
-    with pytest.raises(specs.SpecError, match="--cdi-directory names a directory of the host"):
+    with pytest.raises(specs.SpecError, match="--cdi-directory must name a directory of the host"):
         made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
 
 
@@ -207,10 +207,10 @@ async def test_files_that_somebody_takes_away_are_written_again(
     check(written(tmp_path))
     shutil.rmtree(tmp_path / "cdi")
     (tmp_path / "cdi").write_text("no directory")
-    await until(lambda: "Could not describe" in caplog.text)
+    await until(lambda: "Could not write the CDI" in caplog.text)
     (tmp_path / "cdi").unlink()
     await until(path.exists)
-    assert caplog.text.count("Could not describe") == 1
+    assert caplog.text.count("Could not write the CDI") == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -84,7 +84,7 @@ def test_one_that_was_half_written_is_replaced_and_not_written_into(source: Path
 
 
 def test_a_missing_library_is_named_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(library.LibraryError, match=r"nothing\.so cannot be read .* --library names libgpushare\.so"):
+    with pytest.raises(library.LibraryError, match=r"nothing\.so cannot be read .* --library must name libgpushare\.so"):
         library.install(tmp_path / "nothing.so", root=tmp_path)
 
 
@@ -96,7 +96,7 @@ def test_something_that_is_no_library_is_not_given_to_containers(tmp_path: Path)
 
 def test_a_root_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
-    with pytest.raises(library.LibraryError, match=r"root.* cannot be .*--root names"):
+    with pytest.raises(library.LibraryError, match=r"root.* cannot be .*--root must name"):
         library.install(source, root=tmp_path / "root")
 
 
@@ -108,4 +108,4 @@ def test_where_no_library_can_be_loaded_from_there_is_no_agent(source: Path, tmp
     ended = subprocess.run([*command, source, tmp_path / "root"], capture_output=True, text=True, check=False)
     if "ermission denied" in ended.stderr or "not permitted" in ended.stderr:
         pytest.skip("needs root, to mount")
-    assert "is mounted noexec, and no program can load a library from there: --root names" in ended.stderr
+    assert "is mounted noexec, so no program can load a library from it: --root must name" in ended.stderr

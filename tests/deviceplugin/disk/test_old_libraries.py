@@ -147,7 +147,7 @@ def test_all_stay_while_a_process_cannot_be_looked_into(
     new = node.upgrade(2)
     node.old.remove_unused(frozenset())
     assert node.there() == {old, new}
-    assert "Could not see what a process has mapped: old libraries stay" in caplog.text
+    assert "Could not read a process's mappings: keeping old libraries" in caplog.text
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/system.slice/hidden.service\n")
     node.old.remove_unused(frozenset())
     assert node.there() == {new}, "whoever is in no pod was given none"
@@ -197,7 +197,7 @@ def test_a_list_that_makes_no_sense_is_set_aside_and_all_pods_count(
     assert node.there() == {old, new}
     assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
     assert (node.root / f"{old_libraries.NAME}.unreadable").read_text() == text
-    assert "Starting without which pods have which library" in caplog.text
+    assert "Starting without the record of pods and libraries" in caplog.text
 
 
 def test_a_library_that_cannot_be_removed_is_said(

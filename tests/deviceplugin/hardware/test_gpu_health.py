@@ -20,7 +20,7 @@ def after(
 
 def test_another_xid_makes_it_unhealthy_until_it_was_quiet_for_a_while() -> None:
     faults = after(94, now=1000)
-    assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s without another"
+    assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s pass without another"
     assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1299)
     assert GPU not in gpu_health.after_poll(faults, answering=[GPU], now=1300)
 

@@ -73,7 +73,7 @@ def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
     assert inventory.merge(GPUS, seen, faults={}, held=()) == GPUS[:2]
     gpus = inventory.merge(GPUS, seen, faults={}, held=[GPUS[2].uuid])
     assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
-    assert gpus[2].health_reason == "the driver does not list it any more"
+    assert gpus[2].health_reason == "the driver no longer lists it"
 
 
 def test_another_gpu_in_a_lost_ones_place_is_itself() -> None:

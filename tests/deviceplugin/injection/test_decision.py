@@ -90,9 +90,9 @@ def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
         choice.refusal
         == choice.condition.message
         == (
-            "containers would get no GPU: envvar: the agent's own container asks NVIDIA's runtime for a driver and was given "
-            f"none; cdi-cri: {UNSEEN}; make NVIDIA's runtime the default one of the node, or run the agent by its "
-            "RuntimeClass (component runtime-class), or use a runtime with CDI and add the component cdi"
+            "containers would get no GPU: envvar: the agent's own container requested a driver from NVIDIA's runtime and got "
+            f"none; cdi-cri: {UNSEEN}; make NVIDIA's runtime the node's default, or run the agent with its "
+            "RuntimeClass (component runtime-class), or use a runtime that supports CDI and add the component cdi"
         )
     )
     ignored = decision.decide(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), CRI).refusal

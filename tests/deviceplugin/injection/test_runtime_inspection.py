@@ -100,7 +100,7 @@ def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
     facts = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
-    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(facts["cdi_problem"])
+    assert f"the host's driver is not visible at {tmp_path / 'host'}" in str(facts["cdi_problem"])
 
 
 @pytest.mark.slow

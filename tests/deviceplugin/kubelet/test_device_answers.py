@@ -85,7 +85,7 @@ def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
     ("in_force", "ids", "problem", "sentence"),
     [
         (InForce(whole("GPU-a")), ["GPU-z"], "", "unknown device: GPU-z"),
-        (InForce(whole("GPU-a"), closed=frozenset({"GPU-a"})), ["GPU-a"], "", "GPU-a takes nothing new"),
+        (InForce(whole("GPU-a"), closed=frozenset({"GPU-a"})), ["GPU-a"], "", "GPU-a accepts no new pods"),
         (InForce(shared("GPU-a", "GPU-b")), ["GPU-a::0", "GPU-b::0"], "", "the MPS daemon of one GPU"),
         (InForce(whole("GPU-a"), refusal="containers would get no GPU"), ["GPU-a"], "", "would get no GPU"),
         (InForce(whole("GPU-a")), ["GPU-a"], "/var/run/cdi cannot be written", "/var/run/cdi cannot be written"),

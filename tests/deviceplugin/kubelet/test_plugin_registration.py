@@ -186,7 +186,7 @@ async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
             assert not keeper.hung_up
             await kubelet.drop(PERCENT)
         await waiting.until(lambda: bool(keeper.hung_up))
-        assert keeper.hung_up.startswith(f"the kubelet hangs up whenever it is told the 100 devices of {PERCENT}: ")
+        assert keeper.hung_up.startswith(f"the kubelet closes the stream when it gets the 100 devices of {PERCENT}: ")
         await waiting.until(lambda: keeper.problem == keeper.hung_up)
         monkeypatch.setattr(plugin_registration, "STEADY_SECONDS", 0.1)  # it listens now
         await waiting.until(lambda: not keeper.problem)
@@ -224,7 +224,7 @@ async def test_who_comes_later_keeps_the_kubelet_when_the_first_one_ends(kubelet
         async with registered(kubelet.directory, offer) as first:
             await kubelet.until(lambda: kubelet.lists == 1)
             second = await both.enter_async_context(registered(kubelet.directory, offer))
-            await waiting.until(lambda: "another agent of this node listens on" in first.problem)
+            await waiting.until(lambda: "another agent on this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
         await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
@@ -247,7 +247,7 @@ async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_
     async with registered(kubelet.directory, offer) as first:
         await kubelet.until(lambda: len(kubelet.requests) == 1)
         async with registered(kubelet.directory, offer) as second:
-            await waiting.until(lambda: "another agent of this node listens on" in first.problem)
+            await waiting.until(lambda: "another agent on this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
             await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)

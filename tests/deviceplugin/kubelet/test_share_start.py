@@ -163,7 +163,7 @@ async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(n
 async def test_a_pod_that_nobody_knows_does_not_start(node: Node) -> None:
     await node.kubelet.admit("strange", PERCENT, 50)
     assert await refused(node, "strange") == (
-        "the GPUs of this container are not known: the API server did not answer in time"
+        "the GPUs of this container are unknown: the API server did not answer in time"
     )
 
 
@@ -172,7 +172,7 @@ async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) 
     await node.kubelet.admit("trainer", PERCENT, 50)
     resource, ids = node.kubelet.pods["trainer"]
     node.kubelet.pods["trainer"] = (resource, ids[:-1])
-    with pytest.raises(plugin_service.AllocateRefusedError, match="does not say which container has these 50 of"):
+    with pytest.raises(plugin_service.AllocateRefusedError, match="reports no container with these 50 devices of"):
         await node.answers().start(PERCENT, ids)
 
 
@@ -202,8 +202,8 @@ async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(
         assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
         return
     assert await refused(node, "trainer") == (
-        'the GPUs of this container are not known: the containers "main" and "warm" have the same 80 of '
-        "gpushare.io/gpu-percent in turn, and their shares are on different GPUs: ask for another amount in one of them"
+        'the GPUs of this container are unknown: the containers "main" and "warm" use the same 80 '
+        "devices of gpushare.io/gpu-percent in turn, but their shares are on different GPUs: request a different amount in one of them"
     )
 
 
@@ -240,7 +240,7 @@ async def test_where_a_class_is_needed_only_pods_that_name_it_start(node: Node) 
     response = await node.kubelet.admit("bare", PERCENT, 10)
     assert not response.cdi_devices
     assert await refused(node, "bare") == (
-        "the pod ml/bare would get no GPU on this node: name runtimeClassName: nvidia in it"
+        "the pod ml/bare would get no GPU on this node: set runtimeClassName: nvidia"
     )
     await node.kubelet.admit("named", PERCENT, 10)
     await node.kubelet.start_container("named")
@@ -251,7 +251,7 @@ async def test_where_nothing_gives_devices_no_container_starts(node: Node) -> No
     node.injection = BY_NOTHING
     node.gives("trainer", FIRST)
     await node.kubelet.admit("trainer", PERCENT, 10)
-    assert "containers would get no GPU: envvar: the agent's own container asks" in await refused(node, "trainer")
+    assert "containers would get no GPU: envvar: the agent's own container requested" in await refused(node, "trainer")
 
 
 async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_when_there_is_again(node: Node) -> None:

@@ -144,7 +144,7 @@ def test_what_is_idle_makes_room_and_what_is_busy_does_not() -> None:
     assert made(present(idle), {"7g.40gb": 1}).steps[:2] == (DestroyPart(1, 0), Destroy(1))
     waits = made(present(busy), {"7g.40gb": 1})
     assert (waits.verdict, waits.steps, waits.in_the_way) == (MigVerdict.WAIT, (), ("MIG-1-0",))
-    assert waits.reason == "GPU-a waits until MIG-1-0 is not in use any more, before it can have 1 × 7g.40gb"
+    assert waits.reason == "GPU-a waits until MIG-1-0 is no longer in use, before it can have 1 × 7g.40gb"
 
 
 def test_what_a_pod_holds_is_in_use_before_its_process_runs() -> None:

@@ -23,7 +23,20 @@ from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
-from tests.deviceplugin.audit.judged import GIVEN, GPUS, MEMBER, NODE, OTHER, PODS, RECORD, SIDE, TENANT, TRAINER, A, B
+from tests.deviceplugin.audit.sample_node import (
+    GIVEN,
+    GPUS,
+    MEMBER,
+    NODE,
+    OTHER,
+    PODS,
+    RECORD,
+    SIDE,
+    TENANT,
+    TRAINER,
+    A,
+    B,
+)
 
 UNKNOWN = Container("uid-trainer", "id-new")  # a container of the pod that its status does not name yet
 HOST = ("Xorg", "gnome-shell", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvidia-smi", "nvidia-cuda-mps")
@@ -100,7 +113,7 @@ def test_one_that_may_not_be_killed_says_what_is_needed(
 
     monkeypatch.setattr(signal, "pidfd_send_signal", denied)
     seen_process = judged(victim.pid, started(victim.pid))
-    assert "needs the capability KILL" in auditor.kill(seen_process, identify=lambda _: TRAINER)
+    assert "lacks the capability KILL" in auditor.kill(seen_process, identify=lambda _: TRAINER)
 
 
 def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
