@@ -1,8 +1,8 @@
-"""The best of whole GPUs: those that are joined best, without leaving a worse choice to those who come next.
+"""Chooses whole GPUs that are closely connected, without leaving bad choices to later requests.
 
-The free GPUs are split into groups of the wanted size, the last ones filled up with nothing, so that the sum over all
-groups of how well each is joined is the highest. Of that split the best full group is taken. Where scores are equal the
-GPUs that come first in `available` are taken.
+The free GPUs are split into groups of the requested size, and the last group is padded with empty places. The best
+split has the highest sum of all groups' scores, and its best full group is the answer. Ties go to the GPUs that come
+first in `available`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from gpushare.gpu import Gpu
 
-NVLINK: Final = 100  # for each link between two GPUs
+NVLINK: Final = 100  # per link between two GPUs
 WEIGHTS: Final[Mapping[str, int]] = {
     "SameBoard": 60,
     "SingleSwitch": 50,
@@ -22,8 +22,8 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "SameCPU": 20,
     "CrossCPU": 10,
 }
-# Beyond this not all splits are looked at: the group is grown one by one from the best beginning. All of 8 GPUs are
-# far below it, and so are groups of 2, 4 and 8 of 16.
+# Beyond this not every split is tried: instead a group is grown one GPU at a time from the best start. 8 GPUs stay far
+# below the limits, as do groups of 2, 4 and 8 out of 16.
 MAX_SPLIT: Final = 16
 MAX_GROUPS: Final = 400_000
 
@@ -33,14 +33,14 @@ _Split = tuple[int, tuple[int, ...]]
 
 
 def pair_score(links: Sequence[str], *, nvlinks: int = 0) -> int:
-    """How well two GPUs are joined. links: how each path between them goes, as words of WEIGHTS."""
+    """Return how closely two GPUs are connected. links: the type of each path between them, as words of WEIGHTS."""
     return NVLINK * nvlinks + sum(WEIGHTS[link] for link in links)
 
 
 def prefer(available: Sequence[int], *, required: Sequence[int], size: int, scores: Scores) -> Group:
-    """Which `size` of the `available` GPUs, as they stand there; () where it cannot be.
+    """Choose `size` of the `available` GPUs, in their order; () if that is impossible.
 
-    required: those that must be among them. scores: of pairs of GPUs, in either order; a pair that is missing has 0.
+    required: GPUs that must be among them. scores: by pair of GPUs, in either order; a missing pair scores 0.
     """
     if size <= 0 or len(available) < size or len(required) > size or not set(required) <= set(available):
         return ()
@@ -61,15 +61,15 @@ def _best_split_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], s
     split = splits.best((1 << count) - 1, -count % size, False)
     groups = [_members(group) for group in split[1]] if split else []
     full = [group for group in groups if len(group) == size and wanted <= set(group)]
-    return max(full, key=lambda group: _score(matrix, group), default=())  # the first of equal ones
+    return max(full, key=lambda group: _score(matrix, group), default=())  # ties go to the first
 
 
 class _TooManyError(Exception):
-    """More groups than are looked at."""
+    """There are more GPUs or groups than the search may try."""
 
 
 class _Splits:
-    """The best split of what is left, which is a set of bits, and solved once however it came to be left."""
+    """The best split for each set of remaining GPUs. A set is a bit mask and is solved once."""
 
     def __init__(self, matrix: Sequence[Sequence[int]], wanted: int, size: int) -> None:
         self._matrix = matrix
@@ -80,7 +80,9 @@ class _Splits:
         self._solved: dict[tuple[int, int, bool], _Split | None] = {}
 
     def best(self, left: int, empty: int, full: bool) -> _Split | None:
-        """The sum and the groups; `empty` places are to be in groups; `full`: there is a full group already."""
+        """Return the best sum and its groups. empty: places to pad with; full: whether a full group was already
+        chosen.
+        """
         if not left:
             return (0, ()) if full and not empty else None
         state = (left, empty, full)
@@ -94,7 +96,7 @@ class _Splits:
         for count in range(self._size, max(self._size - empty, 1) - 1, -1):
             is_full = count == self._size
             if not (full or is_full) and len(others) + 1 - count < self._size:
-                continue  # no full group would be left
+                continue  # no full group would remain
             for combination in itertools.combinations(others, count - 1):
                 group = sum(combination, first)
                 met = group & self._wanted
@@ -126,13 +128,15 @@ def _members(positions: int) -> Group:
 
 
 def _precedes(group: int, other: int) -> bool:
-    """Whether it comes first in the order of the members, where a place without a GPU comes last."""
+    """Whether `group` comes before `other` when both are sorted, with empty places last."""
     differing = group ^ other
     return bool(group & differing & -differing)
 
 
 def _grow_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
-    """A good group, from `wanted` or from each pair in turn, always adding the GPU that is joined best to it."""
+    """Grow a good group from `wanted`, or from each pair in turn, by adding the most closely connected GPU each
+    time.
+    """
     starts = [tuple(sorted(wanted))] if wanted else list(itertools.combinations(range(len(matrix)), min(2, size)))
     best_group: Group = ()
     best = -1
@@ -152,15 +156,15 @@ def _score(matrix: Sequence[Sequence[int]], group: Sequence[int]) -> int:
 
 
 class GpuPath(Protocol):
-    """Between two GPUs; `common` is a word of `aligned.WEIGHTS`."""
+    """The connection of two GPUs. common: a word of WEIGHTS."""
 
     @property
     def common(self) -> str:
-        """What they have in common."""
+        """The nearest thing that both GPUs share."""
 
     @property
     def nvlinks(self) -> int:
-        """How many links of NVLink go from one to the other, without a switch."""
+        """The NVLink links from one GPU to the other without a switch."""
 
 
 _NO_PATHS: Final[Mapping[tuple[str, str], GpuPath]] = {}
@@ -169,10 +173,10 @@ _NO_PATHS: Final[Mapping[tuple[str, str], GpuPath]] = {}
 def scores_by_uuid(
     gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _NO_PATHS
 ) -> dict[tuple[str, str], int]:
-    """The score of each pair, by UUID.
+    """Return the score of each pair of GPUs, by UUID.
 
-    paths: of pairs, in either order. GPUs of one NVLink group count as joined by one link at least: through a switch
-    each reaches all others alike.
+    paths: the driver's paths by pair, in either order. Where a path is missing, the NUMA nodes decide. GPUs of one
+    NVLink group count as connected by at least one link, because a switch connects them all alike.
     """
     pair_scores = {}
     for gpu, other in itertools.combinations(gpus, 2):

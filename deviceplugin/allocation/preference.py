@@ -1,4 +1,4 @@
-"""Which devices of a resource would be best: the answer to the kubelet's GetPreferredAllocation."""
+"""Answers GetPreferredAllocation with the best devices of a resource, and checks the ids of an Allocate request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpushare.modes.offering import Offered
 
 
 class Algorithm(enum.StrEnum):
-    """How the best are found."""
+    """The search that finds the best devices."""
 
     ALIGNED = "aligned"
     GREEDY = "greedy"
 
 
 def algorithm(devices: Sequence[Offered], available: Sequence[str]) -> Algorithm:
-    """`aligned` where whole GPUs are given, which can be joined; `greedy` for MIG devices and shares of a GPU."""
+    """Return ALIGNED for whole GPUs, which can be connected, and GREEDY for MIG devices and shared GPUs."""
     if any(device.is_mig for device in devices) or any(map(sharing.is_replica, available)):
         return Algorithm.GREEDY
     return Algorithm.ALIGNED
@@ -37,10 +37,10 @@ def prefer(
     policy: str,
     scores: Mapping[tuple[str, str], int],
 ) -> tuple[str, ...]:
-    """`size` ids, the `required` ones among them; () where the algorithm has no answer. Raises AllocationError.
+    """Choose `size` ids, including the `required` ones; () if the algorithm finds none. Raises AllocationError.
 
-    devices: every id of the resource; policy: for shared ones; scores: of pairs of GPUs by UUID (`aligned.pair_score`).
-    Ids that are not the resource's are passed over. Devices shared by MPS are of one GPU: a container has one daemon.
+    devices: every id of the resource; other ids are ignored. policy: for shared devices. scores: by pair of GPU UUIDs
+    (`aligned.pair_score`). Devices that are shared by MPS come from one GPU, because a container can use one daemon.
     """
     known = {
         identity: devices[identity] for identity in sorted(devices, key=lambda device_id: _order(devices[device_id]))
@@ -74,8 +74,8 @@ def prefer(
 def _usable_together(
     devices: Mapping[str, Offered], *, available: Sequence[str], required: Sequence[str], size: int
 ) -> list[str]:
-    """Those available devices that a container can have with as many others as it asks for."""
-    if size > 1:  # if there are too few, those that stand alone stay, so that the refusal is about them
+    """Return the available devices that a container can have together with as many others as it requests."""
+    if size > 1:  # if too few remain, keep devices that cannot be combined, so that the refusal is about them
         joint = [identity for identity in available if identity in devices and not devices[identity].stands_alone]
         available = joint if len({*joint, *required}) >= size else available
     groups = {identity: _group(device) for identity, device in devices.items()}
@@ -94,7 +94,7 @@ def _usable_together(
 def _on_one_daemon(
     devices: Mapping[str, Offered], available: Sequence[str], *, required: Sequence[str], policy: str
 ) -> list[str]:
-    """Those available devices that go together with the best one."""
+    """Return the available devices that can be combined with the best one."""
     gpus = {identity: device.gpu for identity, device in devices.items()}
     free = [identity for identity in available if identity in devices and identity not in required]
     first = required or greedy.prefer(gpus, available=free, required=(), size=min(1, len(free)), policy=policy)
@@ -103,7 +103,7 @@ def _on_one_daemon(
 
 
 def _group(device: Offered) -> str:
-    """What a container's devices have in common: the GPU whose MPS daemon they use, or that they use none."""
+    """Return the GPU whose MPS daemon serves this device; empty without MPS. A container's devices share it."""
     return device.gpu if device.mode is Mode.MPS else ""
 
 
@@ -113,10 +113,10 @@ def _order(device: Offered) -> tuple[tuple[int, ...], int]:
 
 
 def check_request(resource: str, requested: Sequence[str], devices: Mapping[str, Offered]) -> None:
-    """Raises AllocationError if a container cannot have the ids that it asks for together.
+    """Raise AllocationError if a container cannot have these ids together.
 
-    devices: every id of the resource. Of shared devices that say so a container may have one: two shares are no larger
-    share, and may be of the same GPU.
+    devices: every id of the resource. If a shared device stands alone, a container may have only one: two shares are
+    not a larger share, and may be on the same GPU.
     """
     for identity in requested:
         if identity not in devices:

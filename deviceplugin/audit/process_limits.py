@@ -35,9 +35,7 @@ AGAIN: Final = ": the next audit decides"
 MAY_TAKE: Final = ", and it may use what shares were promised"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
 GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
-ORPHANED: Final = (
-    "it uses limits from a previous agent whose records were lost: restart its container"
-)
+ORPHANED: Final = "it uses limits from a previous agent whose records were lost: restart its container"
 NO_LIBRARY: Final = f"{GOT_AROUND}: the library is not loaded (a static program, or the preload file was removed)"
 CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
 _REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})

@@ -1,8 +1,11 @@
-"""Where this process sees the driver of the host: for containers that no runtime gives one to.
+"""Finds the host's driver, and the files of it that belong in a container: libraries and programs.
 
-NVIDIA's `containerDriverRoot` is a directory of this container with the host's driver root in it, or with all of the
-host, whose driver is then below it: at its root, where the GPU Operator's driver container has it, or where the
-operating system of a cloud does.
+NVIDIA's `containerDriverRoot` is a directory of this container. It contains either the host's driver root, or the whole
+host file system with the driver in it: at the host's own root, where the GPU Operator's driver container installs it,
+or where a cloud's operating system keeps it.
+
+Libraries are also mounted under the names by which programs load them, so the loader finds them even without a hook
+that updates its cache.
 """
 
 from __future__ import annotations
@@ -30,17 +33,17 @@ SOCKET: Final = "/run/nvidia-persistenced/socket"
 _CUDA: Final = re.compile(r"libcuda\.so\.([0-9]+\.[0-9]+(\.[0-9]+)?)")
 NVML: Final = "libnvidia-ml.so.1"
 HOST: Final = "/"
-# The GPU Operator's driver container; Container-Optimized OS.
+# The GPU Operator's driver container, and Container-Optimized OS.
 KNOWN: Final = ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia")
 
 
 def folders(root: Path) -> tuple[str, ...]:
-    """The folder with the driver's libraries below `root`, as a path on the host; none where there are none."""
+    """Return the directory of the driver's libraries below `root`, as a host path; empty if there is no driver."""
     return tuple(f"/{libraries[0]}" for libraries in [_driver(root)] if libraries)
 
 
 def files(root: Path) -> tuple[str, ...]:
-    """All that a container gets of the driver below `root`, as paths on the host, sorted."""
+    """Return the driver files that a container gets, as sorted host paths."""
     driver = _driver(root)
     if driver is None:
         return ()
@@ -52,7 +55,7 @@ def files(root: Path) -> tuple[str, ...]:
 
 
 def _driver(root: Path) -> tuple[str, str] | None:
-    """The first folder that has libcuda, and its version."""
+    """Return the first directory with libcuda, and the driver's version."""
     for folder in FOLDERS:
         for path in sorted((root / folder).glob("libcuda.so.*")):
             match = _CUDA.fullmatch(path.name)
@@ -64,7 +67,7 @@ def _driver(root: Path) -> tuple[str, str] | None:
 def _libraries(folder: Path, version: str) -> Iterator[str]:
     for path in folder.iterdir():
         name = path.name
-        # `libcuda.so.1` leads to `libcuda.so.VERSION`, on some systems by way of another link.
+        # `libcuda.so.1` points to `libcuda.so.VERSION`, on some systems through another link.
         if name.endswith(f".so.{version}") or (
             ".so" in name and path.is_symlink() and path.resolve().name.endswith(f".so.{version}")
         ):
@@ -73,16 +76,16 @@ def _libraries(folder: Path, version: str) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """A driver root: as this process sees it, and by its name on the host."""
+    """A driver root: its path in this container, and its path on the host."""
 
     path: Path
     host: str
 
 
 def find(mounted: Path, named: str = HOST) -> DriverRoot | None:
-    """The driver root at `mounted`, or below it; None where there is no driver.
+    """Return the driver root at or below `mounted`; None if there is no driver.
 
-    named: `nvidiaDriverRoot`; where that is the host's own root and has no driver, those that are KNOWN count too.
+    named: `nvidiaDriverRoot`. If it is the host's own root and has no driver, the KNOWN roots are tried too.
     """
     below = [DriverRoot(mounted / root.lstrip("/"), root) for root in (KNOWN if named == HOST else (named,))]
     for candidate in (DriverRoot(mounted, named), *below):
@@ -92,10 +95,10 @@ def find(mounted: Path, named: str = HOST) -> DriverRoot | None:
 
 
 def load_nvml(mounted: Path, named: str = HOST) -> Path | None:
-    """Have NVML in this process: the one on the library path, or else that of the driver root, which is returned.
+    """Load NVML from the library path, or else from the driver root; return the path in the latter case.
 
-    Who asks the loader for NVML by its name afterwards gets the one that is loaded: the loader knows it by its soname.
-    Nothing is said where there is none: who asks for it does.
+    A later load by name gets this library, because the loader knows it by its soname. If there is no driver, nothing is
+    logged: the caller that needs NVML reports it.
     """
     with contextlib.suppress(OSError):
         ctypes.CDLL(NVML)

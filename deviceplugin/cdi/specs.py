@@ -1,7 +1,7 @@
-"""Specs: the CDI files of this node. They are written before a container is told a name that is in them, not after.
+"""The CDI specification files of this node. They exist before a container gets a device name that they define.
 
-They are there while containers are told such names, and, when that was switched off, for as long as somebody has a
-device: a container that is restarted is made of the same names again.
+They stay while containers get CDI names and, after CDI was switched off, while any device is in use: a restarted
+container uses the same names. The format is version 0.5.0 of https://github.com/cncf-tags/container-device-interface.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
 
 logger = logging.getLogger(__name__)
 
-_VERSION: Final = "0.5.0"  # the first with device names that begin with a digit; containerd 1.7 and CRI-O read it
+_VERSION: Final = "0.5.0"  # the first that allows names starting with a digit; containerd 1.7 and CRI-O support it
 ALL: Final = "all"
-# Whatever else reads the variable (NVIDIA's runtime) shall not add devices to those of the specification.
+# Keeps other readers of the variable, such as NVIDIA's runtime, from adding devices.
 _VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
 _MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-# What else a container may be told by name, and the device nodes that it then gets, below the root of devices.
+# Other kinds of devices, and their device nodes below the host's root.
 _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "gdrcopy": ("dev/gdrdrv",),
     "gds": ("dev/nvidia-fs*",),
@@ -38,16 +38,16 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 POLL_SECONDS: Final = 1.0
 _ROOT: Final = Path("/")
 _SHARE_PREFIX: Final = f"{contract.CDI_SHARE_KIND.replace('/', '-')}-"
-# Where NVIDIA's toolkit has its hook beside the configured place; the operator's is the last.
+# Usual paths of NVIDIA's hook in addition to the configured one; the last is the GPU Operator's.
 _HOOKS: Final = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """What is done to a container.
+    """The changes to a container that gets a device.
 
-    environment: `NAME=value`; device_nodes, mounts: paths in the container and on the host, in that order.
-    folders: of libraries that the container's loader has to be told of, by `hook`, a program of the host.
+    environment: `NAME=value`. device_nodes, mounts: pairs of container path and host path. folders: library directories
+    that `hook`, a program on the host, adds to the loader's cache.
     """
 
     environment: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ NO_EDITS: Final = ContainerEdits()
 def _gpu_devices(
     devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: ContainerEdits
 ) -> dict[str, ContainerEdits]:
-    """The devices of a kind of GPUs, by name, and all of them together; each name has the device nodes of its own."""
+    """Return the GPU devices by name, plus one device for all of them. `common` nodes are left out."""
     own = set(common.device_nodes)
     named = {
         name: ContainerEdits(device_nodes=tuple(node for node in nodes if node not in own))
@@ -74,7 +74,7 @@ def _gpu_devices(
 
 
 def _document(kind: str, devices: Mapping[str, ContainerEdits], *, common: ContainerEdits = NO_EDITS) -> dict[str, Any]:
-    """The specification of a kind, as JSON; common: what every container with one of its devices gets."""
+    """Return the specification of a kind as JSON. common: changes for every container with one of its devices."""
     edits = _edits_json(common)
     return {
         "cdiVersion": _VERSION,
@@ -106,19 +106,20 @@ def _edits_json(edits: ContainerEdits) -> dict[str, Any]:
 
 
 def _subcommand(hook: str) -> tuple[str, ...]:
-    """`nvidia-ctk` has its hooks below `hook`; `nvidia-cdi-hook` is nothing else."""
+    """Return `hook` for `nvidia-ctk`, which has its hooks below that subcommand; `nvidia-cdi-hook` has only hooks."""
     return ("hook",) if hook.endswith("nvidia-ctk") else ()
 
 
 class SpecError(Exception):
-    """A specification cannot be written; the message says which and why."""
+    """A specification file cannot be written; the message says which one and why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Specs:
-    """The files in `directory`. cards: of the node; nodes: their device nodes; in_use: whether anyone has a device.
+    """The specification files in `directory`.
 
-    root: where the host's files are seen by this process, unless the configuration says so.
+    gpus: the node's GPUs. nodes: their device nodes. in_use: whether any container has a device. root: the host's file
+    system as this process sees it, unless the configuration names another path.
     """
 
     directory: Path
@@ -130,7 +131,7 @@ class Specs:
     _files: set[Path] = dataclasses.field(default_factory=set, init=False)
 
     def renew(self, settings: NodeSettings) -> None:
-        """Make the files true, and take away those that are of no use any more. Raises SpecError."""
+        """Write the files that are needed and remove the others. Raises SpecError."""
         is_configured = any(map(cdi.is_strategy, settings.device_list_strategies))
         there = sorted(self.directory.glob(f"{cdi.VENDOR}-*.json"))
         if not is_configured and not there:
@@ -149,7 +150,7 @@ class Specs:
             raise self._unwritable(error) from error
 
     async def run(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
-        """Keep the files true and there, also without allocations, until cancelled: containers restart from them."""
+        """Keep the files up to date until cancelled, even without allocations: restarted containers need them."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(advertised, settings))
             tasks.create_task(self._poll(settings))
@@ -159,7 +160,7 @@ class Specs:
             self._try_renew(settings())
 
     async def _poll(self, settings: Callable[[], NodeSettings]) -> None:
-        """Write again what another component removes: containers are restarted without an allocation."""
+        """Restore files that another component removed: containers restart without a new allocation."""
         failure = ""
         while True:
             await asyncio.sleep(POLL_SECONDS)
@@ -167,7 +168,7 @@ class Specs:
                 failure = self._try_renew(settings(), logged=failure)
 
     def _try_renew(self, settings: NodeSettings, *, logged: str = "") -> str:
-        """Renew the files. Return why that is impossible, after a warning unless that is `logged` already."""
+        """Renew the files. On failure, return the reason, and log it unless it equals `logged`."""
         try:
             self.renew(settings)
         except SpecError as error:
@@ -177,11 +178,11 @@ class Specs:
         return ""
 
     def has_share(self, name: str) -> bool:
-        """Whether the name of a share container stands for something."""
+        """Whether this share container's device is described."""
         return self._share_path(name).exists()
 
     def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
-        """Have the name of a share container stand for these GPUs. Raises SpecError."""
+        """Describe a share container's device as these GPUs. Raises SpecError."""
         of_device, dev = self.nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
         if missing or not uuids:
@@ -193,11 +194,11 @@ class Specs:
         )
 
     def remove_share(self, name: str) -> None:
-        """Have the name of a share container stand for nothing."""
+        """Remove the description of a share container's device."""
         self._share_path(name).unlink(missing_ok=True)
 
     def keep_only_shares(self, kept: Collection[str]) -> None:
-        """Have all names of share containers stand for nothing, but these."""
+        """Remove the descriptions of all other share containers."""
         for path in self.directory.glob(f"{_SHARE_PREFIX}*.json"):
             if path.stem.removeprefix(_SHARE_PREFIX) not in kept:
                 path.unlink(missing_ok=True)
@@ -207,7 +208,7 @@ class Specs:
 
     def _write(self, path: Path, document: dict[str, Any]) -> None:
         try:
-            # A runtime reads every file of the directory that ends in .json, at any time.
+            # Runtimes may read the directory's .json files at any time, so the write must be atomic.
             if whole_file.write_if_changed(path, f"{json.dumps(document, indent=1)}\n"):
                 logger.info("Wrote a CDI specification", extra={"path": str(path)})
         except OSError as error:
@@ -223,7 +224,7 @@ class Specs:
         return self.directory / f"{cdi.VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
-        """The specification of each kind of which there is a device."""
+        """Return the specification of each kind that has devices on this node."""
         root = self._host_root(settings)
         dev = settings.dev_root.rstrip("/")
         kinds = {"gpu": self._gpus(dev), "imex-channel": _channels(settings.imex_channels, dev)}
@@ -257,10 +258,10 @@ class Specs:
         host = self._host_root(settings)
         root = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
         driver, dev = root.host.rstrip("/"), settings.dev_root.rstrip("/")
-        is_host = root.host == driver_root.HOST or root.path != host  # and not a driver's root alone
+        is_host = root.host == driver_root.HOST or root.path != host  # and not only a driver root
         names = (settings.cdi_hook, *_HOOKS) if is_host else ()
         hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
-        # One that is named by hand may be where this process does not look, as beside a driver's own root.
+        # A hook that is configured explicitly may be outside of this process's view, as with a separate driver root.
         hook = settings.cdi_hook if settings.cdi_hook != NodeSettings().cdi_hook else next(iter(hooks), "")
         return ContainerEdits(
             environment=(_VOID,),

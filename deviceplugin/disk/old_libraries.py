@@ -1,9 +1,10 @@
-"""Takes away the libraries that agents before this one gave to containers, once nobody can need them any more.
+"""Removes libraries that earlier agents gave to containers, once no pod and no process needs them.
 
-The kubelet remembers what a container was given, and mounts the same path again when it restarts it, maybe days later.
-So a library stays as long as a pod lives that was on the node when another one took its place, and as long as a process
-has it mapped. Those pods are written down, or each restart of the agent would add all that came since. Pods that came
-while no agent looked count too: an older one may have run meanwhile. Whatever is unknown keeps all.
+The kubelet remembers a container's mounts and uses the same path when it restarts the container, maybe days later. So a
+library stays while a pod lives that was on the node when a newer library replaced it, and while a process has it
+mapped. Those pods are recorded on disk; otherwise each restart of the agent would add all newer pods. Pods that arrived
+while no agent ran count too, because an older agent may have run. If pods or processes are unknown, no library is
+removed.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "libraries.json"
 POLL_SECONDS: Final = 60.0
-MAX_BYTES: Final = 64 << 20  # of what one process has mapped: a container can make that text as long as it likes
+MAX_BYTES: Final = 64 << 20  # of one process's mappings: a container controls the length of this text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LibraryRecord:
-    """By their UIDs the pods seen last, and by the name of an old library those that may have been given it."""
+    """The pods of the last check, and for each old library the pods that may use it, all by UID."""
 
     seen: frozenset[str] = frozenset()
     holders: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
 class OldLibraries:
-    """Those beside `installed`.
+    """The libraries next to `installed`.
 
-    pods: those on the node, None while they are not known; directory: one that the next agent finds again.
+    pods: the node's pods; None while unknown. directory: where the next agent finds the record.
     """
 
     def __init__(
@@ -57,16 +58,16 @@ class OldLibraries:
         self._has_run = False
 
     async def run(self) -> None:
-        """Look for libraries to remove until cancelled."""
+        """Remove unused libraries periodically until cancelled."""
         while True:
             there = self._pods()
             if there is not None:
-                # Also a process that is ending can take its time to say what it has mapped.
+                # Reading /proc/PID/maps of an exiting process can block.
                 await asyncio.to_thread(self.remove_unused, frozenset(_may_restart(there)))
             await asyncio.sleep(POLL_SECONDS)
 
     def remove_unused(self, pods: frozenset[str]) -> None:
-        """Take away what none of these pods, by UID, and no process can need. Blocking."""
+        """Remove libraries that neither these pods (UIDs) nor any process can need. Blocking."""
         old = {path.name: path for path in self._installed.parent.glob(library.PATTERN) if path != self._installed}
         before = self._record
         unseen = frozenset() if self._has_run else pods - before.seen
@@ -100,7 +101,7 @@ class OldLibraries:
 
 
 def read_record(path: Path) -> LibraryRecord:
-    """What an agent wrote down; nothing if there is none, or it is no such file, which is set aside."""
+    """Read the record; empty if the file is missing or invalid. An invalid file is set aside."""
     try:
         document = records.load(path)
         holders = {str(name): frozenset(map(str, held)) for name, held in document["holders"].items()}
@@ -114,14 +115,14 @@ def read_record(path: Path) -> LibraryRecord:
 
 
 def _may_restart(pods: Iterable[PodJson]) -> Iterator[str]:
-    """Those with a share whose containers the kubelet may start again."""
+    """Yield the UIDs of pods with a share whose containers may start again."""
     for manifest in pods:
         if contract.ALLOCATION in pod.annotations_of(manifest) and not pod.is_terminal(manifest):
             yield pod.uid(manifest)
 
 
 def _mapped(proc: Path) -> frozenset[int] | None:
-    """The inodes of all files that processes have mapped; None if that cannot be told."""
+    """Return the inodes of all files that processes have mapped; None if a process cannot be read."""
     inodes: set[int] = set()
     for directory in proc.iterdir():
         if not directory.name.isdigit():
@@ -129,7 +130,7 @@ def _mapped(proc: Path) -> frozenset[int] | None:
         try:
             inodes.update(_mapped_by(directory))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
+            continue  # the process has exited
         except (OSError, ValueError, IndexError) as error:
             if not _in_a_pod(directory):
                 continue
@@ -140,7 +141,9 @@ def _mapped(proc: Path) -> frozenset[int] | None:
 
 
 def _mapped_by(directory: Path) -> Iterator[int]:
-    """By one process. Of devices nothing is asked: some file systems say another one here than there."""
+    """Yield the inodes that one process has mapped. Devices are ignored: some file systems report inconsistent device
+    numbers.
+    """
     left_bytes = MAX_BYTES
     with (directory / "maps").open("rb") as lines:
         for line in lines:
@@ -150,7 +153,9 @@ def _mapped_by(directory: Path) -> Iterator[int]:
 
 
 def _in_a_pod(directory: Path) -> bool:
-    """Whether a process may be in a container. Others have none of ours, and the system may hide them."""
+    """Whether a process may be in a container. Other processes never use our libraries, and the system may hide
+    them.
+    """
     try:
         return "pod" in (directory / "cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -87,7 +87,9 @@ class Arrivals:
             arrivals.keys() - {container for container, arrived in arrivals.items() if arrived}, key=running.__getitem__
         ):
             namespace, name, container = running[without_device]
-            note = f"the container {container} has a share of a GPU but got neither a device nor a driver from the runtime"
+            note = (
+                f"the container {container} has a share of a GPU but got neither a device nor a driver from the runtime"
+            )
             self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
         missing = tuple(
             sorted("/".join(running[container]) for container, arrived in self._seen.items() if not arrived)

@@ -111,7 +111,9 @@ def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = froz
     if not present.mode.current:
         return _mode_step(present, held, enabled=True)
     if present.geometry is None:
-        return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not report how it can be partitioned")
+        return MigPlan(
+            MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not report how it can be partitioned"
+        )
     return _cut(present, present.geometry, wanted, held)
 
 

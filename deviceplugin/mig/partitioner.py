@@ -79,9 +79,7 @@ class Partitioner:
             except nvml_call.NvmlError as error:
                 return _failed(error, uuid, changed=changed)
             if waits:
-                reason = (
-                    f"{uuid}: the change of the MIG mode is pending ({waits}): reset the GPU or reboot the node"
-                )
+                reason = f"{uuid}: the change of the MIG mode is pending ({waits}): reset the GPU or reboot the node"
                 return Result(MigState.NEEDS_RESET, reason, changed=changed)
         return Result(MigState.FAILED, f"{uuid} is being changed by another program: stop it", changed=changed)
 
