@@ -1,4 +1,4 @@
-"""The GPUs as configurations look at them: with MIG, and with what tells one model from another."""
+"""The GPUs as configurations see them: with MIG devices and model identification; and the device nodes of GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROOTS: Final = (Path("/"),)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiscoveredGpu:
-    """A GPU, and its MIG devices as the driver describes them."""
+    """A GPU and the driver's description of its MIG devices."""
 
     gpu: HardwareGpu
     devices: tuple[mig_instance.MigDevice, ...] = ()
@@ -30,7 +30,7 @@ DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID
 
 
 def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> DiscoveredGpus:
-    """The cards of these GPUs; one that does not answer is as it was `known`, or a GPU without MIG."""
+    """Describe these GPUs. A GPU that does not answer keeps its `known` description, or counts as a GPU without MIG."""
     driver = nvml_mig.MigDriver(opened)
     discovered = {}
     for gpu in gpus:
@@ -68,11 +68,11 @@ def device_nodes(
     roots: Sequence[Path] = _ROOTS,
     parts: Collection[tuple[str, str, int, int]] = (),
 ) -> answer.DevicePaths:
-    """The nodes that there are.
+    """Return the device nodes that exist on this host.
 
-    minors: of each GPU by UUID the number of its node; roots: where /dev and /proc are, this container's own and the
-    host's, as an agent that needs no CUDA has not all of its nodes; parts: MIG devices, as UUID, UUID of the GPU, and
-    the numbers of the two instances.
+    minors: each GPU's device minor number, by UUID. roots: where /dev and /proc are: this container's own root and the
+    host's, because an agent that needs no CUDA lacks some of the nodes. parts: MIG devices as UUID, UUID of the GPU,
+    and the ids of GPU instance and compute instance.
     """
     control = tuple(path for path in answer.CONTROL_NODES if any((root / path.lstrip("/")).exists() for root in roots))
     of_device: dict[str, tuple[str, ...]] = {uuid: (f"/dev/nvidia{minor}",) for uuid, minor in minors.items()}
@@ -89,7 +89,7 @@ def device_nodes(
 
 
 def _capabilities(path: Path) -> dict[str, int]:
-    """The number of each capability's node, from the driver's list of lines such as `gpu0/gi1/access 21`."""
+    """Return the minor number of each capability's device node, from lines such as `gpu0/gi1/access 21`."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The driver for a program that must not wait: its calls block, so they run in a thread, one at a time."""
+"""The driver for the event loop: its calls block, so they run in a thread, one at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class Driver:
-    """An initialised NVML, for everyone in this process."""
+    """An initialised NVML, shared by everything in this process."""
 
     def __init__(self, opened: nvml.Nvml) -> None:
         self.nvml = opened
@@ -24,15 +24,15 @@ class Driver:
 
     @property
     def silent_seconds(self) -> float:
-        """For how long the question that is being asked has had no answer; 0 while none is asked."""
+        """How many seconds the running call has taken so far; 0 if none is running."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def ask(
         self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Answer:
-        """Call `question`, which uses `nvml`, when it is its turn: questions are asked in the order they came."""
+        """Call `question`, which uses `nvml`, in the order of requests."""
         await self._lock.acquire()
-        # Who is cancelled leaves the thread in the driver: nobody else is let in before it is back.
+        # Cancelling a call does not stop its thread. The next call waits until the thread has returned.
         call = asyncio.create_task(self._call(functools.partial(question, *arguments, **named)))
         call.add_done_callback(_retrieve_error)
         return await asyncio.shield(call)
@@ -47,6 +47,6 @@ class Driver:
 
 
 def _retrieve_error(call: asyncio.Task[Any]) -> None:
-    """Its error is no news when nobody waits for the answer any more."""
+    """Mark the error of a call as retrieved, because its caller may have been cancelled."""
     if not call.cancelled():
         call.exception()

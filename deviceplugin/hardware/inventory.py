@@ -1,4 +1,4 @@
-"""What the GPUNode's status says, from what the driver says and what was said before. Pure."""
+"""Builds the GPUNode's status from the driver's report and the previous status. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize
 
-MAX_CHARACTERS: Final = 32768  # of a condition's message, by the CRD; pods are named in some
+MAX_CHARACTERS: Final = 32768  # the CRD's limit for a condition's message; some messages list pods
 
 
 def merge(
     previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: gpu_health.Faults, held: Iterable[str]
 ) -> tuple[Gpu, ...]:
-    """The node's GPUs, by index.
+    """Return the node's GPUs, by index.
 
-    previous: what was known; a lost GPU cannot say who it is, so it is the one that had its index.
-    held: UUIDs that allocations name. One that the driver does not list any more stays, unhealthy, while it is held:
-        whoever holds it must be able to see what happened.
+    previous: the known GPUs. A lost GPU does not report its UUID, so it is the known one with the same index. held:
+    UUIDs that allocations use. A GPU that the driver no longer lists stays, unhealthy, while it is held, so that its
+    users can see why.
     """
     gpus = {gpu.uuid: _with_fault(gpu, faults) for gpu in seen.gpus}
     unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable if not gpu.bus_id}
@@ -38,7 +38,9 @@ def merge(
 
 
 def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
-    """The unreadable GPUs that are none of `gpus`: a lost GPU does not give its UUID, and none was known before."""
+    """Return the unreadable GPUs that match none of `gpus`: a lost GPU does not report its UUID, and these were unknown
+    before.
+    """
     known: set[int | str] = set()
     for gpu in gpus:
         known |= {gpu.index, nvml_call.kernel_address(gpu.pci_bus_id)}
@@ -46,7 +48,7 @@ def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadab
 
 
 def mark_silent(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
-    """The GPUs while the driver has not answered for so long: who cannot be asked about is not healthy."""
+    """Return the GPUs as unhealthy, because the driver has not answered for so long."""
     why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if it stays so"
     return tuple(_unhealthy(gpu, why) if gpu.healthy else gpu for gpu in gpus)
 
@@ -61,11 +63,11 @@ def conditions(
     stopped: str = "",
     more: Sequence[Condition] = (),
 ) -> tuple[Condition, ...]:
-    """What is to be said of the node as a whole, and `more`.
+    """Return the node's condition Ready, and `more`.
 
-    unread: the GPUs that are not in `gpus` because nothing could be read of them. now: in RFC 3339, taken over only
-    where a status changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here however
-    healthy_count the GPUs are.
+    unread: GPUs that are missing from `gpus` because nothing could be read. now: RFC 3339, used only where a status
+    changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here even if the GPUs are
+    healthy.
     """
     unhealthy = [gpu for gpu in gpus if not gpu.healthy]
     healthy_count, count = (
@@ -111,7 +113,7 @@ def status(
     more: Sequence[Condition] = (),
     resizes: tuple[Resize, ...] = (),
 ) -> GpuNode:
-    """The GpuNode with this status in place of its own."""
+    """Return the GPUNode with this status."""
     said = conditions(
         gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
     )

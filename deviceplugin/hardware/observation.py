@@ -1,7 +1,7 @@
-"""Looks at the GPUs, all the time, and publishes what there is: the one loop that watches the driver.
+"""Reads the GPUs continuously and publishes them: the only loop that watches the driver.
 
-An event wakes it within a moment; everything that has none (a GPU lost without a word, one that came back, a MIG
-device that somebody made) is found by looking every few seconds.
+An event triggers a refresh within a moment. Changes without an event (a GPU that disappears silently or comes back, a
+MIG device created by another program) are found by polling every few seconds.
 """
 
 from __future__ import annotations
@@ -23,27 +23,25 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-# An event is waited for only so long, and then again: whoever else has a question of the driver waits meanwhile.
+# The wait for an event is short and repeated, because other driver calls have to wait meanwhile.
 WAIT_SECONDS: Final = 0.01
 PAUSE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 5.0
-REINITIALIZE_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
-# No call takes so long: neither the first after a boot, nor one that cuts a GPU into MIG devices.
+REINITIALIZE_SECONDS: Final = 60.0  # while a GPU does not answer or cannot be watched
+# No call takes this long, not even the first one after a boot or a change of the MIG mode.
 SILENT_SECONDS: Final = 60.0
 _APPLICATION_XIDS: Final = xid.Filter()
 _KERNEL_GPUS: Final = Path("driver/nvidia/gpus")  # below /proc
 
 
 class Observation:
-    """Keeps `seen` true to the driver: the GPUs as they are, whatever they are used for.
+    """Keeps `seen` in sync with the driver: the present GPUs, independent of their use.
 
-    unread: the GPUs of which nothing could be read, so that they are not in `seen`.
-    node: the GPUNode as last seen, or None while there is none.
-    known: set once `node` is what the cluster says.
-    changed: called when `gpus` or `ill` are not what they were.
-    proc: where the kernel tells which GPUs are plugged in. roots: where /dev is, this container's own and the host's.
-    informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
-        until then what is seen may be short of it, and must not be written over what the cluster remembers.
+    unread: the GPUs that are missing from `seen` because nothing could be read. node: the GPUNode as last seen; None if
+    there is none. known: set once `node` has been read from the cluster. changed: called when `gpus` or `faulty`
+    change. proc: where the kernel lists the GPUs that are plugged in. roots: where /dev is: this container's own root
+    and the host's. informed: set once a refresh has used the GPUNode. A GPU that was lost before our start is known
+    only from there, so until then `seen` may lack it and must not overwrite the cluster's record.
     """
 
     def __init__(
@@ -71,19 +69,19 @@ class Observation:
         self._ignored = ignored
         self.informed = asyncio.Event()
         self._clock = clock
-        # What is to be ignored now may be what the last agent was stopped for.
+        # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
         }
-        self._needing: gpu_health.Faults = {}  # what the driver wants to be recovered
-        self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
+        self._needing: gpu_health.Faults = {}  # GPUs with a recovery action
+        self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer at the last refresh
         self._refreshed_at = self._initialized_at = clock()
         self._kernel_directory, self._roots = proc / _KERNEL_GPUS, roots
         self._plugged = self._kernel_gpus()
         self._discovered = discovery.NONE
-        self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
-        self.paths: nvml_topology.Paths = {}  # between GPUs
-        self._paths_known_for: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
+        self.minors: Mapping[str, int] = {}  # device minor numbers, by UUID
+        self.paths: nvml_topology.Paths = {}  # between pairs of GPUs
+        self._paths_known_for: frozenset[str] = frozenset()  # UUIDs at the time `paths` was read
 
     @property
     def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
@@ -92,12 +90,12 @@ class Observation:
 
     @property
     def gpus(self) -> discovery.DiscoveredGpus:
-        """The same with all that the driver says of the MIG devices."""
+        """The same GPUs with the driver's full description of the MIG devices."""
         return self._discovered
 
     @property
     def parts(self) -> list[tuple[str, str, int, int]]:
-        """The MIG devices, as UUID, UUID of the GPU, and the numbers of the two instances."""
+        """The MIG devices as UUID, UUID of the GPU, and ids of GPU instance and compute instance."""
         return [
             (device.uuid, uuid, device.gpu_instance, device.compute_instance)
             for uuid, gpu in self._discovered.items()
@@ -110,25 +108,25 @@ class Observation:
 
     @property
     def faulty(self) -> frozenset[str]:
-        """UUIDs of what has a fault of its own, GPUs and MIG devices."""
+        """The UUIDs of GPUs and MIG devices that have a fault."""
         return frozenset(self._faults)
 
     async def run(self) -> None:
-        """Look at the GPUs until cancelled."""
+        """Watch the GPUs until cancelled."""
         while True:
             await self.step()
 
     async def watch_for_silence(self, silent: Callable[[], None]) -> None:
-        """Publish that the driver does not answer, once a question has waited too long; until cancelled.
+        """Mark the GPUs unhealthy when a driver call has not returned for too long; run until cancelled.
 
-        silent: called then, as whoever tells others of the GPUs may be waiting for the driver, too.
+        silent: called then, because the loop that normally reports GPUs may be waiting for the driver too.
         """
         was_silent = False
         while True:
             await asyncio.sleep(POLL_SECONDS)
             silent_seconds = self._driver.silent_seconds
             is_silent = silent_seconds >= SILENT_SECONDS
-            if is_silent and not was_silent:  # before the first answer there is no GPU to say it of
+            if is_silent and not was_silent:  # before the first answer there is no GPU to mark
                 logger.warning("The driver does not answer", extra={"seconds": round(silent_seconds)})
             was_silent = is_silent
             if is_silent:
@@ -138,7 +136,7 @@ class Observation:
                 silent()
 
     async def step(self) -> None:
-        """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""
+        """Wait briefly for an event, and refresh if one came, if it is time, or if the GPUNode has become known."""
         unwatched = self._driver.nvml.unwatched
         event = await self._event()
         if event is not None:
@@ -157,7 +155,7 @@ class Observation:
         return event
 
     async def refresh(self) -> None:
-        """Ask the driver for everything and publish it."""
+        """Read everything from the driver and publish it."""
         is_known, node = self._known.is_set(), self._node()
         known = {gpu.uuid: gpu for gpu in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
@@ -179,7 +177,7 @@ class Observation:
         gpus = inventory.merge(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
         unread = inventory.unidentified(gpus, seen)
         self._discovered, self.minors = await self._driver.ask(self._describe, gpus)
-        if self._paths_known_for != answering:  # they do not change while the same GPUs are there
+        if self._paths_known_for != answering:  # fixed while the same GPUs answer
             self.paths = await self._driver.ask(nvml_topology.paths, [gpu.uuid for gpu in seen.gpus])
             self._paths_known_for = answering
         _log_changes(self.seen.gpus, gpus)
@@ -194,7 +192,7 @@ class Observation:
             self._changed()
 
     def _read_driver(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
-        """The GPUs, and by UUID what has to be done to each; None where nothing is known of any GPU."""
+        """Return the GPUs, and by UUID the recovery action of each; None instead if nothing is known about any GPU."""
         driver = self._driver.nvml
         try:
             is_time = self._clock() - self._initialized_at >= REINITIALIZE_SECONDS
@@ -211,23 +209,27 @@ class Observation:
                 seen = nvml.NvmlSnapshot(seen.gpus, (*seen.unreadable, *unlisted))
             return seen, {gpu.uuid: driver.recovery_action(gpu.uuid) for gpu in seen.gpus}
         except nvml_call.NvmlError as error:
-            # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
-            # driver alone that is. One that is not loaded has let go of all, and starts each again when it is loaded.
+            # If the driver does not answer at all, no GPU counts as healthy, and none counts as having disappeared:
+            # only the driver may be at fault. A driver that is not loaded has released all GPUs, and starts them afresh
+            # when it is loaded.
             unreadable = tuple(Unreadable(gpu.index, str(error)) for gpu in previous)
             unreadable = unreadable or (Unreadable(None, str(error)),)
             return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
     def _kernel_gpus(self) -> frozenset[str]:
-        """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""
+        """Return the bus ids of the GPUs that the kernel module has; empty if unknown. NVML does not notice new
+        ones.
+        """
         try:
             return frozenset(path.name for path in self._kernel_directory.iterdir())
         except OSError:
             return frozenset()
 
     def _unlisted(self, plugged: Iterable[str], seen: nvml.NvmlSnapshot) -> Iterator[Unreadable]:
-        """The kernel's GPUs that the driver does not list, as where their initialisation failed.
+        """Yield the kernel's GPUs that the driver does not list, for example after a failed initialisation.
 
-        In a node that is a container, a GPU without a device node is another's. An administrator may exclude GPUs.
+        If the node is itself a container, a GPU without a device node belongs to another node. An administrator may
+        exclude GPUs.
         """
         listed = {nvml_call.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
         for bus_id in sorted(set(plugged) - listed):
@@ -252,7 +254,7 @@ class Observation:
 
     def _record_event(self, event: xid.XidEvent) -> None:
         logger.warning("The driver reported an XID", extra={"gpu": event.gpu, "xid": event.number})
-        # One that the driver cannot name did not answer before either, and is unhealthy for that already.
+        # A GPU that the driver cannot name did not answer before, so it is unhealthy already.
         if event.gpu is None:
             return
         affected = xid.affected(self._watched(event), event, self._ignored)
@@ -261,7 +263,7 @@ class Observation:
         self._set_faults(after)
 
     def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
-        """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
+        """Return the devices that an event can be about: whole GPUs or, if it names instances, MIG devices."""
         if event.gpu_instance == xid.WHOLE_GPU:
             return {uuid: xid.Watched(uuid) for uuid in (*self._discovered, str(event.gpu))}
         return {

@@ -1,9 +1,9 @@
-"""How devices are given on a node, and what the GPUNode says of it. Pure.
+"""Decides how containers get devices, and explains it for the GPUNode. Pure.
 
-What a configuration names is done as it says. Where it names nothing, the agent takes what it has seen to work: the
-environment, if NVIDIA's runtime gave the agent's own container a driver that one and is nobody's choice but the node's;
-CDI, if the runtime knows it and this agent can describe the devices; the environment again for pods that name the
-agent's own RuntimeClass. What is known not to work is refused: a container would start, and have no GPU.
+A configured strategy is used as it is. Without one, the agent uses what it has seen to work: the environment, if
+NVIDIA's runtime gave the agent's own container a driver because it is the node's default runtime; CDI, if the runtime
+supports it and this agent can write the specifications; and the environment again for pods that name the agent's
+RuntimeClass. Strategies that are known not to work are refused, because a container would start without a GPU.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
 from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
 
-_MAX_NAMED: Final = 20  # containers
-_CLASS: Final = "nvidia"  # how names of NVIDIA's runtimes begin: nvidia, nvidia-cdi, nvidia-legacy
-# The first versions that know CDI, and those that use it unless they are told not to.
+_MAX_NAMED: Final = 20  # containers in a message
+_CLASS: Final = "nvidia"  # prefix of NVIDIA's runtimes: nvidia, nvidia-cdi, nvidia-legacy
+# The first versions that support CDI, and the first that enable it by default.
 _KNOWS: Final = {"containerd": (1, 7), "cri-o": (1, 28)}
 _USES: Final = {"containerd": (2, 0), "cri-o": (1, 28)}
 _REMEDY: Final = (
@@ -33,15 +33,13 @@ _ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InjectionFacts:
-    """All of it.
+    """Observations of the agent about device injection on its node.
 
-    in_pod: whether this is a container at all; of what runs beside a cluster nothing follows for containers.
-    runtime: as the Node names it, `containerd://1.7.24`; empty while that is unknown.
-    runtime_class: of the agent's own pod; empty for none, None while that is unknown.
-    asked: whether the agent's container asks for a driver in its environment.
-    driver_mounted: whether a runtime mounted one.
-    default_runtime, cdi_enabled: what the runtime's configuration says; None where that is not to be seen.
-    cdi_problem: why this agent cannot describe devices for CDI, with the remedy; empty if it can.
+    in_pod: whether the agent runs in a pod; otherwise it cannot observe anything about containers. runtime: as the Node
+    reports it, for example `containerd://1.7.24`; empty while unknown. runtime_class: of the agent's own pod; empty for
+    none, None while unknown. driver_requested: whether the agent's container requests a driver in its environment.
+    driver_mounted: whether a runtime mounted a driver. default_runtime, cdi_enabled: from the runtime's configuration;
+    None if not visible. cdi_problem: why this agent cannot write CDI specifications, with the remedy; empty if it can.
     """
 
     in_pod: bool = False
@@ -55,19 +53,20 @@ class InjectionFacts:
 
 
 class Works(enum.IntEnum):
-    """Whether a one of giving devices works, the better the larger."""
+    """Whether a strategy works; higher is better."""
 
     NO = 0
     UNKNOWN = 1
-    BY_CLASS = 2  # for pods that name the RuntimeClass
+    BY_CLASS = 2  # only for pods that name the RuntimeClass
     YES = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Injection:
-    """How devices are given: `strategies` as in a configuration.
+    """The decision. strategies: as in a configuration.
 
-    needs_class: the RuntimeClass that a pod has to name, empty if none; refusal: why nothing is given, empty if it is.
+    needs_class: the RuntimeClass that pods must name; empty if none. refusal: why no device is injected; empty if they
+    are.
     """
 
     strategies: tuple[str, ...]
@@ -76,7 +75,7 @@ class Injection:
     refusal: str = ""
 
     def condition_with(self, missing: Sequence[str]) -> Condition:
-        """The condition. missing: containers that run without devices, whatever should have given them some."""
+        """Return the condition. missing: containers that run without devices, which make the condition False."""
         if not missing:
             return self.condition
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
@@ -85,17 +84,17 @@ class Injection:
 
     @property
     def uses_cdi(self) -> bool:
-        """Whether containers are told names of CDI."""
+        """Whether containers get CDI device names."""
         return any(map(cdi.is_strategy, self.strategies))
 
     def allows(self, runtime_class: str) -> bool:
-        """Whether a pod of this RuntimeClass, empty for none, gets what it is given."""
+        """Whether pods with this RuntimeClass (empty for none) get their devices."""
         return not self.needs_class or runtime_class == self.needs_class or runtime_class.startswith(_CLASS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Assessment:
-    """One strategy, whether it works, and why so, as a clause."""
+    """A strategy, whether it works, and why, as a clause."""
 
     strategy: str
     works: Works
@@ -103,7 +102,7 @@ class _Assessment:
 
 
 def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
-    """What is to be done and said. named: the strategies that the configuration names; none if it names none."""
+    """Decide how devices are injected. named: the configured strategies; empty if none are configured."""
     if not facts.in_pod:
         why = "this agent does not run in a pod, so it cannot see how containers get devices"
         return _unknown(named or (answer.ENVVAR,), why)
@@ -111,13 +110,13 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
         assessments = [_assess(strategy, facts) for strategy in named]
     else:
         assessments = [_assess(answer.ENVVAR, facts), _assess(cdi.CRI, facts)]
-        # What may be off without a word is for those to name who know that it is on.
+        # CDI may be disabled without notice, so use it unasked only if it is known to be enabled.
         assessments = (
             [assessments[0], dataclasses.replace(assessments[1], works=Works.NO)]
             if assessments[1].works < Works.YES
             else assessments
         )
-    best = max(assessments, key=lambda one: one.works)  # the first of those that are equally good
+    best = max(assessments, key=lambda one: one.works)  # ties go to the first
     strategies = named or (best.strategy,)
     if best.works is Works.NO:
         return _refused(strategies, assessments)
@@ -152,13 +151,15 @@ def _assess(strategy: str, facts: InjectionFacts) -> _Assessment:
         return _Assessment(strategy, *_assess_environment(facts))
     works, why = _assess_cdi(facts)
     if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.cdi_problem:
-        # NVIDIA's runtime reads annotations itself where it is made to, as before runtimes knew of CDI.
+        # NVIDIA's runtime can be configured to read the annotations itself.
         works = min(_assess_environment(facts)[0], Works.UNKNOWN)
     return _Assessment(strategy, works, why)
 
 
 def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
-    """Whether NVIDIA's runtime goes by the environment (and by mounts that stand for devices) of any container."""
+    """Assess whether NVIDIA's runtime acts on the environment, and on mounts that stand for devices, in any
+    container.
+    """
     if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
         return Works.YES, f"the node's default runtime is {facts.default_runtime}"
     if facts.driver_mounted and facts.driver_requested:
@@ -176,7 +177,7 @@ def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
 
 
 def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
-    """Whether the container runtime goes by names of CDI, and knows those of this agent."""
+    """Assess whether the container runtime supports CDI and this agent's specifications are complete."""
     if facts.cdi_problem:
         return Works.NO, facts.cdi_problem
     if not facts.runtime:

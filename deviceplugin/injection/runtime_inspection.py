@@ -1,4 +1,10 @@
-"""Sees how the agent's own container was made, and what the host's runtime is configured to do."""
+"""Inspects how the agent's own container was created, and how the host's container runtime is configured.
+
+Several containerds can have files on a node: k3s, RKE2, MicroK8s and k0s install their own besides Docker's. Only the
+one that runs the kubelet's containers matters, and the layers of the agent's own container identify it. A configuration
+file has `version = 2` in containerd 1, and `version = 3` with a renamed plugin in containerd 2. Files from `imports`
+override earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +28,18 @@ from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 
 _PLUGINS: Final = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
-_STATE: Final = re.compile(r"(/.+?)/io\.containerd\.snapshotter\.v1\..*")  # below it are the layers of containers
+_STATE: Final = re.compile(r"(/.+?)/io\.containerd\.snapshotter\.v1\..*")  # the directory above containers' layers
 _UPPER: Final = "upperdir="
 _NO_DEVICES: Final = ("", "void", "none")
 _SELF: Final = Path("/proc/self")
 _MAX_FILES: Final = 32
 _MAX_BYTES: Final = 256 * 1024
-_MAX_ENTRIES: Final = 1000  # of a directory that is searched
+_MAX_ENTRIES: Final = 1000  # per directory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConfigLocation:
-    """Where a containerd has its configuration on the host. merged: more files, which the distribution merges."""
+    """The host path of a containerd configuration. merged: a pattern of files that the distribution merges into it."""
 
     main: str
     merged: str = ""
@@ -49,10 +55,10 @@ def _rancher(agent: str) -> ConfigLocation:
 
 
 def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
-    """Return the files to try, the first that exists counts; from the text of /proc/PID/mountinfo.
+    """Return the possible configuration files from the text of /proc/PID/mountinfo; the first one that exists counts.
 
-    Nothing counts under CRI-O or Docker. Where the container's layers are in no overlay, a distribution's file counts
-    more than containerd's usual one.
+    Under CRI-O or Docker there are none. If the container's layers are not in an overlay, a distribution's file takes
+    precedence over containerd's usual one.
     """
     layer = _writable_layer(mountinfo)
     if layer is None:
@@ -62,7 +68,7 @@ def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     if state is None:
         return ()
     directory, name = posixpath.split(state[1])
-    if posixpath.basename(directory) == "agent" and name == "containerd":  # k3s' and RKE2's, in any --data-dir
+    if posixpath.basename(directory) == "agent" and name == "containerd":  # k3s and RKE2, with any
         return (_rancher(directory),)
     if "/snap/microk8s/" in directory:
         return (_MICROK8S,)
@@ -70,7 +76,7 @@ def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
 
 
 def _writable_layer(mountinfo: str) -> str | None:
-    """The directory on the host of what the container writes into its root, an overlay."""
+    """Return the host directory of the container's writable overlay layer."""
     for fields in map(str.split, mountinfo.splitlines()):
         if len(fields) > 4 and fields[4] == "/":
             return next((word.removeprefix(_UPPER) for word in fields[-1].split(",") if word.startswith(_UPPER)), None)
@@ -79,7 +85,7 @@ def _writable_layer(mountinfo: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerdConfig:
-    """What the files say; None where they say nothing, so that the default of containerd's version counts."""
+    """The relevant settings of the files; None for a setting that they leave at containerd's default."""
 
     enable_cdi: bool | None = None
     default_runtime: str | None = None
@@ -87,17 +93,17 @@ class ContainerdConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerdFile:
-    """One file: what is config after it, and the paths or patterns of the files that it imports."""
+    """The settings after one file, and the paths or patterns that it imports."""
 
     config: ContainerdConfig
     imports: tuple[str, ...] = ()
 
 
 def read_containerd_file(text: str, earlier: ContainerdConfig, path: str = _CONTAINERD.main) -> ContainerdFile:
-    """Read the file at `path` on top of `earlier` ones; one that is not TOML says nothing."""
+    """Read the file at `path` on top of `earlier` ones; a file that is not TOML changes nothing."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError):  # tomllib's own error is a ValueError, and so is that of a huge number
+    except (ValueError, RecursionError):  # tomllib's error is a ValueError, as is the one for a huge number
         return ContainerdFile(earlier)
     config = earlier
     for name in _PLUGINS:
@@ -120,9 +126,9 @@ def _table(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def inspect(settings: AgentSettings, environment: Mapping[str, str], *, own: Path = _SELF) -> InjectionFacts:
-    """What does not change while this process lives; the driver's library is loaded already.
+    """Collect the facts that do not change while this process runs. The driver's library must be loaded already.
 
-    own: the process's directory in /proc.
+    own: this process's directory in /proc.
     """
     mounted = settings.container_driver_root
     mountinfo = (own / "mountinfo").read_text()
@@ -139,22 +145,22 @@ def inspect(settings: AgentSettings, environment: Mapping[str, str], *, own: Pat
 
 
 def mount_points(mountinfo: str) -> frozenset[str]:
-    """Where something is mounted, from the text of /proc/PID/mountinfo."""
+    """Return all mount points from the text of /proc/PID/mountinfo."""
     lines = (line.split() for line in mountinfo.splitlines())
     return frozenset(fields[4] for fields in lines if len(fields) > 4)
 
 
 def is_driver_mounted(maps: str, mounts: frozenset[str]) -> bool:
-    """Whether the driver's library that is in use is a file that somebody mounted, from the text of /proc/PID/maps.
+    """Whether the loaded driver library, from the text of /proc/PID/maps, is a mounted file.
 
-    Runtimes mount file by file, and not a directory, as volumes are.
+    Runtimes mount single files; volumes are directories.
     """
     used = {match[1] for line in maps.splitlines() if (match := re.search(r"\s(/\S*/libnvidia-ml\.so[^/]*)$", line))}
     return bool(used & mounts)
 
 
 def is_mounted(directory: Path, mounts: frozenset[str]) -> bool:
-    """Whether a directory, or one that it is in, is mounted and not the container's own."""
+    """Whether a directory or one of its parents is mounted, and so not the container's own."""
     resolved = directory.resolve()
     return any(str(path) in mounts for path in (resolved, *resolved.parents) if path != Path("/"))
 
@@ -172,9 +178,9 @@ def _cdi_problem(settings: AgentSettings, mounts: frozenset[str]) -> str:
 
 
 def containerd_configuration(host: Path, mountinfo: str) -> ContainerdConfig:
-    """What the configuration of this container's containerd says, with the files that it imports.
+    """Read the configuration of this container's containerd, including imported files.
 
-    Reads at most `_MAX_FILES` files of `_MAX_BYTES`, so imports can be as deep as that and no directory too large.
+    At most `_MAX_FILES` files of `_MAX_BYTES` each are read, so deep imports and large directories are bounded.
     """
     for place in config_locations(mountinfo):
         text = _text(host, place.main)
@@ -196,7 +202,9 @@ def containerd_configuration(host: Path, mountinfo: str) -> ContainerdConfig:
 
 
 def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
-    """The files of the host that these name: `*` stands for a part of a file's name, as in containerd's `imports`."""
+    """Return the host files that match these patterns. `*` stands for a part of a file name, as in containerd's
+    `imports`.
+    """
     names: list[str] = []
     for pattern in itertools.islice(patterns, _MAX_FILES):
         if "*" not in pattern:
@@ -210,7 +218,7 @@ def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def _text(host: Path, path: str) -> str | None:
-    """A file of the host; None if it is missing, too long, no regular file, or no text."""
+    """Read a host file; None if it is missing, too long, not a regular file, or not text."""
     with contextlib.suppress(OSError, ValueError):
         descriptor = os.open(_on_host(host, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

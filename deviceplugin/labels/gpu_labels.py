@@ -1,7 +1,7 @@
-"""The labels of a node's GPUs as resources: how many, of what model, shared how. Pure.
+"""The labels that describe a node's GPUs: count, model, memory, sharing, MIG and driver. Pure.
 
-A label names one model, and a node may have several; then it is that of most GPUs, and of the first among equals, so
-that the labels are the same at every start.
+A label names one model, but a node may have several. Then the most frequent model counts, and the first of several
+equally frequent ones, so that the labels are the same after every start. A node without a GPU has only the timestamp.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ VGPU: Final = f"{label_values.PREFIX}vgpu.present"
 
 
 class StrategyError(ValueError):
-    """There is no such MIG strategy, or it cannot be with what else is configured; the message says which can."""
+    """The MIG strategy does not exist or conflicts with other settings; the message says which values are valid."""
 
 
 class MigStrategy(enum.StrEnum):
-    """How MIG devices are named as resources."""
+    """How MIG devices become resources."""
 
     NONE = "none"
     SINGLE = "single"
@@ -36,7 +36,7 @@ class MigStrategy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Replication:
-    """A resource of which each device is offered `replicas` times; under the name `rename`, if that is not empty."""
+    """A resource whose devices are each offered `replicas` times, under the name `rename` if that is set."""
 
     resource: str
     replicas: int
@@ -45,13 +45,13 @@ class Replication:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelledSharing:
-    """How resources are shared; `kind` is `time-slicing` or `mps`, and `none` where nothing is."""
+    """How resources are shared. kind: `time-slicing`, `mps`, or `none`."""
 
     kind: str = "none"
     replications: tuple[Replication, ...] = ()
 
     def replication(self, resource: str) -> Replication:
-        """That of `resource`; one replica if it is not shared."""
+        """Return the replication of `resource`; one replica if it is not shared."""
         return next(
             (replication for replication in self.replications if replication.resource == resource),
             Replication(resource, 1),
@@ -60,7 +60,9 @@ class LabelledSharing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelledMigDevice:
-    """A MIG device: `profile` as in `1g.10gb`, the slices of its two instances, and what its engines are."""
+    """A MIG device. profile: for example `1g.10gb`; gi_slices, ci_slices: the slices of its GPU and compute
+    instances.
+    """
 
     profile: str
     memory_mib: int
@@ -72,7 +74,7 @@ class LabelledMigDevice:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelledGpu:
-    """A GPU as its labels describe it; `memory_mib` is 0 where unknown, `capability` (0, 0)."""
+    """A GPU as its labels describe it. memory_mib: 0 if unknown; capability: (0, 0) if unknown."""
 
     model: str
     memory_mib: int
@@ -82,7 +84,7 @@ class LabelledGpu:
 
 
 def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> label_values.Labels:
-    """All labels of the node's resources under a MIG strategy. Raises StrategyError."""
+    """Return the labels of the node's GPU resources under a MIG strategy. Raises StrategyError."""
     known = _strategy(strategy)
     if not gpus:
         return {}
@@ -94,7 +96,7 @@ def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: Labelle
 
 
 def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> label_values.Labels:
-    """The labels of `count` whole GPUs like `gpu`; None where sharing does not apply to them."""
+    """Return the labels of `count` whole GPUs like `gpu`. sharing: None if it does not apply to them."""
     if count == 0:
         return {}
     labels = _base(GPU, count, (gpu.model,), sharing) | _memory(GPU, gpu.memory_mib)
@@ -107,7 +109,7 @@ def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | No
 def mig_device_labels(
     resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing
 ) -> label_values.Labels:
-    """The labels of `count` MIG devices like `device`, which are offered as `resource`."""
+    """Return the labels of `count` MIG devices like `device`, which are offered as `resource`."""
     if count == 0:
         return {}
     attributes = {
@@ -124,13 +126,13 @@ def mig_device_labels(
 
 
 def mig_capable(capable: Iterable[bool]) -> label_values.Labels:
-    """Whether any GPU can be partitioned; nothing without GPUs."""
+    """Return the label that says whether any GPU supports MIG; empty without GPUs."""
     known = tuple(capable)
     return {f"{label_values.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
 
 
 def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> label_values.Labels:
-    """Whether GPUs are shared by MPS: the word means that they are, not that they could be. Raises StrategyError."""
+    """Return the label that says whether GPUs are shared by MPS, not whether they could be. Raises StrategyError."""
     capable = sharing.kind == "mps" and any(replication.replicas > 1 for replication in sharing.replications)
     if capable and any(mig_enabled):
         raise StrategyError(
@@ -140,12 +142,12 @@ def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> l
 
 
 def mig_resource(profile: str) -> str:
-    """The resource of a MIG profile under the strategy mixed: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
+    """Return the resource of a MIG profile under the strategy `mixed`: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
     return f"{label_values.PREFIX}mig-{_in_label(profile)}"
 
 
 def _in_label(profile: str) -> str:
-    """A MIG profile with what labels can have instead of its `+`."""
+    """Return a MIG profile without the `+` that labels cannot contain."""
     return profile.replace("+", ".")
 
 
@@ -162,7 +164,7 @@ def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values
     counts = collections.Counter(gpu.model for gpu in gpus)
     model = counts.most_common(1)[0][0]
     alike = [gpu for gpu in gpus if gpu.model == model]
-    # GPUs that are offered whole say more of the model than those that are cut up, and only they are shared.
+    # Prefer a GPU without MIG as the example: it describes the model better, and only such GPUs are shared.
     whole = [gpu for gpu in alike if not gpu.mig_enabled]
     return whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
 
@@ -186,7 +188,7 @@ def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_value
     labels: label_values.Labels = {}
     devices = [(gpu.model, device) for gpu in gpus if gpu.mig_enabled for device in gpu.mig_devices]
     counts = collections.Counter(device.profile for _, device in devices)
-    for model, device in reversed(devices):  # so that the first of a profile has the word
+    for model, device in reversed(devices):  # so that the first device of each profile wins
         resource = mig_resource(device.profile)
         labels |= mig_device_labels(resource, model, device, counts[device.profile], sharing)
     return labels
@@ -221,11 +223,10 @@ def _memory(resource: str, memory_mib: int) -> label_values.Labels:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What the driver and the machine say of themselves.
+    """Facts that the driver and the node report about themselves.
 
-    pci_classes, mig_capable: one of each GPU.
-    cliques: of each GPU its NVLink fabric, `CLUSTER.CLIQUE`, or empty where it is in none.
-    virtual: one of each GPU, whether it is a vGPU: a part that a hypervisor gives to this machine.
+    pci_classes, mig_capable, virtual: one entry per GPU. virtual: whether the GPU is a vGPU, a part that a hypervisor
+    assigned. cliques: each GPU's NVLink fabric as `CLUSTER.CLIQUE`; empty if it is in none.
     """
 
     driver_version: str
@@ -245,11 +246,11 @@ def all_labels(
     sharing: LabelledSharing,
     started: int | None = None,
 ) -> label_values.Labels:
-    """The labels of a node with these facts; None where there is no driver.
+    """Return all labels of a node with these facts; None if there is no driver.
 
-    started: Unix seconds, for the label of the time; None for none.
+    started: the timestamp label in Unix seconds; None for no such label.
 
-    Raises StrategyError for a MIG strategy that does not exist, or that MPS cannot be with; VersionError.
+    Raises StrategyError for a MIG strategy that does not exist or cannot be combined with MPS, and DriverVersionError.
     """
     time = {} if started is None else {TIMESTAMP: str(started)}
     if facts is None or not facts.gpus:
@@ -268,5 +269,5 @@ def all_labels(
 
 
 def _clique(cliques: Sequence[str]) -> label_values.Labels:
-    """The fabric that all GPUs are in; nothing if there is none, or more than one."""
+    """Return the label of the fabric that all GPUs are in; empty if there is none or more than one."""
     return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}

@@ -1,8 +1,9 @@
-"""Puts the labels on the Node: only those that differ, and only ours.
+"""Keeps the GPU labels on the Node: reads the facts from driver and node, and writes only labels that differ and are
+ours.
 
-An annotation of the Node has the keys that we have written. A label that is there without being in it is somebody
-else's (NVIDIA's own feature discovery, an admin's hand): it is left alone, whatever it says, as two writers of one
-label would never come to an end. One of ours that is no longer true is taken away.
+An annotation of the Node lists the labels that we wrote. A label that is not listed belongs to another writer, such as
+NVIDIA's own feature discovery or an administrator. It stays as it is, because two writers of one label would overwrite
+each other forever. Our labels that no longer apply are removed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read_facts(
     machine_type_file: str,
     sys_root: Path = Path("/sys"),
 ) -> gpu_labels.NodeFacts:
-    """The facts of this node. Raises NvmlError; a GPU that does not answer is as it was last seen."""
+    """Read the facts of this node. Raises NvmlError; a GPU that does not answer keeps what was last read."""
     system = opened.system()
     driver = nvml_mig.MigDriver(opened)
     known = [gpu for gpu in gpus if gpu.uuid in discovered]
@@ -58,7 +59,7 @@ def read_facts(
 
 
 def sharing_in_force(in_force: Mapping[str, Assignment | None]) -> gpu_labels.LabelledSharing:
-    """How resources are shared, as a node has one way for each; MPS goes before time-slicing where there are both."""
+    """Return how resources are shared. A node has one way per resource; MPS takes precedence over time-slicing."""
     replications: dict[str, tuple[Mode, gpu_labels.Replication]] = {}
     for assignment in in_force.values():
         if assignment is None:
@@ -112,7 +113,9 @@ def _text(path: Path) -> str:
 
 
 class WantedLabels:
-    """They bear the time at which this was made, where that is configured."""
+    """The labels that the Node should have now. If configured, they include the time at which this object was
+    created.
+    """
 
     def __init__(self, driver: Driver, observed: Observation, in_force: Observable[ModesInForce]) -> None:
         self._driver = driver
@@ -121,7 +124,7 @@ class WantedLabels:
         self._started = int(time.time())
 
     async def now(self) -> label_values.Labels | None:
-        """None while they cannot be told."""
+        """Return the labels; None while they cannot be determined."""
         modes = self._in_force.value
         try:
             facts = await self._driver.ask(
@@ -142,7 +145,7 @@ class WantedLabels:
 
 
 def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
-    """The merge patch that makes a Node with this metadata have our labels; None where it has them. Pure."""
+    """Return the merge patch that gives a Node with this metadata our labels; None if it has them. Pure."""
     present = metadata.get("labels") or {}
     noted = str((metadata.get("annotations") or {}).get(contract.OWN_LABELS, ""))
     own = {key for key in noted.split(",") if key}
@@ -156,10 +159,9 @@ def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
 
 
 class LabelWriter:
-    """Writes whenever `wake` was set, or other modes are in force, and something differs.
+    """Writes the labels whenever `wake` is set or other modes are in force, if they differ.
 
-    metadata: of the Node as last seen, None while it is unknown; wanted: the labels that it is to have, None while
-    they cannot be told.
+    metadata: the Node's as last seen; None while unknown. wanted: the labels that it should have; None while unknown.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class LabelWriter:
         await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
 
     async def step(self) -> None:
-        """Write what differs. Raises ClusterError."""
+        """Write the labels that differ. Raises ClusterError."""
         wanted, metadata = await self._wanted(), self._metadata()
         if wanted is None or metadata is None:
             return
