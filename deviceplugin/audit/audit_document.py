@@ -1,4 +1,4 @@
-"""The audit for others: the JSON of GET /audit, the GPUNode's condition, the sentences of Events. Pure."""
+"""The audit's outputs: the JSON of GET /audit, the GPUNode's condition, the messages of Events, and metrics. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NAMED: Final = 10
 
 
 def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str, Any]:
-    """The document, with the node's name and when it was looked at, in Unix seconds."""
+    """Return the document. checked_at: Unix seconds."""
     return {
         "node": node_name,
         "checkedAt": round(checked_at, 3),
@@ -37,10 +37,10 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
 
 
 def condition(audit: NodeAudit) -> Condition:
-    """LimitsInForce, with every reason why not."""
+    """Return the condition LimitsInForce, with all reasons if it is False."""
     kind = contract.CONDITION_LIMITS_IN_FORCE
     unlimited, foreign = audit.in_state(LimitState.UNLIMITED), audit.in_state(LimitState.FOREIGN)
-    # A share whose processes run unlimited is told of by each of them.
+    # Skip shares with unlimited processes: each process has its own sentence.
     around = {(process.namespace, process.pod, process.process.gpu) for process in unlimited}
     differing = [
         share for share in audit.shares if not share.in_force and (share.namespace, share.pod, share.gpu) not in around
@@ -62,7 +62,7 @@ def condition(audit: NodeAudit) -> Condition:
 
 
 def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
-    """What is to be told of a process that is not limited."""
+    """Return the message for a process that is not limited."""
     of = f" of the pod {audited.namespace}/{audited.pod}" if audited.pod else ""
     process = audited.process
     where = audit.label(process.gpu)
@@ -70,7 +70,7 @@ def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
 
 
 def overuse_sentence(audit: NodeAudit, share: AuditedShare) -> str:
-    """What is to be told of a share that uses more of a GPU's time than it is let have."""
+    """Return the message for a share that exceeds its compute limit."""
     return _share_sentence(audit, share, share.overuse.sentence if share.overuse is not None else "")
 
 
@@ -117,7 +117,7 @@ def _share(share: AuditedShare) -> dict[str, Any]:
 
 
 def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
-    """What is to be alerted on."""
+    """Yield the audit's metrics."""
     labels = ["node", "gpu", "index", "model"]
     unlimited = GaugeMetricFamily(
         "gpushare_gpu_unlimited_processes",

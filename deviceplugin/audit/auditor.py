@@ -1,4 +1,8 @@
-"""The loop: snapshot, judge, charge what contexts take, and tell everybody who has to know."""
+"""The audit loop: scans the node, charges contexts, checks the limits and reports the result.
+
+A process that bypassed its limits is killed only if that is configured, through a pidfd, and only if it still is the
+process that was checked: its pid alone may have been reused.
+"""
 
 from __future__ import annotations
 
@@ -28,24 +32,23 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-SECONDS: Final = 2.0  # between two looks
-# For so long after a start programs may still go by the time that they have without an arbiter. Later on, whoever does
-# has left an arbiter that is there.
+SECONDS: Final = 2.0  # between two audits
+# After a start, programs may still use the share of time that they have without an arbiter. Later, a
+# program that does so ignores the running arbiter.
 WITHOUT_ARBITER_SECONDS: Final = leases.SETTLING_NS / 1e9
 _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
 }
-MAX_EVENTS: Final = 20  # of one snapshot: who starts processes as fast as can be is not to write as many Events
+MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes cannot flood the API server
 
 
 class Auditor:
-    """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
+    """Audits until cancelled. audit: the last result. conditions: the GPUNode's conditions that follow from it.
 
-    gpus: with their modes; node: the GPUNode as last seen, None while that is unknown; pods: those of the node.
-    warn: an Event with this reason and note, about the GPUNode and, by namespace and name, a pod.
-    changed: there is something new to say of the GPUNode.
-    ends: whether processes of share containers that got around their limits are killed.
+    gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
+    Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
+    `conditions` change. end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
     def __init__(
@@ -95,13 +98,13 @@ class Auditor:
         self.conditions: tuple[Condition, ...] = ()
 
     async def run(self) -> None:
-        """Audit every two seconds, until cancelled."""
+        """Audit every two seconds until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(SECONDS)
 
     async def step(self) -> None:
-        """ProcessSnapshot once, and do what follows from it. A look that fails ends nothing, and is told."""
+        """Audit once. A failure is logged and reported, and does not end the loop."""
         try:
             await self._step()
         except Exception as error:
@@ -113,12 +116,14 @@ class Auditor:
 
     @property
     def used(self) -> Mapping[excess.Place, float]:
-        """The part of a GPU's time that each share used lately, by the driver; shares that it does not measure lack."""
+        """Each share's recent fraction of a GPU's time, measured by the driver; shares without a measurement are
+        missing.
+        """
         return self._usage.recent
 
     @property
     def has_measured(self) -> bool:
-        """Whether what processes hold beyond their charges is known, as far as the driver tells."""
+        """Whether the memory beyond the charges is known, as far as the driver reports it."""
         return self._scans >= overhead.SCANS_TO_MEASURE
 
     async def _step(self) -> None:
@@ -129,8 +134,8 @@ class Auditor:
         snapshot = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
         self._charge(snapshot)
         self._arbiter.seen(snapshot.works)
-        now = self._clock()  # the arbiter's books are of this moment, however long we stand still before we have them
-        await self._arbiter.report(turns=True)  # by then the pages say what is charged
+        now = self._clock()  # the time of the arbiter's accounts, even if reading them takes long
+        await self._arbiter.report(turns=True)  # by then the limits pages contain the new charges
         shares = tuple(self._current(snapshot.seen.shares))
         self._compare(now, snapshot, shares)
         seen = dataclasses.replace(snapshot.seen, shares=shares, overuse=self._excess.overuse)
@@ -141,7 +146,7 @@ class Auditor:
         self._report_troubles()
 
     def _current(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
-        """The shares with what their pages say after the look; those that have ended meanwhile are left out."""
+        """Yield the shares with their present limits pages; shares that have ended are left out."""
         there = {share.tenant.key: share for share in self._arbiter.shares.all()}
         for share in shares:
             if share.tenant.key in there:
@@ -156,18 +161,18 @@ class Auditor:
             self._changed()
 
     def document(self) -> dict[str, Any] | None:
-        """The last audit as JSON; None before the first."""
+        """Return the last audit as JSON; None before the first one."""
         if self._checked_at is None:
             return None
         return audit_document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
     def _charge(self, snapshot: process_listing.ProcessSnapshot) -> None:
-        """Charge to each share what its processes hold beyond their charges, and learn from it what a context takes."""
+        """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
         self._overheads.update(snapshot.readings, snapshot.silent)
         kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in snapshot.seen.gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
-            if uuid in kinds:  # and no MIG device, whose contexts are smaller
+            if uuid in kinds:  # not a MIG device, whose contexts are smaller
                 learned[kinds[uuid]].append(context_bytes)
         self._contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self._arbiter.shares.all():
@@ -182,7 +187,7 @@ class Auditor:
             self._arbiter.expect(uuids)
 
     def _compare(self, now: float, snapshot: process_listing.ProcessSnapshot, shares: Iterable[SeenShare]) -> None:
-        """What the driver says that shares used, with what they were let have."""
+        """Compare the GPU time that shares used, according to the driver, with the time that they were allowed."""
         self._usage.update(now, snapshot.used)
         held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.held()}
         self._compared_from = now if self._compared_from is None else self._compared_from
@@ -194,7 +199,7 @@ class Auditor:
         self._excess.update(now, used=snapshot.used, held=held, turns=turns)
 
     def _report_troubles(self) -> None:
-        """Events, once for each process and share; and the end of processes that are not to run."""
+        """Send one Event per process and share, and kill processes if that is configured."""
         troubles = process_limits.troubles(self.audit)
         certain = (
             {process.key for process in process_limits.processes_to_kill(self.audit)} if self._end_unlimited else set()
@@ -207,7 +212,7 @@ class Auditor:
         }
         for key, judged in troubles.items():
             if judged.process.identity in registered:
-                continue  # since we looked
+                continue  # registered since the scan
             if key in certain:
                 self._kill(judged)
             elif key not in self._reported:
@@ -243,7 +248,7 @@ class Auditor:
 
 
 def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:
-    """Kill it; return why that was not possible, or nothing. One that is gone needs no killing."""
+    """Kill a process. Return why that was impossible, or "". A process that has exited needs no kill."""
     running = kernel_process.find(process.pid, process.start_ticks, proc=proc)
     if running is None:
         return ""

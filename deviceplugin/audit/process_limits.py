@@ -1,8 +1,8 @@
-"""What was seen, judged: which processes are held to a limit, and whether each share's limits are in force. Pure.
+"""Checks which processes are limited, and whether each share's limits are in force. Pure.
 
-Nothing is held against anybody at first sight. Between a process's registering and its first memory, between its death
-and the driver's noticing, between a change of the GPUNode and of the page, all is as it should be and looks as if it
-were not; two seconds later it does not.
+A single observation is never reported. Between a process's registration and its first memory, between its death and the
+driver's notice, and between a change of the GPUNode and of the limits page, everything is in order but looks wrong. Two
+seconds later it does not.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
 def check(
     seen: Seen, *, pods: Sequence[PodJson], node: GpuNode | None, suspects: frozenset[Hashable] = frozenset()
 ) -> NodeAudit:
-    """The audit.
+    """Return the audit.
 
-    pods, node: as the cluster has them, node None while that is unknown; suspects: those of the audit before.
+    pods, node: from the cluster; node is None while unknown. suspects: those of the previous audit.
     """
     processes = _Processes(seen, pods, node)
     audited_processes, waiting = [], set()
@@ -69,15 +69,15 @@ def check(
 
 
 def troubles(audit: NodeAudit) -> Mapping[Hashable, AuditedProcess]:
-    """The processes that are to be told of, by what tells them apart."""
+    """Return the processes to report, by key."""
     return {process.key: process for process in audit.processes if process.state in _REPORTED}
 
 
 def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
-    """Those that got around their share's limits for certain, where such processes are killed.
+    """Return the processes that certainly bypassed their share's limits.
 
-    As long as its container has no name, it may be one without a share: then it is foreign, and nobody ends it. Nor one
-    that went by our rules until we forgot of it.
+    A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
+    our rules until the records were lost. Neither is killed.
     """
     return [
         process
@@ -87,7 +87,7 @@ def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
 
 
 class _Processes:
-    """What is looked up more than once."""
+    """Lookup tables for checking the processes of one scan."""
 
     def __init__(self, seen: Seen, pods: Sequence[PodJson], node: GpuNode | None) -> None:
         self._unreachable = seen.unreachable
@@ -102,7 +102,7 @@ class _Processes:
                     self._members[grant.uuid, member.identity] = (share, member.charged_bytes[gpu])
 
     def check(self, process: SeenProcess) -> AuditedProcess:
-        """The process by what was seen at this look alone."""
+        """Classify a process by this scan alone."""
         known = self._members.get((process.gpu, process.identity))
         named = self._named(process.container)
         if known is not None:
@@ -131,7 +131,8 @@ class _Processes:
             return LimitState.UNLIMITED, NO_LIBRARY if process.with_library is False else GOT_AROUND
         if tenant is None:
             return LimitState.FOREIGN, process.outside + MAY_TAKE
-        # A pod's status is a second behind its containers; pods and allocations are known before any of them starts.
+        # A pod's status lags a second behind its containers, but pods and allocations are known before a container
+        # starts.
         late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER
         return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason
 

@@ -1,11 +1,10 @@
-"""Looks at the node: NVML's lists of processes between two readings of the ledgers, and what the kernel says of each.
+"""Scans the node: NVML's process lists between two readings of the ledgers, and the kernel's view of each process.
 
-Blocking, for threads: what the driver says for that of the driver, and what the kernel says for another. A process
-that hangs in the driver keeps whoever reads what it has mapped, and no question of the driver is to wait for that.
+Everything here blocks and runs in threads. Reading the mappings of a process that hangs in the driver can block, so the
+kernel's part runs outside of the driver's thread.
 
-A process is asked about once and then only whether it is still the same one: what a program has
-mapped is a long text, and the library does not leave a process that it is in. What a container has mapped is looked at
-for so long in one look, and then the others have their turn.
+A process's mappings are a long text, and the library never leaves a process. So a process is described once and
+afterwards only checked for identity. The time for reading mappings is limited per container and scan.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from gpushare.gpu import Gpu, Mode
 from gpushare.refusal import Refusal
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
-CONTAINER_SECONDS: Final = 0.25  # of one look, for what the processes of one container have mapped
-LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
+CONTAINER_SECONDS: Final = 0.25  # per scan, for the mappings of one container's processes
+LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # a mapped ledger's name in /proc/PID/maps
 
 
 class LimitsPageView(Protocol):
-    """What the audit reads of a limits page."""
+    """The part of a limits page that the audit reads."""
 
     def read(self) -> tuple[pages.LimitsRecord, ...]:
-        """What it says of each GPU. Raises PagesError."""
+        """Return the page's record of each GPU. Raises PagesError."""
 
 
 class RegisteredView(Protocol):
@@ -52,7 +51,7 @@ class RegisteredView(Protocol):
 
 
 class ShareLedgerView(Protocol):
-    """A share that has processes, by slot, and its pages."""
+    """A share with processes (by slot) and its pages."""
 
     @property
     def tenant(self) -> Tenant: ...
@@ -64,15 +63,17 @@ class ShareLedgerView(Protocol):
     def ledger(self) -> pages.Ledger: ...
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        """Return the bytes that a process certainly has on a GPU, and how often they were about to shrink. Raises
+        PagesError.
+        """
 
     def overhead_bytes(self, slot: int, gpu: int) -> int:
-        """What is counted of a process on a GPU beyond its charges."""
+        """Return the counted overhead of a process on a GPU."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """What the kernel said of a process."""
+    """The kernel's description of a process."""
 
     name: str
     container: Container | Refusal
@@ -82,10 +83,10 @@ class _Known:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is unknown this time.
+    """The result of a scan. silent: GPUs whose processes could not be listed this time.
 
-    used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
-    works: whether anything of a share can have run since then, by all that is known.
+    used: the fraction of time since the last scan in which the driver ran kernels of a share, if it reports that.
+    works: whether anything of a share may have run since then.
     """
 
     seen: Seen
@@ -97,7 +98,7 @@ class ProcessSnapshot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverListing:
-    """What the driver said: the processes that it lists, by GPU, and the rest as in `ProcessSnapshot`."""
+    """The driver's part of a scan: the listed processes by GPU; the other fields are as in `ProcessSnapshot`."""
 
     readings: dict[Key, Reading]
     listed: list[tuple[str, nvml.NvmlProcess]]
@@ -108,9 +109,9 @@ class DriverListing:
 
 
 class ProcessScanner:
-    """Remembers from look to look what does not change.
+    """Scans processes, and remembers what does not change between scans.
 
-    lost_ticks: who began before that, in the kernel's ticks, may go by a ledger of which nothing is left.
+    lost_ticks: the time at which ledger records were lost; processes that started earlier may use an orphaned ledger.
     """
 
     def __init__(
@@ -120,18 +121,18 @@ class ProcessScanner:
         self._identify = identify
         self._proc = proc
         self._known: dict[ProcessIdentity, _Known] = {}
-        self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this look
+        self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this scan
         self._lost_ticks = lost_ticks
-        self._read_until_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
+        self._read_until_us: dict[str, int] = {}  # by GPU: the end of the last utilisation sample
 
     def scan(
         self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[ProcessIdentity]
     ) -> ProcessSnapshot:
-        """ProcessSnapshot once, in one thread. What ends or begins meanwhile may be seen or not."""
+        """Scan once in the calling thread. Processes that start or exit meanwhile may or may not be included."""
         return self.describe(self.measure(gpus, groups), gpus, groups, unreachable)
 
     def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> DriverListing:
-        """What the driver says, between two readings of the ledgers."""
+        """Read the driver's lists between two readings of the ledgers."""
         readings: dict[Key, Reading] = {}
         listed: list[tuple[str, nvml.NvmlProcess]] = []
         problems: list[Problem] = []
@@ -141,15 +142,15 @@ class ProcessScanner:
                 running = self._measure(gpu.uuid, groups, readings)
             except nvml_call.NvmlError as error:
                 silent.add(gpu.uuid)
-                # One that may not be given to anybody is told of by its own condition.
+                # An unhealthy GPU has its own condition.
                 if gpu.healthy:
                     problems.append(Problem(f"the driver does not list the processes on GPU {gpu.index}: {error}"))
                 continue
             listed += [(gpu.uuid, process) for process in running]
             if any(process.memory_bytes is None for process in running) and gpu.mode is Mode.FRACTIONAL:
-                sentence = f"the driver does not report how much memory processes use on GPU {gpu.index}: contexts are not charged"
-                problems.append(Problem(sentence, blind=False))
-        # Shares of MIG devices: their processes are listed with the GPU, and measured there.
+                memory = f"the driver does not report how much memory processes use on GPU {gpu.index}"
+                problems.append(Problem(f"{memory}: contexts are not charged", blind=False))
+        # Shares of MIG devices: NVML lists their processes with the GPU, but measures them on the device.
         for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {gpu.uuid for gpu in gpus}:
             try:
                 self._measure(uuid, groups, readings)
@@ -165,7 +166,7 @@ class ProcessScanner:
         groups: Sequence[ShareLedgerView],
         unreachable: Iterable[ProcessIdentity],
     ) -> ProcessSnapshot:
-        """What the kernel says of whom the driver lists, and of whoever is in a share."""
+        """Describe the listed processes and the members of shares from the kernel's view."""
         self._spent_seconds.clear()
         shares = [share for group in groups if (share := self._share(group)) is not None]
         members = {member.identity[0]: member.identity for share in shares for member in share.members}
@@ -200,7 +201,9 @@ class ProcessScanner:
         return used, works
 
     def _utilization(self, gpu: Gpu) -> Mapping[int, float] | None:
-        """By pid, since the last look; None at the first one, and where the driver does not tell."""
+        """Return the utilisation by pid since the last scan; None at the first scan or if the driver does not report
+        it.
+        """
         since_us = self._read_until_us.pop(gpu.uuid, 0)
         try:
             utilization = self._driver.utilization(gpu.uuid, since_us)
@@ -213,7 +216,7 @@ class ProcessScanner:
     def _measure(
         self, uuid: str, groups: Sequence[ShareLedgerView], readings: dict[Key, Reading]
     ) -> tuple[nvml.NvmlProcess, ...]:
-        """List a GPU's processes; add the readings of those that belong to shares. Raises NvmlError."""
+        """List a GPU's processes, and add the readings of those that belong to shares. Raises NvmlError."""
         on_gpu = _SharesOnGpu(groups, uuid)
         before = on_gpu.charged()
         running = self._driver.users(uuid)
@@ -225,8 +228,8 @@ class ProcessScanner:
         return running
 
     def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, ProcessIdentity]) -> SeenProcess | None:
-        """None: it is over, and the driver has yet to notice."""
-        # A member's pid is its own as long as the arbiter holds its pidfd.
+        """Describe a listed process; None if it has exited and the driver has not noticed."""
+        # A member's pid cannot be reused while the arbiter holds its pidfd.
         who = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
         if who is None:
             return None
@@ -243,23 +246,20 @@ class ProcessScanner:
         )
 
     def _share(self, group: ShareLedgerView) -> SeenShare | None:
-        """None: its last process is gone, and it with them."""
+        """Describe a share; None if it ended with its last process."""
         members = []
         try:
             enforced = group.limits.read()
             for slot, member in list(group.members.items()):
                 who = (member.pid, member.start_ticks)
-                members.append(
-                    SeenMember(
-                        who, group.ledger.slot_bytes(slot), self._describe_process(who, again=False).with_library
-                    )
-                )
+                with_library = self._describe_process(who, again=False).with_library
+                members.append(SeenMember(who, group.ledger.slot_bytes(slot), with_library))
         except pages.PagesError:
             return None
         return SeenShare(group.tenant, enforced, tuple(members))
 
     def _describe_process(self, who: ProcessIdentity, *, again: bool) -> _Known:
-        """What the kernel says of a process. `again`: also if it is known, for whatever can change."""
+        """Describe a process from the kernel's view. again: refresh what can change, even if the process is known."""
         known = self._known.get(who)
         if known is None or again or not known.with_library:
             pid = who[0]
@@ -268,7 +268,7 @@ class ProcessScanner:
                 mapped: tuple[bool | None, bool] = True, known.orphaned
             elif self._spent_seconds[container] < CONTAINER_SECONDS / (
                 1 if known is None else 2
-            ):  # new ones have a part
+            ):  # reserve half of the time for new processes
                 began = time.monotonic()
                 mapped = self._mapped(who)
                 self._spent_seconds[container] += time.monotonic() - began
@@ -284,7 +284,7 @@ class ProcessScanner:
             return ""
 
     def _mapped(self, who: ProcessIdentity) -> tuple[bool | None, bool]:
-        """Whether it has the library, and a ledger of which nothing may be left."""
+        """Return whether a process maps the library, and whether it maps an orphaned ledger."""
         pid, start_ticks = who
         mapped = kernel_process.mapped_files(pid, proc=self._proc)
         if mapped is None:
@@ -294,7 +294,7 @@ class ProcessScanner:
 
 
 class _SharesOnGpu:
-    """The shares on one GPU, and what each of their processes is charged there and told to expect of a context."""
+    """The shares on one GPU, with their processes' charges and expected context sizes there."""
 
     def __init__(self, groups: Sequence[ShareLedgerView], uuid: str) -> None:
         self._shares = [

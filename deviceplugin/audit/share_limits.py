@@ -1,5 +1,6 @@
-"""Whether each share's limits are in force: the GPUNode's against the page's, and who of its processes is not held to
-them. Pure."""
+"""Checks whether each share's limits are in force: compares the GPUNode with the limits pages, and finds processes that
+bypass them. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from gpushare.gpunode import GpuNode
 GONE: Final = "the GPUNode no longer has this share, but its processes still run"
 _MAX_NAMED: Final = 5
 
-Place = tuple[str, int, str]  # an allocation's id, the position of the share in it, the UUID of a GPU
+Place = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
 
 
 def check(
     seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
 ) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
-    """Every share of the GPUNode on each of its GPUs, and those that run without being in it; with the next suspects.
+    """Return every share of the GPUNode on each of its GPUs, and running shares that it lacks; and the next suspects.
 
-    processes: judged; those that got around their share's limits are confirmed already, and count at once.
+    processes: already checked. Those that bypassed their share's limits are confirmed, so they count immediately.
     """
     around = collections.defaultdict[Place, list[AuditedProcess]](list)
     for process in processes:
@@ -45,7 +46,7 @@ def check(
 def _compared(
     seen: Iterable[SeenShare], node: GpuNode, beyond: Mapping[tuple[str, str], Overuse]
 ) -> Iterator[tuple[Place, AuditedShare]]:
-    """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
+    """Yield each share with its place. Its reason says how it differs from the GPUNode; empty if it does not."""
     by_place: dict[tuple[str, int], SeenShare] = {}
     for seen_share in seen:
         entry = tenant.entry_of(seen_share.tenant, node)
@@ -99,7 +100,7 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
     enforced = share.enforced
     assert enforced is not None  # noqa: S101 - only of shares that have processes
     compute = (enforced.request_percent, enforced.limit_percent) == (share.request_percent, share.limit_percent)
-    if compute and enforced.memory_bytes in may_bytes:  # less than it has while it is to shrink
+    if compute and enforced.memory_bytes in may_bytes:  # also the smaller size while the share is shrinking
         return ""
     amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
     granted = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)

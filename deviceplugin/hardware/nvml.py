@@ -26,8 +26,8 @@ NOT_LOADED: Final = int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDY: Final = {
     NO_LIBRARY: (
         "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container "
-        "with the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), or "
-        "mount the host's driver (component driver-root)"
+        "with the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), "
+        "or mount the host's driver (component driver-root)"
     ),
     NOT_LOADED: "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
