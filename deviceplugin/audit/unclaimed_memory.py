@@ -4,9 +4,10 @@ A process that exported memory and released it cannot know whether another proce
 either: it counts such memory for one of the importers, or for no process while only a file descriptor keeps it. But the
 memory is part of the GPU's total use, from which everything is subtracted that is certainly something else:
 
-- the bytes that processes of the share report as certain. Their charges for memory that may not exist (yet) do not count,
-  because released memory could hide behind them;
-- the memory that NVML lists for processes of other shares, up to their charges: released memory that they hold is theirs;
+- the bytes that processes of the share report as certain. Their charges for memory that may not exist (yet) do not
+  count, because released memory could hide behind them;
+- the memory that NVML lists for processes of other shares, up to their charges: released memory that they hold is
+  theirs;
 - the counted overhead of all processes except the asking one, whose own overhead will be measured without the released
   memory.
 

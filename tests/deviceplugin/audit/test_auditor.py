@@ -83,7 +83,7 @@ def listing(tmp_path: Path) -> Listing:
     return made
 
 
-async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
+async def test_events_per_audit_are_limited_but_the_document_is_complete(
     tmp_path: Path, listing: Listing, arbiter: Arbiter
 ) -> None:
     node = Node(tmp_path, listing, arbiter)
@@ -101,7 +101,7 @@ async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
     assert node.changes == 2  # well, and then not
 
 
-async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
+async def test_failed_audit_is_reported_and_the_next_one_runs(
     tmp_path: Path, listing: Listing, arbiter: Arbiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(tmp_path, listing, arbiter)

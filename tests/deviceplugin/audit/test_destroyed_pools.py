@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("end", ["free_and_destroy", "destroy_and_free"])
-def test_what_its_stream_has_yet_to_free_stays_charged_until_it_has(start: Callable[..., AuditNode], end: str) -> None:
+def test_destroyed_pool_stays_charged_until_its_stream_frees_it(start: Callable[..., AuditNode], end: str) -> None:
     node = start()
     client = node.client("trainer", program=destroying.answers)
     node.look(3)

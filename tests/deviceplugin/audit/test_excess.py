@@ -39,14 +39,14 @@ def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 10
 
 
 @pytest.mark.parametrize(("used", "let", "at_most"), [(1.0, 0.1, 6), (0.55, 0.1, 12), (1.0, 0.5, 10), (0.5, 0.0, 10)])
-def test_who_evades_the_gate_is_told_of_within_seconds(used: float, let: float, at_most: float) -> None:
+def test_reports_a_share_that_bypasses_the_gate_within_seconds(used: float, let: float, at_most: float) -> None:
     seconds = told_after(used, let)
     assert seconds is not None
     assert seconds <= at_most
 
 
 @given(st.floats(0.2, 1.0), st.floats(0, 1), st.floats(0.5, 5))
-def test_whatever_it_uses_beyond_the_tolerance_adds_up(beyond: float, let: float, pause: float) -> None:
+def test_use_beyond_the_tolerance_adds_up(beyond: float, let: float, pause: float) -> None:
     used = min(1.0, let + beyond)
     if used - let - excess.TOLERATED < 0.01:
         return
@@ -62,7 +62,7 @@ def test_whatever_it_uses_beyond_the_tolerance_adds_up(beyond: float, let: float
     st.floats(0, LATE_SECONDS),
     st.lists(st.floats(-ERROR, ERROR), min_size=1, max_size=30),
 )
-def test_who_uses_what_it_is_let_is_never_told_of(
+def test_never_reports_a_share_within_its_allowance(
     turns: list[tuple[int, bool]], pauses: list[int], late: float, errors: list[float]
 ) -> None:
     """It has the GPU in turns, from moments to seconds long, and uses all of each; the driver's figures are of before."""
@@ -83,13 +83,13 @@ def test_who_uses_what_it_is_let_is_never_told_of(
         assert look(watch, now, min(1.0, max(0.0, seen + error)), at(now)) is None
 
 
-def test_what_its_page_lets_it_have_without_an_arbiter_is_not_held_against_it() -> None:
+def test_time_allowed_without_an_arbiter_is_not_excess() -> None:
     watch = Excess()
     assert all(look(watch, second, 0.5, None, turn=0.5) is None for second in range(0, 60, 2))
     assert [look(watch, second, 1.0, None, turn=0.5) is None for second in range(60, 72, 2)] == [True] * 4 + [False] * 2
 
 
-def test_it_is_told_until_it_is_made_up_for_and_says_how_much() -> None:
+def test_reports_overuse_with_figures_until_it_is_compensated() -> None:
     watch = Excess()
     look(watch, 0, 0.0, 0.0)
     for second in range(2, 22, 2):
@@ -101,13 +101,13 @@ def test_it_is_told_until_it_is_made_up_for_and_says_how_much() -> None:
     assert 40 < ended < 60
 
 
-def test_nothing_is_said_of_one_that_has_just_come_or_whose_driver_does_not_tell() -> None:
+def test_reports_nothing_about_new_or_unmeasured_shares() -> None:
     watch = Excess()
     for second in range(0, 60, 2):
         assert look(watch, second, 1.0 if second % 4 else None, 0.0) is None
 
 
-def test_going_away_for_a_moment_makes_up_for_no_more_than_that_moment() -> None:
+def test_short_absence_does_not_reset_the_excess() -> None:
     """Its processes run for eight seconds, are gone at a look, and are there again."""
     watch = Excess()
     reports = [look(watch, second, None if second % 10 == 8 else 0.6, 0.0) for second in range(0, 100, 2)]
@@ -116,7 +116,7 @@ def test_going_away_for_a_moment_makes_up_for_no_more_than_that_moment() -> None
     assert gone[-1] is None, "and is forgotten in the end"
 
 
-def test_books_that_begin_anew_are_no_debt() -> None:
+def test_restarted_accounts_are_not_excess() -> None:
     watch = Excess()
     for second in range(0, 20, 2):
         assert look(watch, second, 1.0, float(second)) is None
@@ -135,23 +135,23 @@ def usage_after(*parts: float | None) -> float | None:
     return usage.recent.get(PLACE)
 
 
-def test_a_share_that_always_computes_uses_all_of_its_gpu_from_the_first_look() -> None:
+def test_busy_share_uses_all_of_its_gpu_from_the_first_audit() -> None:
     assert usage_after(1.0) == pytest.approx(1.0)
     assert usage_after(*[1.0] * 30) == pytest.approx(1.0)
 
 
-def test_a_share_that_stops_fades_within_seconds() -> None:
+def test_usage_of_a_stopped_share_fades_within_seconds() -> None:
     stopped = usage_after(*[1.0] * 30, *[0.0] * round(FADING_SECONDS / 2))
     assert stopped == pytest.approx(1 / 2.718, rel=0.05)
 
 
-def test_a_share_that_is_not_measured_has_no_figure_and_starts_again() -> None:
+def test_unmeasured_share_has_no_figure_and_starts_again() -> None:
     assert usage_after(1.0, None) is None
     assert usage_after(1.0, None, 0.25) == pytest.approx(0.25)
 
 
 @given(PARTS)
-def test_law_the_figure_lies_between_the_least_and_the_most_that_was_measured(parts: list[float]) -> None:
+def test_usage_lies_between_the_lowest_and_highest_measurement(parts: list[float]) -> None:
     figure = usage_after(*parts)
     assert figure is not None
     assert min(parts) - 1e-9 <= figure <= max(parts) + 1e-9

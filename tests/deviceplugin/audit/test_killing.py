@@ -60,13 +60,13 @@ def started(pid: int) -> int:
     return identity[1]
 
 
-def test_it_is_killed_if_it_is_the_one(victim: subprocess.Popen[bytes]) -> None:
+def test_kills_the_process_that_was_checked(victim: subprocess.Popen[bytes]) -> None:
     seen_process = judged(victim.pid, started(victim.pid))
     assert auditor.kill(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.wait(10) == -signal.SIGKILL
 
 
-def test_a_pid_that_was_given_again_is_left_alone(victim: subprocess.Popen[bytes]) -> None:
+def test_spares_a_reused_pid(victim: subprocess.Popen[bytes]) -> None:
     for earlier in (1, 1000):
         seen_process = judged(victim.pid, started(victim.pid) - earlier)
         assert auditor.kill(seen_process, identify=lambda _: TRAINER) == ""
@@ -74,19 +74,19 @@ def test_a_pid_that_was_given_again_is_left_alone(victim: subprocess.Popen[bytes
 
 
 @pytest.mark.parametrize("now", [OTHER, SIDE, Refusal("it is in no container of a pod")])
-def test_one_that_is_in_another_container_now_is_left_alone(victim: subprocess.Popen[bytes], now: Any) -> None:
+def test_spares_a_process_in_another_container(victim: subprocess.Popen[bytes], now: Any) -> None:
     seen_process = judged(victim.pid, started(victim.pid))
     assert auditor.kill(seen_process, identify=lambda _: now) == "it is in another container now"
     assert victim.poll() is None
 
 
-def test_one_of_no_container_is_left_alone_whatever_it_was_taken_for(victim: subprocess.Popen[bytes]) -> None:
+def test_spares_a_process_outside_of_containers(victim: subprocess.Popen[bytes]) -> None:
     seen_process = judged(victim.pid, started(victim.pid), container=None)
     assert auditor.kill(seen_process, identify=lambda _: Refusal("")) == "it is in another container now"
     assert victim.poll() is None
 
 
-def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alone(
+def test_spares_a_pid_that_is_reused_during_the_check(
     victim: subprocess.Popen[bytes],
 ) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
@@ -105,9 +105,7 @@ def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alon
         bystander.wait(10)
 
 
-def test_one_that_may_not_be_killed_says_what_is_needed(
-    victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_the_missing_capability(victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> None:
         raise PermissionError
 
@@ -116,7 +114,7 @@ def test_one_that_may_not_be_killed_says_what_is_needed(
     assert "lacks the capability KILL" in auditor.kill(seen_process, identify=lambda _: TRAINER)
 
 
-def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
+def test_closes_every_descriptor(victim: subprocess.Popen[bytes]) -> None:
     before = pidfds()
     other = os.pidfd_open(victim.pid)
     assert pidfds() == before + 1  # it is seen
@@ -151,18 +149,18 @@ def seen(*processes: SeenProcess, gpus: tuple[Gpu, ...] = GPUS, members: tuple[S
     return Seen(gpus, processes, (SeenShare(TENANT, (RECORD,), members),))
 
 
-def test_who_got_around_is_to_be_ended() -> None:
+def test_kills_a_process_that_bypassed_its_limits() -> None:
     assert processes_to_kill(seen(process())) == [9]
 
 
 @pytest.mark.parametrize("name", HOST)
 @pytest.mark.parametrize("container", [None, OTHER, SIDE, Container("uid-of-a-static-pod", "id")])
-def test_programs_of_the_host_and_of_other_pods_never_are(name: str, container: Container | None) -> None:
+def test_never_kills_programs_of_the_host_or_of_other_pods(name: str, container: Container | None) -> None:
     assert processes_to_kill(seen(process(name=name, container=container))) == []
 
 
 @pytest.mark.parametrize("mode", [Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG])
-def test_on_a_gpu_that_is_not_shared_by_annotation_nobody_is(mode: Mode) -> None:
+def test_kills_nothing_on_a_gpu_of_another_mode(mode: Mode) -> None:
     gpus = (dataclasses.replace(GPUS[0], mode=mode), GPUS[1])
     assert processes_to_kill(seen(process(), process(10, name="nvidia-cuda-mps"), gpus=gpus)) == []
 
@@ -177,16 +175,16 @@ def test_on_a_gpu_that_is_not_shared_by_annotation_nobody_is(mode: Mode) -> None
         pytest.param({"orphaned": True, "with_library": True}, id="with a ledger that the last agent left"),
     ],
 )
-def test_in_doubt_nobody_is(changes: dict[str, Any]) -> None:
+def test_kills_nothing_in_doubt(changes: dict[str, Any]) -> None:
     assert processes_to_kill(seen(process(**changes))) == []
 
 
-def test_while_the_ledger_is_not_known_nobody_is() -> None:
+def test_kills_nothing_while_the_ledger_is_unknown() -> None:
     assert processes_to_kill(seen(process()), node=None) == []
     assert processes_to_kill(seen(process()), node=dataclasses.replace(NODE, allocations=())) == []
 
 
-def test_whoever_was_seen_once_is_not() -> None:
+def test_kills_nothing_that_was_seen_only_once() -> None:
     audit = process_limits.check(seen(process()), pods=PODS, node=NODE)
     assert process_limits.processes_to_kill(audit) == []
     audit = process_limits.check(seen(process(start_ticks=91)), pods=PODS, node=NODE, suspects=audit.suspects)
@@ -220,7 +218,7 @@ shares = st.sampled_from([("main",), ("side",), ("main", "side")])
     ),
     unreachable=st.frozensets(st.tuples(st.integers(6, 9), st.just(80)), max_size=1),
 )
-def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_gpu_is(
+def test_kills_only_unregistered_processes_of_known_share_containers(
     listed: list[SeenProcess],
     modes: tuple[Mode, Mode],
     given_to: tuple[str, ...],

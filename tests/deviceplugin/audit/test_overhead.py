@@ -19,7 +19,7 @@ def reading(used: int, charged: int, expected: int = 0) -> Reading:
     return Reading(used, charged, charged, expected)
 
 
-def test_a_surplus_counts_from_the_second_look_on() -> None:
+def test_surplus_counts_from_the_second_scan() -> None:
     overheads = Overheads()
     overheads.update({KEY: reading(1300, 1000)})
     assert overheads.bytes_of(KEY) == 0
@@ -27,21 +27,21 @@ def test_a_surplus_counts_from_the_second_look_on() -> None:
     assert overheads.bytes_of(KEY) == CONTEXT
 
 
-def test_what_was_allocated_between_the_reads_is_no_overhead() -> None:
+def test_memory_allocated_between_reads_is_not_overhead() -> None:
     overheads = Overheads()
     for _ in range(3):  # the charge is there before the memory, so the second read of the ledger has it
         overheads.update({KEY: Reading(1800, 1000, 1500)})
     assert overheads.bytes_of(KEY) == CONTEXT
 
 
-def test_what_was_freed_between_the_reads_is_no_overhead() -> None:
+def test_memory_freed_between_reads_is_not_overhead() -> None:
     overheads = Overheads()
     for _ in range(3):  # the memory goes before the charge, so the first read has it
         overheads.update({KEY: Reading(1800, 1500, 1000)})
     assert overheads.bytes_of(KEY) == CONTEXT
 
 
-def test_a_single_wrong_reading_counts_for_nothing() -> None:
+def test_ignores_a_single_wrong_reading() -> None:
     overheads = Overheads()
     for used in (1300, 1300, 9000, 1300):
         overheads.update({KEY: reading(used, 1000)})
@@ -49,7 +49,7 @@ def test_a_single_wrong_reading_counts_for_nothing() -> None:
     assert overheads.bytes_of(KEY) == CONTEXT
 
 
-def test_a_process_that_is_not_listed_any_more_has_none() -> None:
+def test_unlisted_process_has_no_overhead() -> None:
     overheads = Overheads()
     overheads.update({KEY: reading(300, 0)})
     overheads.update({KEY: reading(300, 0)})
@@ -57,7 +57,7 @@ def test_a_process_that_is_not_listed_any_more_has_none() -> None:
     assert overheads.bytes_of(KEY) == 0
 
 
-def test_a_gpu_that_does_not_answer_keeps_what_was_known() -> None:
+def test_silent_gpu_keeps_the_known_overhead() -> None:
     overheads = Overheads()
     overheads.update({KEY: reading(300, 0)})
     overheads.update({KEY: reading(300, 0)})
@@ -67,7 +67,7 @@ def test_a_gpu_that_does_not_answer_keeps_what_was_known() -> None:
     assert overheads.bytes_of(KEY) == 0
 
 
-def test_a_context_is_learned_once_by_the_third_look() -> None:
+def test_context_size_is_learned_once_at_the_third_scan() -> None:
     overheads = Overheads()
     learned = []
     for used in (20, 300, 310, 320):  # it was being made at the first
@@ -76,7 +76,7 @@ def test_a_context_is_learned_once_by_the_third_look() -> None:
     assert learned == [{}, {}, {KEY: 300}, {}]
 
 
-def test_what_was_charged_beforehand_is_a_part_of_what_is_learned() -> None:
+def test_learned_size_includes_the_expected_charge() -> None:
     overheads = Overheads()
     for _ in range(3):
         overheads.update({KEY: reading(1300, 1000 + 250, expected=250)})
@@ -84,7 +84,7 @@ def test_what_was_charged_beforehand_is_a_part_of_what_is_learned() -> None:
     assert overheads.bytes_of(KEY) == 50
 
 
-def test_a_context_that_was_expected_to_take_too_much_teaches_less_and_costs_nothing_more() -> None:
+def test_too_large_expectation_lowers_the_learned_size() -> None:
     overheads = Overheads()
     for _ in range(3):
         overheads.update({KEY: reading(1200, 1000 + 250, expected=250)})
@@ -92,7 +92,7 @@ def test_a_context_that_was_expected_to_take_too_much_teaches_less_and_costs_not
     assert overheads.bytes_of(KEY) == 0
 
 
-def test_nothing_is_learned_while_it_is_not_known_what_was_charged() -> None:
+def test_learns_nothing_while_the_expectation_changes() -> None:
     overheads = Overheads()
     for expected in (0, 0, 250):
         overheads.update({KEY: reading(300, 0, expected=expected)})
@@ -104,7 +104,7 @@ sizes = st.integers(0, 1000)
 
 @pytest.mark.slow
 @given(st.lists(st.builds(Reading, sizes, sizes, sizes, sizes), min_size=1, max_size=8))
-def test_it_is_never_negative_nor_more_than_either_of_the_last_two_looks_saw(readings: list[Reading]) -> None:
+def test_overhead_is_at_most_the_lower_of_two_surpluses(readings: list[Reading]) -> None:
     overheads = Overheads()
     for before, now in zip([None, *readings], readings, strict=False):
         overheads.update({KEY: now})
@@ -118,9 +118,7 @@ def test_it_is_never_negative_nor_more_than_either_of_the_last_two_looks_saw(rea
 
 @pytest.mark.slow
 @given(sizes, sizes, st.integers(0, 500))
-def test_charges_and_overhead_together_are_what_a_process_holds_once_it_is_at_rest(
-    charged: int, context: int, expected: int
-) -> None:
+def test_charges_and_overhead_add_up_to_the_memory_in_use(charged: int, context: int, expected: int) -> None:
     """Whatever a context takes and whatever was charged for it beforehand, nothing is counted twice."""
     overheads = Overheads()
     for _ in range(2):
@@ -131,7 +129,7 @@ def test_charges_and_overhead_together_are_what_a_process_holds_once_it_is_at_re
 A100 = "NVIDIA A100, driver 550"
 
 
-def test_the_least_of_those_measured_is_gone_by(tmp_path: Path) -> None:
+def test_uses_the_smallest_measured_context(tmp_path: Path) -> None:
     known = ContextCheckpoint(tmp_path)
     assert known.bytes_of(A100) == 0
     known.learn({A100: (500, 300)})
@@ -140,19 +138,19 @@ def test_the_least_of_those_measured_is_gone_by(tmp_path: Path) -> None:
     assert known.bytes_of("NVIDIA L4, driver 550") == 0
 
 
-def test_a_setting_counts_until_something_was_measured(tmp_path: Path) -> None:
+def test_setting_applies_until_a_context_was_measured(tmp_path: Path) -> None:
     known = ContextCheckpoint(tmp_path, until_learned_bytes=250)
     assert known.bytes_of(A100) == 250
     known.learn({A100: (300,)})
     assert known.bytes_of(A100) == 300
 
 
-def test_the_next_agent_knows_what_this_one_learned(tmp_path: Path) -> None:
+def test_next_agent_reads_the_learned_sizes(tmp_path: Path) -> None:
     ContextCheckpoint(tmp_path).learn({A100: (500, 300)})
     assert ContextCheckpoint(tmp_path).bytes_of(A100) == 300
 
 
-def test_a_figure_that_was_too_small_is_forgotten_after_enough_others(tmp_path: Path) -> None:
+def test_forgets_a_too_small_size_after_enough_others(tmp_path: Path) -> None:
     known = ContextCheckpoint(tmp_path)
     known.learn({A100: (1,)})
     for _ in range(overhead.MAX_REMEMBERED - 1):
@@ -163,15 +161,13 @@ def test_a_figure_that_was_too_small_is_forgotten_after_enough_others(tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"a": 3}', '{"a": ["x"]}', "\udcff"])
-def test_a_file_that_makes_no_sense_is_no_reason_not_to_start(
-    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_context_file_counts_as_empty(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / overhead.CONTEXTS_NAME).write_text(text, errors="surrogateescape")
     assert ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("a") == 7
     assert "Starting without the previous agent's context sizes" in caplog.text
 
 
-def test_a_disk_that_takes_nothing_is_told_and_no_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_write_error_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     known = ContextCheckpoint(tmp_path / "file")
     (tmp_path / "file").write_text("not a directory")
     known.learn({A100: (300,)})

@@ -67,7 +67,7 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
     return who
 
 
-def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> None:
+def test_reads_ledgers_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
     group.limits.expect(0, 250)
     result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([GPU], [group], [])
@@ -79,9 +79,7 @@ def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> Non
     group.close()
 
 
-def test_the_driver_is_asked_without_a_look_at_what_processes_have_mapped(
-    group: ShareLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_does_not_read_mappings(group: ShareLedger, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that hangs in the driver would keep all other questions of the driver waiting."""
     who = joined(group)
     looking, looked = made(Listing(nvml.NvmlProcess(who.pid, 1000))), list[int]()
@@ -93,7 +91,7 @@ def test_the_driver_is_asked_without_a_look_at_what_processes_have_mapped(
     group.close()
 
 
-def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> None:
+def test_measures_memory_on_mig_devices(group: ShareLedger) -> None:
     who = joined(group)
     whole = dataclasses.replace(GPU, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
     result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([whole], [group], [])
@@ -102,7 +100,7 @@ def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> Non
     group.close()
 
 
-def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: ShareLedger) -> None:
+def test_reports_a_driver_without_process_memory(group: ShareLedger) -> None:
     who = joined(group)
     result = made(Listing(nvml.NvmlProcess(who.pid, None))).scan([GPU], [group], [])
     assert result.readings == {}
@@ -116,7 +114,7 @@ def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: Share
     group.close()
 
 
-def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -> None:
+def test_reports_a_silent_gpu_unless_it_is_unhealthy() -> None:
     result = made(Listing(problem="it is lost")).scan([GPU], [], [])
     assert result.silent == {UUID}
     assert [problem.blind for problem in result.seen.problems] == [True]
@@ -124,7 +122,7 @@ def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -
     assert made(Listing(problem="it is lost")).scan([ill], [], []).seen.problems == ()
 
 
-def test_what_a_share_used_is_what_its_processes_did_since_the_last_look(group: ShareLedger) -> None:
+def test_share_usage_sums_its_processes_since_the_last_scan(group: ShareLedger) -> None:
     who = joined(group)
     place = (UUID, TENANT.key)
     listing = Listing(used=({who.pid: 0.9}, {who.pid: 0.5, GONE: 0.3}, {GONE: 0.3}, None, {who.pid: 0.1}))
@@ -138,9 +136,7 @@ def test_what_a_share_used_is_what_its_processes_did_since_the_last_look(group: 
     group.close()
 
 
-def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_stopped(
-    group: ShareLedger, tmp_path: Path
-) -> None:
+def test_without_driver_usage_a_share_works_unless_stopped(group: ShareLedger, tmp_path: Path) -> None:
     who = joined(group)
     looks = process_listing.ProcessScanner(
         Listing(),  # type: ignore[arg-type]
@@ -157,17 +153,17 @@ def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_s
     group.close()
 
 
-def test_a_process_that_is_over_already_is_left_out() -> None:
+def test_omits_an_exited_process() -> None:
     assert made(Listing(nvml.NvmlProcess(GONE, 1000))).scan([GPU], [], []).seen.processes == ()
 
 
-def test_a_share_that_has_ended_meanwhile_is_left_out(group: ShareLedger) -> None:
+def test_omits_an_ended_share(group: ShareLedger) -> None:
     joined(group)
     group.close()
     assert made(Listing()).scan([GPU], [group], []).seen.shares == ()
 
 
-def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
+def test_reads_mapped_files(tmp_path: Path) -> None:
     maps = tmp_path / str(os.getpid())
     maps.mkdir()
     lines = (
@@ -180,7 +176,7 @@ def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
     assert kernel_process.mapped_files(GONE, proc=tmp_path) is None
 
 
-def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_huge_mappings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / str(os.getpid())
     directory.mkdir()
     names = (f"/tmp/{number}" for number in range(1000))
@@ -195,7 +191,7 @@ def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, mon
     assert kernel_process.mapping(os.getpid(), last, proc=tmp_path) == kernel_process.Mapping(known=False, link=None)
 
 
-def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
+def test_reading_mappings_of_one_container_is_limited_per_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Forty processes without the library, each of which takes a hundredth of a second, and one of another container."""
@@ -223,7 +219,7 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
     assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
 
 
-def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:
+def test_only_processes_from_before_the_loss_are_orphaned() -> None:
     """What looks like a ledger, anybody can make."""
     own = kernel_process.identified(os.getpid())
     assert own is not None

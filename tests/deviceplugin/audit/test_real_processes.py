@@ -34,7 +34,7 @@ def condition(report: Any) -> tuple[str, str, str]:
     return entry["status"], entry["reason"], entry["message"]
 
 
-def test_what_a_context_takes_is_charged_once_it_was_seen_twice(start: Callable[..., AuditNode]) -> None:
+def test_context_is_charged_after_the_second_audit(start: Callable[..., AuditNode]) -> None:
     node = start()
     client = node.client("trainer")
     assert node.look(1)["audit"]["shares"][0]["overheadBytes"] == 0
@@ -53,7 +53,7 @@ def test_what_a_context_takes_is_charged_once_it_was_seen_twice(start: Callable[
     assert report["audit"]["shares"][0]["overheadBytes"] == CONTEXT
 
 
-def test_a_dead_processs_overhead_is_free_at_once(start: Callable[..., AuditNode]) -> None:
+def test_dead_process_frees_its_overhead_immediately(start: Callable[..., AuditNode]) -> None:
     node = start()
     clients = [node.client("trainer") for _ in range(2)]
     node.look()
@@ -64,7 +64,7 @@ def test_a_dead_processs_overhead_is_free_at_once(start: Callable[..., AuditNode
     assert clients[0]("c.info()") == str((LIMIT - CONTEXT, LIMIT))
 
 
-def test_what_was_learned_of_contexts_is_charged_before_the_next_one(start: Callable[..., AuditNode]) -> None:
+def test_learned_context_size_is_charged_in_advance(start: Callable[..., AuditNode]) -> None:
     node = start(pods={"trainer": (LIMIT, 0), "second": (LIMIT, 0), "small": (CONTEXT - MIB, 0)})
     node.client("trainer")
     node.look(2)
@@ -81,7 +81,7 @@ def test_what_was_learned_of_contexts_is_charged_before_the_next_one(start: Call
     assert "gpushare: no memory for a CUDA context: one takes about 300 MiB of this GPU" in refused
 
 
-def test_what_changes_all_the_time_leaves_no_error_behind(start: Callable[..., AuditNode]) -> None:
+def test_constant_changes_leave_no_wrong_overhead(start: Callable[..., AuditNode]) -> None:
     node = start()
     client = node.client("trainer")
     client.begin(f"[c.free(c.allocate({64 * MIB})[1]) for _ in range(3000)][0]")
@@ -92,7 +92,7 @@ def test_what_changes_all_the_time_leaves_no_error_behind(start: Callable[..., A
     assert client("c.info()") == str((LIMIT - CONTEXT, LIMIT))
 
 
-def test_the_next_agent_knows_what_contexts_take_and_measures_anew(start: Callable[..., AuditNode]) -> None:
+def test_next_agent_keeps_learned_sizes_and_measures_again(start: Callable[..., AuditNode]) -> None:
     node = start()
     client = node.client("trainer")
     node.look(3)
@@ -108,7 +108,7 @@ def test_the_next_agent_knows_what_contexts_take_and_measures_anew(start: Callab
     assert later("c.info()") == str((LIMIT - 2 * CONTEXT, LIMIT))
 
 
-def test_a_limit_that_contexts_exceed_stays_hard_and_is_told(start: Callable[..., AuditNode]) -> None:
+def test_reports_contexts_that_exceed_a_limit(start: Callable[..., AuditNode]) -> None:
     node = start(pods={"trainer": (CONTEXT + MIB, 0)})
     client = node.client("trainer")
     assert client(f"c.allocate({CONTEXT})[0]") == "0"
@@ -121,7 +121,7 @@ def test_a_limit_that_contexts_exceed_stays_hard_and_is_told(start: Callable[...
     assert beyond(node("figures")) == CONTEXT - MIB
 
 
-def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Callable[..., AuditNode]) -> None:
+def test_reports_a_program_without_the_library_at_the_second_audit(start: Callable[..., AuditNode]) -> None:
     node = start(pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
     node.client("trainer")
     sneaky = node.client("sneaky", preload=())
@@ -152,7 +152,7 @@ def test_a_program_without_the_library_is_told_of_by_the_second_look(start: Call
     assert condition(node.look(1))[0] == "True"
 
 
-def test_a_process_of_no_share_is_foreign_on_a_fractional_gpu_alone(start: Callable[..., AuditNode]) -> None:
+def test_process_of_no_share_is_foreign_only_on_a_fractional_gpu(start: Callable[..., AuditNode]) -> None:
     node = start()
     stranger = node.client("", preload=())
     report = node.look()
@@ -164,7 +164,7 @@ def test_a_process_of_no_share_is_foreign_on_a_fractional_gpu_alone(start: Calla
     assert condition(report)[0] == "True"
 
 
-def test_who_got_around_is_ended_where_that_is_asked_for_and_nobody_else(start: Callable[..., AuditNode]) -> None:
+def test_kills_only_the_process_that_bypassed_its_limits(start: Callable[..., AuditNode]) -> None:
     node = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
     limited, stranger = node.client("trainer"), node.client("", preload=())
     sneaky = node.client("sneaky", preload=())
@@ -176,7 +176,7 @@ def test_who_got_around_is_ended_where_that_is_asked_for_and_nobody_else(start: 
     assert stranger.process.poll() is None
 
 
-def test_limits_that_are_not_what_the_gpunode_gives_are_told(start: Callable[..., AuditNode]) -> None:
+def test_reports_limits_that_differ_from_the_gpunode(start: Callable[..., AuditNode]) -> None:
     node = start()
     node.client("trainer")
     node.look()
@@ -189,9 +189,7 @@ def test_limits_that_are_not_what_the_gpunode_gives_are_told(start: Callable[...
     assert condition(report)[:2] == ("False", "LimitsDiffer")
 
 
-def test_who_keeps_the_limits_of_an_agent_of_which_nothing_was_left_is_told_of_and_not_ended(
-    start: Callable[..., AuditNode], short_path: Path
-) -> None:
+def test_orphaned_process_is_reported_but_not_killed(start: Callable[..., AuditNode], short_path: Path) -> None:
     first = start("end", pods={"trainer": (LIMIT, 0), "sneaky": (LIMIT, 0)})
     client = first.client("trainer")
     sneaky = first.client("sneaky", preload=())
@@ -218,7 +216,7 @@ def looks_of(node: AuditNode, count: int) -> Iterator[Any]:
         yield node.look(1)
 
 
-def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..., AuditNode]) -> None:
+def test_reports_a_share_that_never_asks_the_arbiter(start: Callable[..., AuditNode]) -> None:
     """Of an arbiter that is there nobody takes time by himself, not even as much as he may without one."""
     node = start(pods={"sneaky": (LIMIT, 0, 50, 100), "trainer": (LIMIT, 0, 50, 100)})
     sneaky, trainer = (
@@ -233,7 +231,7 @@ def test_who_takes_its_request_without_ever_asking_is_told_of(start: Callable[..
     assert (reason, pod) == ("RunsBeyondLimit", "default/sneaky")
 
 
-def test_a_registered_program_that_launches_past_the_gate_is_told_of_and_its_neighbour_is_not(
+def test_reports_a_program_that_launches_past_the_gate(
     start: Callable[..., AuditNode],
 ) -> None:
     node = start(pods={"sneaky": (LIMIT, 0, 10, 10), "trainer": (LIMIT, 0, 50, 60)})

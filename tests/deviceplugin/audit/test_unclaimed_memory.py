@@ -28,34 +28,34 @@ def processes(draw: st.DrawFn) -> tuple[int, dict[tuple[int, int], KnownHolding]
 
 
 @given(processes(), AMOUNT)
-def test_what_is_held_unseen_is_in_it(
+def test_result_includes_unseen_memory(
     made: tuple[int, dict[tuple[int, int], KnownHolding], dict[int, int | None]], unseen: int
 ) -> None:
     used, known, listed = made
     assert unclaimed_bytes(used + unseen, known, known, listed=listed, share="a", asker=ASKER) >= unseen
 
 
-def test_alone_with_what_is_certain_it_is_exactly_that() -> None:
+def test_result_is_exact_if_all_other_memory_is_certain() -> None:
     known = {ASKER: KnownHolding("a", 100, (70, 0), 0)}
     assert unclaimed_bytes(80, known, known, listed={1: 80}, share="a", asker=ASKER) == 10
 
 
-def test_who_was_about_to_free_something_has_nothing_for_certain() -> None:
+def test_process_that_was_about_to_free_has_no_certain_memory() -> None:
     before, after = {ASKER: KnownHolding("a", 100, (70, 4), 0)}, {ASKER: KnownHolding("a", 100, (70, 5), 0)}
     assert unclaimed_bytes(80, before, after, listed={1: 80}, share="a", asker=ASKER) == 80
 
 
-def test_what_is_certain_only_since_is_not_believed() -> None:
+def test_memory_certain_only_afterwards_does_not_count() -> None:
     before, after = {ASKER: KnownHolding("a", 100, (30, 4), 0)}, {ASKER: KnownHolding("a", 100, (70, 4), 0)}
     assert unclaimed_bytes(80, before, after, listed={}, share="a", asker=ASKER) == 50
 
 
-def test_what_the_asker_holds_beyond_its_charges_is_not_told_from_it() -> None:
+def test_askers_overhead_stays_in_the_result() -> None:
     known = {ASKER: KnownHolding("a", 100, (100, 0), 40), (2, 20): KnownHolding("a", 50, (50, 0), 30)}
     assert unclaimed_bytes(220, known, known, listed={1: 140, 2: 80}, share="a", asker=ASKER) == 40
 
 
-def test_of_another_share_counts_what_is_listed_and_charged() -> None:
+def test_other_shares_count_up_to_list_and_charge() -> None:
     other = {ASKER: KnownHolding("a", 0, (0, 0), 0), (2, 20): KnownHolding("b", 60, (0, 0), 5)}
     for listed, left in ((50, 45), (90, 35), (None, 95)):
         assert unclaimed_bytes(100, other, other, listed={2: listed}, share="a", asker=ASKER) == left

@@ -40,12 +40,12 @@ def install(root: Path, folder: str = DEBIAN) -> Path:
         pytest.param("opt/driver", "/run/nvidia/driver", None, id="elsewhere than said"),
     ],
 )
-def test_a_driver_is_found_where_it_is_seen(tmp_path: Path, gpus: Path, at: str, named: str, found: str | None) -> None:
+def test_finds_the_driver_root(tmp_path: Path, gpus: Path, at: str, named: str, found: str | None) -> None:
     install(tmp_path / at, RED_HAT)
     assert driver_root.find(tmp_path, named) == (DriverRoot(tmp_path / at, found) if found else None)
 
 
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_finds_no_driver_in_a_missing_directory(tmp_path: Path) -> None:
     assert driver_root.find(tmp_path / "nothing") is None
 
 
@@ -60,18 +60,18 @@ def asked(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.Co
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_its_library_is_loaded_where_there_is_none_on_the_library_path(gpus: Path, tmp_path: Path) -> None:
+def test_loads_nvml_from_the_driver_root_if_the_path_has_none(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     assert asked(gpus, host).stdout.split() == [str(host / DEBIAN / "libnvidia-ml.so.1"), "4"]
 
 
 @pytest.mark.slow
-def test_one_that_a_runtime_has_mounted_goes_before_it(gpus: Path, tmp_path: Path) -> None:
+def test_prefers_nvml_that_a_runtime_mounted(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     assert asked(gpus, host, library_path=str(simulated.BUILD)).stdout.split() == ["None", "4"]
 
 
-def test_one_that_is_no_library_is_told_and_the_driver_is_missing(gpus: Path, tmp_path: Path) -> None:
+def test_reports_a_library_that_cannot_be_loaded(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     (host / DEBIAN / "libnvidia-ml.so.550.54.15").write_text("no library")
     result = asked(gpus, host)
@@ -80,7 +80,7 @@ def test_one_that_is_no_library_is_told_and_the_driver_is_missing(gpus: Path, tm
 
 
 @pytest.mark.slow
-async def test_an_agent_needs_no_runtime_for_it(short_path: Path, gpus: Path) -> None:
+async def test_agent_runs_with_the_driver_root_alone(short_path: Path, gpus: Path) -> None:
     environment = {"LD_LIBRARY_PATH": "", "CONTAINER_DRIVER_ROOT": str(install(short_path / "host"))}
     kubeconfig = unreachable(short_path)
     async with agent_process.running(
@@ -93,9 +93,7 @@ async def test_an_agent_needs_no_runtime_for_it(short_path: Path, gpus: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mounted", [True, False])
-async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
-    short_path: Path, gpus: Path, mounted: bool
-) -> None:
+async def test_agent_waits_for_a_driver_only_if_it_can_appear(short_path: Path, gpus: Path, mounted: bool) -> None:
     host = short_path / "host"
     if mounted:
         host.mkdir()

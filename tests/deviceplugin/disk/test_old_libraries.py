@@ -49,7 +49,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_one_that_nobody_has_is_taken_away_and_the_one_in_force_stays(node: Node) -> None:
+def test_removes_an_unused_library_and_keeps_the_current_one(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
     assert node.there() == {old, new}
     node.old.remove_unused(frozenset())
@@ -58,7 +58,7 @@ def test_one_that_nobody_has_is_taken_away_and_the_one_in_force_stays(node: Node
     assert node.there() == {new}
 
 
-def test_one_stays_as_long_as_a_pod_lives_that_was_there_when_it_was_superseded(node: Node) -> None:
+def test_keeps_a_library_while_an_older_pod_lives(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
     node.old.remove_unused(frozenset({"a", "b"}))
     node.old.remove_unused(frozenset({"b", "later"}))
@@ -67,7 +67,7 @@ def test_one_stays_as_long_as_a_pod_lives_that_was_there_when_it_was_superseded(
     assert node.there() == {new}, "the later one was given the new library"
 
 
-def test_the_next_agent_knows_which_pods_those_were(node: Node) -> None:
+def test_next_agent_knows_the_recorded_pods(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
     node.old.remove_unused(frozenset({"a"}))
     node.old.remove_unused(frozenset({"a", "later"}))
@@ -77,7 +77,7 @@ def test_the_next_agent_knows_which_pods_those_were(node: Node) -> None:
     assert old not in node.there()
 
 
-def test_pods_that_came_while_an_agent_of_before_ran_that_keeps_no_list_count(node: Node) -> None:
+def test_pods_that_arrived_between_agents_count(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
     node.old.remove_unused(frozenset({"a"}))
     node.restart()
@@ -88,7 +88,7 @@ def test_pods_that_came_while_an_agent_of_before_ran_that_keeps_no_list_count(no
     assert node.there() == {new}
 
 
-def test_each_of_several_goes_in_its_turn(node: Node) -> None:
+def test_removes_several_libraries_independently(node: Node) -> None:
     first = node.installed
     second = node.upgrade(2)
     node.old.remove_unused(frozenset({"a"}))
@@ -102,7 +102,7 @@ def test_each_of_several_goes_in_its_turn(node: Node) -> None:
     assert node.there() == {third}
 
 
-def test_one_that_is_in_force_again_after_a_downgrade_is_not_old(node: Node) -> None:
+def test_keeps_a_library_that_a_downgrade_uses_again(node: Node) -> None:
     first = node.installed
     second = node.upgrade(2)
     node.old.remove_unused(frozenset({"a"}))
@@ -118,7 +118,7 @@ def test_one_that_is_in_force_again_after_a_downgrade_is_not_old(node: Node) -> 
     assert node.there() == {node.installed}
 
 
-def test_one_that_a_process_has_mapped_stays_whatever_it_is_called_there(node: Node, tmp_path: Path) -> None:
+def test_keeps_a_library_mapped_under_any_name(node: Node, tmp_path: Path) -> None:
     old = node.installed
     other = tmp_path / "other-name.so"
     other.hardlink_to(old)
@@ -136,7 +136,7 @@ def test_one_that_a_process_has_mapped_stays_whatever_it_is_called_there(node: N
     assert node.there() == {new}
 
 
-def test_all_stay_while_a_process_cannot_be_looked_into(
+def test_keeps_all_libraries_while_a_process_is_unreadable(
     node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = node.installed
@@ -154,7 +154,7 @@ def test_all_stay_while_a_process_cannot_be_looked_into(
 
 
 @pytest.mark.parametrize("text", ["nonsense\n", "7f00-7f01 r--p 0 08:01 17 /a\n" * 9])
-def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
+def test_keeps_all_libraries_if_mappings_are_invalid_or_too_long(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(old_libraries, "MAX_BYTES", 100)
@@ -168,7 +168,7 @@ def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
     assert len(node.there()) == 2
 
 
-def test_a_process_that_has_ended_meanwhile_is_none(node: Node, tmp_path: Path) -> None:
+def test_ignores_a_process_that_has_exited(node: Node, tmp_path: Path) -> None:
     (tmp_path / "proc" / "12").mkdir(parents=True)
     node.proc = tmp_path / "proc"
     new = node.upgrade(2)
@@ -176,7 +176,7 @@ def test_a_process_that_has_ended_meanwhile_is_none(node: Node, tmp_path: Path) 
     assert node.there() == {new}
 
 
-def test_what_is_no_library_of_an_agent_stays(node: Node) -> None:
+def test_keeps_unrelated_files(node: Node) -> None:
     beside = [node.root / "lib" / name for name in ("libgpushare-mine.so", "other.so", ".libgpushare-0.so.12")]
     for path in beside:
         path.touch()
@@ -186,7 +186,7 @@ def test_what_is_no_library_of_an_agent_stays(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"seen": [], "holders": {"l.so": 7}}', '{"seen": 1}', "null"])
-def test_a_list_that_makes_no_sense_is_set_aside_and_all_pods_count(
+def test_invalid_record_is_set_aside_and_all_pods_count(
     node: Node, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     old = node.installed
@@ -200,7 +200,7 @@ def test_a_list_that_makes_no_sense_is_set_aside_and_all_pods_count(
     assert "Starting without the record of pods and libraries" in caplog.text
 
 
-def test_a_library_that_cannot_be_removed_is_said(
+def test_logs_a_library_that_cannot_be_removed(
     node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unlink(path: Path) -> None:
@@ -218,7 +218,7 @@ def pod(uid: str, phase: str = "Running", *, shares: bool = True) -> dict[str, A
 
 
 @pytest.mark.slow
-async def test_it_waits_until_the_pods_are_known_and_counts_those_whose_containers_may_start_again(
+async def test_waits_for_the_pods_and_counts_those_that_may_restart(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(old_libraries, "POLL_SECONDS", 0.01)

@@ -100,7 +100,7 @@ class Node:
         return {"metadata": metadata, "status": {"containerStatuses": [main, side]}}
 
 
-async def test_who_has_neither_a_device_nor_a_driver_is_told_once_and_is_missing_while_it_runs(tmp_path: Path) -> None:
+async def test_container_without_device_or_driver_is_reported_once(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         bare = stack.enter_context(container(tmp_path / "bare"))
         driver = stack.enter_context(container(tmp_path / "driver", driver=True))
@@ -117,7 +117,7 @@ async def test_who_has_neither_a_device_nor_a_driver_is_told_once_and_is_missing
         assert (len(node.events), node.changes) == (1, 2)
 
 
-async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> None:
+async def test_reports_nothing_about_an_invisible_container(tmp_path: Path) -> None:
     node = Node(gone=2**22 + 1)
     for _ in range(arrival.MAX_CHECKS):
         await node.arrivals.step()
@@ -128,7 +128,7 @@ async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> Non
     assert arrival.has_devices(tmp_path) is None
 
 
-async def test_a_dev_with_very_many_files_takes_no_memory_and_is_known(tmp_path: Path) -> None:
+async def test_huge_dev_directory_needs_no_memory(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         full = stack.enter_context(container(tmp_path / "full", files=20_000))
         device = stack.enter_context(container(tmp_path / "device", device=True, files=20_000))
@@ -140,7 +140,7 @@ async def test_a_dev_with_very_many_files_takes_no_memory_and_is_known(tmp_path:
         assert node.arrivals.missing == ("ml/full/main",)
 
 
-async def test_a_link_in_the_place_of_dev_leads_nowhere(tmp_path: Path) -> None:
+async def test_does_not_follow_a_link_in_place_of_dev(tmp_path: Path) -> None:
     """An absolute one would lead to the agent's own /dev, which has all GPUs."""
     root = tmp_path / "root"
     root.mkdir()
@@ -154,7 +154,7 @@ async def test_a_link_in_the_place_of_dev_leads_nowhere(tmp_path: Path) -> None:
     assert arrival.has_devices(tmp_path) is True
 
 
-async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_end(
+async def test_hung_file_system_blocks_neither_other_checks_nor_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrival, "CHECK_SECONDS", 2.0)
@@ -173,7 +173,7 @@ async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_
     assert not held.is_alive()
 
 
-def test_what_has_not_come_counts_more_than_what_should_have() -> None:
+def test_missing_devices_override_the_condition() -> None:
     injection = decision.decide(
         InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True), ()
     )

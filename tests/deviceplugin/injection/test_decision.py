@@ -49,7 +49,7 @@ OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", cdi_problem=""
         pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
     ],
 )  # fmt: skip
-def test_without_a_word_in_the_configuration(
+def test_decides_without_a_configured_strategy(
     facts: InjectionFacts, strategies: tuple[str, ...], status: str, reason: str
 ) -> None:
     choice = decision.decide(facts, ())
@@ -75,7 +75,7 @@ def test_without_a_word_in_the_configuration(
         pytest.param(InjectionFacts(), CRI, "Unknown", id="beside the cluster"),
     ],
 )  # fmt: skip
-def test_what_a_configuration_names_is_done_and_judged(
+def test_configured_strategies_are_used_and_assessed(
     facts: InjectionFacts, named: tuple[str, ...], status: str
 ) -> None:
     choice = decision.decide(facts, named)
@@ -84,7 +84,7 @@ def test_what_a_configuration_names_is_done_and_judged(
     assert bool(choice.refusal) == (status == "False")
 
 
-def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
+def test_refusal_explains_each_strategy_and_the_remedy() -> None:
     choice = decision.decide(dataclasses.replace(OPERATOR, cdi_problem=UNSEEN), ())
     assert (
         choice.refusal
@@ -99,7 +99,7 @@ def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
     assert "cdi-cri: containerd://1.6.36 ignores CDI: it needs containerd 1.7" in ignored
 
 
-def test_pods_have_to_name_the_class_by_which_the_agent_has_its_driver() -> None:
+def test_pods_must_name_the_agents_runtime_class() -> None:
     choice = decision.decide(BY_CLASS, ())
     assert choice.needs_class == "nvidia"
     assert "runtimeClassName: nvidia" in choice.condition.message
@@ -109,7 +109,7 @@ def test_pods_have_to_name_the_class_by_which_the_agent_has_its_driver() -> None
     assert decision.decide(DEFAULT, ()).allows("")
 
 
-def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_refusal() -> None:
+def test_no_facts_change_a_configured_or_refuse_a_working_strategy() -> None:
     seen = itertools.product(
         ("", "containerd://1.6.20", "containerd://1.7.2", "containerd://2.0.0-rc.1", "cri-o://1.30.4", "?://"),
         (None, "", "nvidia"),

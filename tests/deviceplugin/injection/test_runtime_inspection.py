@@ -35,16 +35,14 @@ VOLUME = "3 1 259:1 / /driver-root ro,relatime - ext4 /dev/root rw\n4 1 0:26 /cd
         pytest.param(ROOT + GIVEN, f"/driver-root{LIBRARY}", False, id="another one is mounted than is used"),
     ],
 )
-def test_a_driver_is_given_by_a_runtime_if_its_library_is_a_mount_of_its_own(
-    mountinfo: str, library: str, given: bool
-) -> None:
+def test_runtime_gave_the_driver_if_its_library_is_a_mount(mountinfo: str, library: str, given: bool) -> None:
     assert (
         runtime_inspection.is_driver_mounted(MAPS.replace(LIBRARY, library), runtime_inspection.mount_points(mountinfo))
         is given
     )
 
 
-def test_a_directory_of_the_host_is_told_from_the_containers_own(tmp_path: Path) -> None:
+def test_distinguishes_mounted_directories(tmp_path: Path) -> None:
     points = runtime_inspection.mount_points(ROOT + VOLUME)
     assert runtime_inspection.is_mounted(Path("/driver-root/etc"), points)
     assert not runtime_inspection.is_mounted(Path("/var/elsewhere"), points)
@@ -78,13 +76,13 @@ def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: st
     return dataclasses.asdict(runtime_inspection.inspect(parsed, variables, own=own))
 
 
-def test_a_bare_pod_sees_that_nothing_is_mounted(tmp_path: Path) -> None:
+def test_pod_without_mounts_has_a_cdi_problem(tmp_path: Path) -> None:
     facts = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
     assert (facts["in_pod"], facts["driver_requested"], facts["driver_mounted"]) == (True, True, False)
     assert "is not mounted from the host: add the component cdi" in str(facts["cdi_problem"])
 
 
-def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_to_do(tmp_path: Path) -> None:
+def test_reads_driver_and_runtime_configuration_from_the_host(tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     (host / "etc/containerd/conf.d").mkdir(parents=True)
     (host / "etc/containerd/config.toml").write_text(CONTAINERD)
@@ -96,7 +94,7 @@ def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_
     assert (facts["driver_requested"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
 
 
-def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
+def test_host_without_driver_is_a_cdi_problem(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
     facts = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
@@ -105,7 +103,7 @@ def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mounted", [True, False])
-def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_path: Path, mounted: bool) -> None:
+def test_detects_a_real_mounted_library(gpus: Path, tmp_path: Path, mounted: bool) -> None:
     """In a mount namespace of its own, as a runtime does it."""
     (tmp_path / "lib").mkdir()
     target = tmp_path / "lib" / "libnvidia-ml.so.1"
@@ -163,9 +161,7 @@ def written(host: Path, **texts: str) -> Path:
         pytest.param("1 0 0:50 / / rw - fuse.stargz stargz rw\n", "runc", id="layers that are in no overlay"),
     ],
 )
-def test_only_the_containerd_that_made_the_agents_own_container_counts(
-    tmp_path: Path, mountinfo: str, default: str | None
-) -> None:
+def test_reads_only_the_containerd_of_the_agents_container(tmp_path: Path, mountinfo: str, default: str | None) -> None:
     host = written(
         tmp_path,
         **{
@@ -180,7 +176,7 @@ def test_only_the_containerd_that_made_the_agents_own_container_counts(
     assert runtime_inspection.containerd_configuration(host, mountinfo).default_runtime == default
 
 
-def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
+def test_follows_imports_in_containerds_order(tmp_path: Path) -> None:
     folder = "var/lib/rancher/k3s/agent/etc/containerd"
     imports = f'version = 3\nimports = ["/{folder}/config-v3.toml.d/*.toml", "last.toml"]\n'
     texts = {
@@ -197,7 +193,7 @@ def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
     assert runtime_inspection.containerd_configuration(written(tmp_path, **more), mountinfo).default_runtime == "runc"
 
 
-def test_what_is_read_of_the_host_has_bounds(tmp_path: Path) -> None:
+def test_reading_host_files_is_bounded(tmp_path: Path) -> None:
     """Files without an end, of another kind, that import each other, or without number."""
     mountinfo, folder = layers("/var/lib/containerd"), "etc/containerd"
     host = written(tmp_path, **{f"{folder}/config.toml": OPERATORS + "#" * 300_000})

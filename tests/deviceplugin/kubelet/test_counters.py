@@ -312,7 +312,7 @@ class Node:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_pod_that_was_placed_well_is_refused(seed: int) -> None:
+def test_kubelet_never_refuses_a_pod_on_a_healthy_gpu(seed: int) -> None:
     node = Node(seed)
     for _ in range(STEPS):
         node.step()

@@ -68,14 +68,14 @@ def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -
     )
 
 
-def test_what_was_given_is_remembered() -> None:
+def test_reports_allocated_ids() -> None:
     allocated_ids: list[str] = []
     response = answers(InForce(whole("GPU-a", "GPU-b")), allocated_ids).allocate(GPU, ["GPU-b"])
     assert response.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
     assert allocated_ids == ["GPU-b"]
 
 
-def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
+def test_mps_share_gets_its_daemon_and_limits() -> None:
     response = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
     assert response.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
     assert {mount.host_path for mount in response.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
@@ -91,9 +91,7 @@ def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
         (InForce(whole("GPU-a")), ["GPU-a"], "/var/run/cdi cannot be written", "/var/run/cdi cannot be written"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_given(
-    in_force: InForce, ids: list[str], problem: str, sentence: str
-) -> None:
+def test_refused_requests_allocate_nothing(in_force: InForce, ids: list[str], problem: str, sentence: str) -> None:
     allocated_ids: list[str] = []
     with pytest.raises(plugin_service.AllocateRefusedError, match=sentence):
         answers(in_force, allocated_ids, problem=problem).allocate(GPU, ids)
@@ -133,7 +131,7 @@ def is_given(in_force: InForce, ids: Sequence[str]) -> bool:
 
 @pytest.mark.slow
 @given(questions())
-def test_what_is_preferred_is_allocated_and_refused_only_if_nothing_would_be(
+def test_allocate_accepts_every_preferred_choice(
     question: tuple[InForce, list[str], list[str], int],
 ) -> None:
     in_force, available, required, size = question

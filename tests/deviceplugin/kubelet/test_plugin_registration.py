@@ -65,7 +65,7 @@ async def registered(
             await task
 
 
-async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> None:
+async def test_kubelet_gets_every_device(kubelet: kubelets.Kubelet) -> None:
     offer = Told(builders.node(gpus=4).gpus)
     async with registered(kubelet.directory, offer), registered(kubelet.directory, offer, IDLE):
         await kubelet.until(lambda: len(kubelet.devices) == 2)
@@ -75,7 +75,7 @@ async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> No
         assert (request.version, request.endpoint) == ("v1beta1", "gpushare-gpu-percent.sock")
 
 
-async def test_a_change_of_health_is_told_at_once_and_told_back(kubelet: kubelets.Kubelet) -> None:
+async def test_kubelet_gets_health_changes_immediately(kubelet: kubelets.Kubelet) -> None:
     well = builders.node(gpus=2).gpus
     ill = (dataclasses.replace(well[0], healthy=False, health_reason="lost"), well[1])
     offer = Told(well)
@@ -93,7 +93,7 @@ async def test_a_change_of_health_is_told_at_once_and_told_back(kubelet: kubelet
         await kubelet.until(lambda: unhealthy() == 0)
 
 
-async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else(kubelet: kubelets.Kubelet) -> None:
+async def test_allocate_mounts_only_library_preload_file_and_arbiter(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         answer = await kubelet.allocate(
@@ -112,14 +112,14 @@ async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else
             assert not container.annotations
 
 
-async def test_an_id_that_was_withdrawn_while_the_kubelet_chose_it_is_as_good_as_any(kubelet: kubelets.Kubelet) -> None:
+async def test_allocate_accepts_an_id_that_was_just_withdrawn(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         answer = await kubelet.allocate(contract.RESOURCE_PERCENT, ["gpu-percent-127", "GPU-6f127b1c::3"])
         assert len(answer.container_responses[0].mounts) == 4
 
 
-async def test_it_registers_again_each_time_the_kubelet_restarts(kubelet: kubelets.Kubelet) -> None:
+async def test_registers_again_after_each_kubelet_restart(kubelet: kubelets.Kubelet) -> None:
     offer = Told(builders.node(gpus=1).gpus)
     async with registered(kubelet.directory, offer) as keeper:
         await kubelet.until(lambda: kubelet.lists == 1)
@@ -132,7 +132,7 @@ async def test_it_registers_again_each_time_the_kubelet_restarts(kubelet: kubele
         assert (kubelet.directory / SOCKET).is_socket()
 
 
-async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_that_pods_left_behind(
+async def test_starting_kubelet_gets_additional_devices_for_stale_ones(
     kubelet: kubelets.Kubelet,
 ) -> None:
     left: list[int | None] = [0]
@@ -158,7 +158,7 @@ async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_tha
         assert kubelet.devices[PERCENT] == {}  # not of what it has none of
 
 
-async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kubelets.Kubelet) -> None:
+async def test_serves_again_if_only_its_own_socket_is_removed(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         (kubelet.directory / SOCKET).unlink()
@@ -166,7 +166,7 @@ async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kube
         assert (kubelet.directory / SOCKET).is_socket()
 
 
-async def test_it_registers_again_when_the_kubelet_stops_listening(
+async def test_registers_again_when_the_kubelet_drops_the_stream(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.5)
@@ -176,7 +176,7 @@ async def test_it_registers_again_when_the_kubelet_stops_listening(
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
-async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
+async def test_reports_a_kubelet_that_keeps_closing_the_stream(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
@@ -193,7 +193,7 @@ async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
         assert not keeper.hung_up
 
 
-async def test_a_kubelet_that_restarts_often_does_not_hang_up(kubelet: kubelets.Kubelet) -> None:
+async def test_frequent_kubelet_restarts_are_not_hangups(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
         for number in range(1, plugin_registration.MAX_HANGUPS + 3):
             await kubelet.until(lambda number=number: kubelet.lists == number)
@@ -203,9 +203,7 @@ async def test_a_kubelet_that_restarts_often_does_not_hang_up(kubelet: kubelets.
         assert not keeper.hung_up
 
 
-async def test_a_kubelet_that_has_yet_to_ask_for_the_list_is_given_time(
-    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waits_for_a_slow_first_list_call(kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
@@ -218,7 +216,7 @@ async def test_a_kubelet_that_has_yet_to_ask_for_the_list_is_given_time(
         await kubelet.until(lambda: len(kubelet.requests) > 2)
 
 
-async def test_who_comes_later_keeps_the_kubelet_when_the_first_one_ends(kubelet: kubelets.Kubelet) -> None:
+async def test_second_agent_keeps_its_registration_when_the_first_ends(kubelet: kubelets.Kubelet) -> None:
     offer = Told(builders.node(gpus=1).gpus)
     async with contextlib.AsyncExitStack() as both:
         async with registered(kubelet.directory, offer) as first:
@@ -232,7 +230,7 @@ async def test_who_comes_later_keeps_the_kubelet_when_the_first_one_ends(kubelet
         assert len(kubelet.requests) == 2
 
 
-async def test_rights_of_its_socket_may_be_changed(kubelet: kubelets.Kubelet) -> None:
+async def test_registers_again_after_a_change_of_the_sockets_mode(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
         await kubelet.until(lambda: kubelet.lists == 1)
         (kubelet.directory / SOCKET).chmod(0o600)
@@ -240,7 +238,7 @@ async def test_rights_of_its_socket_may_be_changed(kubelet: kubelets.Kubelet) ->
         assert keeper.problem == ""
 
 
-async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_has_gone(
+async def test_first_agent_registers_again_after_the_second_ends(
     kubelet: kubelets.Kubelet,
 ) -> None:
     offer = Told(builders.node(gpus=1).gpus)
@@ -257,7 +255,7 @@ async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_
         assert len(kubelet.requests) == 3
 
 
-async def test_a_socket_that_somebody_has_left_behind_is_replaced(kubelet: kubelets.Kubelet) -> None:
+async def test_replaces_a_dead_socket(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         (kubelet.directory / SOCKET).unlink()
@@ -266,7 +264,7 @@ async def test_a_socket_that_somebody_has_left_behind_is_replaced(kubelet: kubel
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
-async def test_without_a_kubelet_it_waits_and_says_so(short_path: Path) -> None:
+async def test_waits_for_a_missing_kubelet_and_reports_it(short_path: Path) -> None:
     async with registered(short_path, Told(builders.node(gpus=1).gpus)) as keeper:
         await waiting.until(lambda: "no kubelet listens on" in keeper.problem)
         assert keeper.problem == (
@@ -279,7 +277,7 @@ async def test_without_a_kubelet_it_waits_and_says_so(short_path: Path) -> None:
         await late.stop()
 
 
-async def test_a_refused_registration_is_tried_again_and_the_kubelets_reason_is_told(
+async def test_retries_a_refused_registration_and_reports_the_reason(
     kubelet: kubelets.Kubelet,
 ) -> None:
     kubelet.refusal = "no such version here"
@@ -289,7 +287,7 @@ async def test_a_refused_registration_is_tried_again_and_the_kubelets_reason_is_
         await kubelet.until(lambda: kubelet.lists == 1)
 
 
-async def test_when_it_ends_its_socket_is_gone(kubelet: kubelets.Kubelet) -> None:
+async def test_removes_its_socket_at_the_end(kubelet: kubelets.Kubelet) -> None:
     async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
     assert not (kubelet.directory / SOCKET).exists()

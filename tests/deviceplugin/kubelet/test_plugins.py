@@ -65,7 +65,7 @@ async def serving(
             await task
 
 
-async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: kubelets.Kubelet) -> None:
+async def test_resources_start_and_stop_independently(kubelet: kubelets.Kubelet) -> None:
     offer: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer) as made:
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 2)
@@ -82,7 +82,7 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
         assert [request.resource_name for request in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
 
 
-async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubelet) -> None:
+async def test_publishes_the_registered_resources(kubelet: kubelets.Kubelet) -> None:
     offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     registered: Observable[frozenset[str]] = Observable(frozenset())
     async with serving(kubelet, offer, registered=registered):
@@ -95,7 +95,7 @@ async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubele
         await waiting.until(lambda: registered.value == {"nvidia.com/gpu"})
 
 
-async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:
+async def test_resource_that_returns_in_time_keeps_its_registration(kubelet: kubelets.Kubelet) -> None:
     offer: Told = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer, empty_seconds=3.0):
         await kubelet.until(lambda: kubelet.lists == 1)
@@ -107,7 +107,7 @@ async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kub
         assert len(kubelet.requests) == 1
 
 
-async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a_while(
+async def test_removed_device_stays_listed_as_unhealthy_for_a_while(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_service, "REMOVAL_SECONDS", 2.0)
@@ -126,14 +126,14 @@ async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a
         assert kubelet.lists == 5
 
 
-async def test_thousands_of_devices_are_told_with_where_they_are(kubelet: kubelets.Kubelet) -> None:
+async def test_lists_thousands_of_devices_with_numa_nodes(kubelet: kubelets.Kubelet) -> None:
     offer: Told = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 10_000)
         assert set(kubelet.numa.values()) == {1}
 
 
-async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubelets.Kubelet) -> None:
+async def test_all_resources_register_again_after_a_kubelet_restart(kubelet: kubelets.Kubelet) -> None:
     offer: Told = Observable(
         {name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")}
     )
@@ -145,7 +145,7 @@ async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubele
     assert [path.name for path in kubelet.directory.iterdir()] == ["kubelet.sock"]
 
 
-async def test_a_kubelet_that_comes_is_heard_of_at_once(
+async def test_notices_a_new_kubelet_between_two_checks(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It judges the pods that it has within a second: who comes with the next look is too late for them."""

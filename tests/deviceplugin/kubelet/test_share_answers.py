@@ -34,7 +34,7 @@ def directory(short_path: Path) -> Path:
     return short_path
 
 
-def test_it_is_what_pods_hold_that_are_not_living(directory: Path) -> None:
+def test_counts_devices_of_ended_pods(directory: Path) -> None:
     left = share_answers.StaleAllocations(directory, living=lambda: {"living"})
     assert left.count(PERCENT) == 3
     assert left.count(contract.RESOURCE_IDLE) == 1
@@ -44,7 +44,7 @@ def test_it_is_what_pods_hold_that_are_not_living(directory: Path) -> None:
     assert left.count(PERCENT) == 0
 
 
-def test_it_counts_in_the_first_minute_of_the_kubelet_alone(directory: Path) -> None:
+def test_counts_only_in_the_kubelets_first_minute(directory: Path) -> None:
     made = (directory / plugin_registration.KUBELET_SOCKET).stat().st_ctime
 
     def count(now: float) -> int | None:

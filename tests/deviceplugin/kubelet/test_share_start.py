@@ -134,7 +134,7 @@ async def refused(node: Node, pod: str) -> str:
     return str(error.value.details())
 
 
-async def test_a_name_of_cdi_stands_for_the_gpus_of_the_share_once_it_is_known_whose_it_is(node: Node) -> None:
+async def test_start_describes_the_shares_gpus_under_the_cdi_name(node: Node) -> None:
     node.gives("one", SECOND)
     node.gives("both", FIRST, SECOND)
     (device,) = (await node.kubelet.admit("one", PERCENT, 50)).cdi_devices
@@ -146,7 +146,7 @@ async def test_a_name_of_cdi_stands_for_the_gpus_of_the_share_once_it_is_known_w
     assert node.described(both.name) == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
-async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(node: Node) -> None:
+async def test_reallocated_ids_are_undescribed_until_the_next_start(node: Node) -> None:
     node.gives("first", FIRST)
     (name,) = (await node.kubelet.admit("first", PERCENT, 50)).cdi_devices
     await node.kubelet.start_container("first")
@@ -160,14 +160,14 @@ async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(n
     assert node.described(name.name) == ["/dev/nvidia1"]
 
 
-async def test_a_pod_that_nobody_knows_does_not_start(node: Node) -> None:
+async def test_unknown_pod_does_not_start(node: Node) -> None:
     await node.kubelet.admit("strange", PERCENT, 50)
     assert await refused(node, "strange") == (
         "the GPUs of this container are unknown: the API server did not answer in time"
     )
 
 
-async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) -> None:
+async def test_ids_unknown_to_the_kubelet_do_not_start(node: Node) -> None:
     node.gives("trainer", FIRST)
     await node.kubelet.admit("trainer", PERCENT, 50)
     resource, ids = node.kubelet.pods["trainer"]
@@ -176,7 +176,7 @@ async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) 
         await node.answers().start(PERCENT, ids)
 
 
-async def test_an_init_container_is_found_in_the_kubelets_checkpoint(node: Node) -> None:
+async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) -> None:
     node.given["trainer/warm"] = Given("ml", "trainer", (SECOND,))
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
@@ -191,7 +191,7 @@ async def test_an_init_container_is_found_in_the_kubelets_checkpoint(node: Node)
 
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])
-async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(node: Node, uuid: str) -> None:
+async def test_containers_that_reuse_ids_must_use_the_same_gpus(node: Node, uuid: str) -> None:
     node.given["trainer/warm"] = Given("ml", "trainer", (uuid,))
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
@@ -207,7 +207,7 @@ async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(
     )
 
 
-async def test_a_container_that_was_described_starts_again_without_an_api_server(node: Node) -> None:
+async def test_described_container_restarts_without_an_api_server(node: Node) -> None:
     node.gives("trainer", SECOND)
     (name,) = (await node.kubelet.admit("trainer", PERCENT, 50)).cdi_devices
     await node.kubelet.start_container("trainer")
@@ -216,7 +216,7 @@ async def test_a_container_that_was_described_starts_again_without_an_api_server
     assert node.described(name.name) == ["/dev/nvidia1"]
 
 
-async def test_what_is_left_of_containers_that_are_gone_goes_with_the_next_start(node: Node) -> None:
+async def test_next_start_removes_descriptions_of_gone_containers(node: Node) -> None:
     for pod in ("one", "two"):
         node.gives(pod, FIRST)
         await node.kubelet.admit(pod, PERCENT, 10)
@@ -227,13 +227,13 @@ async def test_what_is_left_of_containers_that_are_gone_goes_with_the_next_start
     assert len(list(node.cdi.iterdir())) == 1
 
 
-async def test_a_gpu_without_a_device_node_is_given_to_nobody(node: Node) -> None:
+async def test_refuses_a_gpu_without_a_device_node(node: Node) -> None:
     node.gives("trainer", "GPU-9999")
     await node.kubelet.admit("trainer", PERCENT, 50)
     assert await refused(node, "trainer") == "no device node of GPU-9999 is known on this node"
 
 
-async def test_where_a_class_is_needed_only_pods_that_name_it_start(node: Node) -> None:
+async def test_only_pods_with_the_needed_runtime_class_start(node: Node) -> None:
     node.injection = BY_CLASS
     node.gives("bare", FIRST)
     node.gives("named", FIRST, runtime_class="nvidia")
@@ -247,14 +247,14 @@ async def test_where_a_class_is_needed_only_pods_that_name_it_start(node: Node) 
     assert not node.cdi.exists()
 
 
-async def test_where_nothing_gives_devices_no_container_starts(node: Node) -> None:
+async def test_no_container_starts_if_nothing_injects_devices(node: Node) -> None:
     node.injection = BY_NOTHING
     node.gives("trainer", FIRST)
     await node.kubelet.admit("trainer", PERCENT, 10)
     assert "containers would get no GPU: envvar: the agent's own container requested" in await refused(node, "trainer")
 
 
-async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_when_there_is_again(node: Node) -> None:
+async def test_registers_again_when_the_need_for_start_changes(node: Node) -> None:
     assert node.kubelet.requests[-1].options.pre_start_required
     for injection in (BY_DEFAULT, BY_CDI):
         node.injection = injection
@@ -263,7 +263,7 @@ async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_w
         )
 
 
-def test_annotations_are_told_the_same_name() -> None:
+def test_annotations_contain_the_same_cdi_name() -> None:
     settings = NodeSettings(device_list_strategies=("cdi-annotations",))
     response = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
     name = cdi.share_name(["GPU-a::0", "GPU-b::1"])

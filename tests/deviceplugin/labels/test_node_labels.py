@@ -28,7 +28,7 @@ def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
 
 @pytest.mark.slow
 @hypothesis.given(LABELS, LABELS, LABELS)
-def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any, second: Any) -> None:
+def test_patch_sets_our_labels_and_keeps_others(others: Any, first: Any, second: Any) -> None:
     before: dict[str, Any] = {"labels": others}
     patched = applied(before, node_labels.patch(before, first))
     two = applied(patched, node_labels.patch(patched, second))
@@ -37,11 +37,11 @@ def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any,
     assert node_labels.patch(two, second) is None  # and nothing more to write
 
 
-def test_nothing_is_written_where_nothing_is_wanted() -> None:
+def test_writes_nothing_if_no_label_is_wanted() -> None:
     assert node_labels.patch({"labels": {"a": "b"}}, {}) is None
 
 
-def test_the_last_label_takes_the_note_with_it() -> None:
+def test_removing_the_last_label_removes_the_annotation() -> None:
     metadata = {"labels": {"nvidia.com/gpu.count": "4"}, "annotations": {contract.OWN_LABELS: "nvidia.com/gpu.count"}}
     assert node_labels.patch(metadata, {}) == {
         "metadata": {"labels": {"nvidia.com/gpu.count": None}, "annotations": {contract.OWN_LABELS: None}}
