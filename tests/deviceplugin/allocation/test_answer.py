@@ -1,4 +1,4 @@
-"""What is refused to a container, and what it gets."""
+"""Refused Allocate requests, and the contents of accepted ones."""
 
 from __future__ import annotations
 

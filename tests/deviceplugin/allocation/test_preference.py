@@ -1,4 +1,4 @@
-"""Which devices the kubelet is told to take: always as many as it asked for, of those it offered, the best ones."""
+"""GetPreferredAllocation: the requested number of the offered devices, and the best ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_prefers_the_requested_number_of_available_devices(
     if chosen or size == 0:
         assert len(chosen) == len(set(chosen)) == size
         assert set(required) <= set(chosen) <= set(available)
-    else:  # the aligned one finds no full group with all that is required; the kubelet then picks by itself
+    else:  # no full group contains all required GPUs; the kubelet then chooses by itself
         assert preference.algorithm(list(devices.values()), available) is preference.Algorithm.ALIGNED
     assert set(ask(sorted(available, reverse=True))) == set(chosen)
 
@@ -95,7 +95,9 @@ def test_mig_devices_count_for_their_gpu() -> None:
 
 
 def slices(policy: str, pods: int) -> list[str]:
-    """The MIG devices, of two GPUs with three each and four slices of each, that so many pods get one after the other."""
+    """Return the MIG devices that so many pods get one after the other. Two GPUs have three MIG devices with four
+    slices each.
+    """
     devices = {
         device.id: device
         for gpu in (0, 1)
@@ -133,8 +135,8 @@ def test_devices_shared_by_mps_come_from_one_gpu() -> None:
         )
 
     assert {devices[identity].gpu for identity in ask(2)} == {"GPU-0"}
-    assert {devices[identity].gpu for identity in ask(4, "GPU-0::0")} == {"GPU-1"}, "which has as many"
-    assert {devices[identity].gpu for identity in ask(3, "GPU-0::0")} == {"GPU-1"}, "which has fewer given out"
+    assert {devices[identity].gpu for identity in ask(4, "GPU-0::0")} == {"GPU-1"}, "only this GPU has enough"
+    assert {devices[identity].gpu for identity in ask(3, "GPU-0::0")} == {"GPU-1"}, "this GPU has fewer allocated"
     assert {devices[identity].gpu for identity in ask(3, "GPU-0::0", required=["GPU-0::1"])} == {"GPU-0"}
     with pytest.raises(greedy.AllocationError, match="no GPU has 4 of its devices free: ask for fewer"):
         ask(4, "GPU-0::0", "GPU-1::0")
@@ -144,7 +146,7 @@ Matrix = dict[tuple[int, int], int]
 
 
 def splits(gpus: tuple[int | None, ...], size: int) -> list[list[tuple[int | None, ...]]]:
-    """Every split into groups of `size`, in the order of their members; None is a place without a GPU."""
+    """Return every split into groups of `size`, in the order of their members. None is an empty place."""
     if len(gpus) == size:
         return [[gpus]]
     partitions = []

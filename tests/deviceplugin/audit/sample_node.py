@@ -1,4 +1,4 @@
-"""A node to be judged: two GPUs, a pod with a share of the first, and one without."""
+"""A node for the audit: two GPUs, a pod with a share of the first one, and a pod without a share."""
 
 from __future__ import annotations
 

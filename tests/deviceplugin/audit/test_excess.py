@@ -1,4 +1,4 @@
-"""ProcessIdentity uses more than it is let is told of soon, and who does not is never, however badly the driver measures."""
+"""Shares that use more GPU time than allowed are reported soon, others never, however inaccurate the driver is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from deviceplugin.audit import excess
 from deviceplugin.audit.excess import FADING_SECONDS, DriverUsage, Excess, Overuse, Place
 
 PLACE: Place = ("GPU-a", "trainer-0")
-LATE_SECONDS = 2.0  # that the driver tells of what happened
-ERROR = 0.1  # of its readings
+LATE_SECONDS = 2.0  # delay of the driver's figures
+ERROR = 0.1  # of the driver's readings
 STEP = 0.1
 
 
@@ -27,8 +27,8 @@ def look(watch: Excess, now: float, used: float | None, held: float | None = Non
     return watch.overuse.get(PLACE)
 
 
-def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 100.0) -> float | None:
-    """When it is told that a share always uses so much, from its first look on."""
+def reported_after(used: float, let: float, *, pause: float = 2.0, until: float = 100.0) -> float | None:
+    """Return after how many seconds a share that constantly uses so much is reported."""
     watch, now = Excess(), 50.0
     look(watch, now, used, 0.0)
     while now < 50 + until:
@@ -40,7 +40,7 @@ def told_after(used: float, let: float, *, pause: float = 2.0, until: float = 10
 
 @pytest.mark.parametrize(("used", "let", "at_most"), [(1.0, 0.1, 6), (0.55, 0.1, 12), (1.0, 0.5, 10), (0.5, 0.0, 10)])
 def test_reports_a_share_that_bypasses_the_gate_within_seconds(used: float, let: float, at_most: float) -> None:
-    seconds = told_after(used, let)
+    seconds = reported_after(used, let)
     assert seconds is not None
     assert seconds <= at_most
 
@@ -50,7 +50,7 @@ def test_use_beyond_the_tolerance_adds_up(beyond: float, let: float, pause: floa
     used = min(1.0, let + beyond)
     if used - let - excess.TOLERATED < 0.01:
         return
-    seconds = told_after(used, let, pause=pause, until=400)
+    seconds = reported_after(used, let, pause=pause, until=400)
     assert seconds is not None
     assert seconds <= excess.REPORTED_SECONDS / (used - let - excess.TOLERATED) + 2 * pause
 
@@ -65,7 +65,7 @@ def test_use_beyond_the_tolerance_adds_up(beyond: float, let: float, pause: floa
 def test_never_reports_a_share_within_its_allowance(
     turns: list[tuple[int, bool]], pauses: list[int], late: float, errors: list[float]
 ) -> None:
-    """It has the GPU in turns, from moments to seconds long, and uses all of each; the driver's figures are of before."""
+    """The share has the GPU in turns of any length and uses them fully; the driver's figures are late."""
     has = list(itertools.chain.from_iterable([on] * length for length, on in turns))
     has = (has * (1 + 1000 // max(1, len(has))))[:1000] if has else [False] * 1000
     held = [0.0, *itertools.accumulate(STEP * on for on in has)]
@@ -108,19 +108,19 @@ def test_reports_nothing_about_new_or_unmeasured_shares() -> None:
 
 
 def test_short_absence_does_not_reset_the_excess() -> None:
-    """Its processes run for eight seconds, are gone at a look, and are there again."""
+    """Its processes run for eight seconds, are gone at one update, and are back at the next."""
     watch = Excess()
     reports = [look(watch, second, None if second % 10 == 8 else 0.6, 0.0) for second in range(0, 100, 2)]
     assert any(reports)
     gone = [look(watch, second, None) for second in range(100, 140, 2)]
-    assert gone[-1] is None, "and is forgotten in the end"
+    assert gone[-1] is None, "and it is dropped in the end"
 
 
 def test_restarted_accounts_are_not_excess() -> None:
     watch = Excess()
     for second in range(0, 20, 2):
         assert look(watch, second, 1.0, float(second)) is None
-    for second in range(20, 40, 2):  # its processes have left the GPU for a moment
+    for second in range(20, 40, 2):  # its processes left the GPU for a moment
         assert look(watch, second, 1.0, float(second - 19)) is None
 
 

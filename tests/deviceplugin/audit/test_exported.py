@@ -1,4 +1,4 @@
-"""Memory that a process exported and let go is charged to it until nobody has it any more, and no longer."""
+"""Exported memory that was released stays charged while any process or descriptor has it, and no longer."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def _client(node: AuditNode, pod: str = "trainer", *keep: int) -> Asked:
 
 
 def _all_is_back(node: AuditNode, client: Asked, most: int) -> None:
-    """What a context takes is not told from what may be held; it is counted once when it has been measured again."""
+    """The size of a context cannot be distinguished from held memory; after another measurement it is counted once."""
     assert int(client("room()")) >= most - CONTEXT // PIECE - 1
-    node.look(2)
+    node.audit(2)
     assert int(client("room()")) == most
 
 
@@ -35,7 +35,7 @@ def test_creates_and_destroys_a_thousand_exports_in_a_small_share(start: Start, 
     node = start()
     client = _client(node)
     if looks:
-        node.look(looks)  # what the context takes is counted
+        node.audit(looks)  # the context is charged by now
     assert client("rounds(1000)") == "0"
     _all_is_back(node, client, (LIMIT - CONTEXT) // PIECE)
 
@@ -46,9 +46,9 @@ def test_exports_leave_no_charge_beside_other_processes(start: Start) -> None:
     assert beside(f"c.allocate({2 * PIECE})[0]") == "0"
     assert other(f"c.allocate({4 * PIECE})[0]") == "0"
     assert other("create(2 * PIECE)[0]") == "0"
-    node.look(3)
+    node.audit(3)
     client = _client(node)
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     assert client("rounds(100)") == "0"
     _all_is_back(node, client, most)
@@ -60,9 +60,9 @@ def test_memory_imported_by_others_stays_charged(start: Start) -> None:
     with ours, theirs:
         maker = _client(node, "trainer", ours.fileno())
         importer = _client(node, "other", theirs.fileno())
-        node.look(3)
+        node.audit(3)
         most = int(maker("room()"))
-        for held in range(8):  # more than what is never told from it
+        for held in range(8):  # more than the uncertainty
             maker(f"send({ours.fileno()}, make())")
             importer(f"[receive({theirs.fileno()}), opened.append(held.pop('handle'))][0]")
             maker("let_go()")
@@ -74,7 +74,7 @@ def test_memory_imported_by_others_stays_charged(start: Start) -> None:
 def test_memory_kept_by_a_descriptor_stays_charged(start: Start) -> None:
     node = start()
     client = _client(node)
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     for held in range(8):
         client("[opened.append(make()), let_go()][1]")
@@ -88,7 +88,7 @@ def test_memory_in_transit_through_a_socket_stays_charged(start: Start) -> None:
     node = start()
     with theirs, ours:
         client = _client(node, "trainer", ours.fileno())
-        node.look(3)
+        node.audit(3)
         most = int(client("room()"))
         for held in range(8):
             client(f"[send({ours.fileno()}, make()), let_go()][1]")
@@ -99,9 +99,9 @@ def test_memory_in_transit_through_a_socket_stays_charged(start: Start) -> None:
 def test_charges_for_future_memory_hide_nothing(start: Start) -> None:
     node = start()
     client = _client(node)
-    # For the heap of kernels, which the driver makes when one needs it: CU_LIMIT_MALLOC_HEAP_SIZE.
+    # For the kernels' heap, which the driver creates on demand: CU_LIMIT_MALLOC_HEAP_SIZE.
     assert client("c.call('cuCtxSetLimit', 2, ctypes.c_size_t(6 * PIECE))") == "0"
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     for held in range(5):
         client("[opened.append(make()), let_go()][1]")
@@ -109,10 +109,10 @@ def test_charges_for_future_memory_hide_nothing(start: Start) -> None:
 
 
 def test_concurrent_allocations_do_not_exceed_the_limit(start: Start) -> None:
-    """Whatever comes and goes meanwhile: what is held and what can be had are together never more than the limit."""
+    """Held memory and free room together never exceed the limit, with any concurrent allocations."""
     node = start()
     holder, churner = _client(node), _client(node)
-    node.look(3)
+    node.audit(3)
     most = int(holder("room()"))
     for _ in range(5):
         holder("[opened.append(make()), let_go()][1]")
@@ -160,7 +160,7 @@ def test_released_memory_stays_charged_without_a_measurement(start: Start) -> No
     until = time.monotonic() + 30
     while client("rounds(50)") != "0":  # until it has found the next agent
         assert time.monotonic() < until
-    again.look(3)
+    again.audit(3)
     most = int(client("room()"))
     for held in range(5):
         client("[opened.append(make()), let_go()][1]")

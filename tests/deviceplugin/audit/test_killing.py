@@ -1,4 +1,4 @@
-"""ProcessIdentity is killed where that is asked for: a process that got around its share's limits, and nobody else, whatever happens."""
+"""With --end-unlimited, processes that bypass their share's limits are killed, and no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.deviceplugin.audit.sample_node import (
     B,
 )
 
-UNKNOWN = Container("uid-trainer", "id-new")  # a container of the pod that its status does not name yet
+UNKNOWN = Container("uid-trainer", "id-new")  # a container that the pod's status does not list yet
 HOST = ("Xorg", "gnome-shell", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvidia-smi", "nvidia-cuda-mps")
 
 
@@ -94,7 +94,7 @@ def test_spares_a_pid_that_is_reused_during_the_check(
 
     def identify(_: int) -> Container:
         victim.kill()
-        victim.wait(10)  # from here on its pid is anybody's
+        victim.wait(10)  # its pid can be reused now
         return TRAINER
 
     try:
@@ -117,7 +117,7 @@ def test_reports_the_missing_capability(victim: subprocess.Popen[bytes], monkeyp
 def test_closes_every_descriptor(victim: subprocess.Popen[bytes]) -> None:
     before = pidfds()
     other = os.pidfd_open(victim.pid)
-    assert pidfds() == before + 1  # it is seen
+    assert pidfds() == before + 1  # the count works
     os.close(other)
     for start_ticks in (started(victim.pid), 1):
         auditor.kill(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
@@ -126,7 +126,7 @@ def test_closes_every_descriptor(victim: subprocess.Popen[bytes]) -> None:
 
 
 def pidfds() -> int:
-    """How many this process has open; other descriptors come and go with other threads."""
+    """Count this process's pidfds; other descriptors may change in other threads."""
     count = 0
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -170,9 +170,9 @@ def test_kills_nothing_on_a_gpu_of_another_mode(mode: Mode) -> None:
     [
         pytest.param({"pid": 7, "start_ticks": 70}, id="registered"),
         pytest.param({"gpu": B}, id="on a GPU that is not the share's"),
-        pytest.param({"gpu": "GPU-nobody-knows"}, id="on a GPU that nobody knows"),
-        pytest.param({"container": UNKNOWN}, id="of a container that has no name yet"),
-        pytest.param({"orphaned": True, "with_library": True}, id="with a ledger that the last agent left"),
+        pytest.param({"gpu": "GPU-nobody-knows"}, id="on an unknown GPU"),
+        pytest.param({"container": UNKNOWN}, id="of a container without a known name"),
+        pytest.param({"orphaned": True, "with_library": True}, id="with an orphaned ledger"),
     ],
 )
 def test_kills_nothing_in_doubt(changes: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is held beyond the charges: never negative, never an error that stays, learned once."""
+"""Memory beyond the charges and learned context sizes: never negative, no lasting error, learned once."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_surplus_counts_from_the_second_scan() -> None:
 
 def test_memory_allocated_between_reads_is_not_overhead() -> None:
     overheads = Overheads()
-    for _ in range(3):  # the charge is there before the memory, so the second read of the ledger has it
+    for _ in range(3):  # the charge precedes the memory, so the second reading of the ledger includes it
         overheads.update({KEY: Reading(1800, 1000, 1500)})
     assert overheads.bytes_of(KEY) == CONTEXT
 
 
 def test_memory_freed_between_reads_is_not_overhead() -> None:
     overheads = Overheads()
-    for _ in range(3):  # the memory goes before the charge, so the first read has it
+    for _ in range(3):  # the memory is freed before the charge, so the first reading includes it
         overheads.update({KEY: Reading(1800, 1500, 1000)})
     assert overheads.bytes_of(KEY) == CONTEXT
 
@@ -70,7 +70,7 @@ def test_silent_gpu_keeps_the_known_overhead() -> None:
 def test_context_size_is_learned_once_at_the_third_scan() -> None:
     overheads = Overheads()
     learned = []
-    for used in (20, 300, 310, 320):  # it was being made at the first
+    for used in (20, 300, 310, 320):  # its creation was still under way at the first scan
         overheads.update({KEY: reading(used, 0)})
         learned.append(dict(overheads.learned))
     assert learned == [{}, {}, {KEY: 300}, {}]
@@ -119,7 +119,7 @@ def test_overhead_is_at_most_the_lower_of_two_surpluses(readings: list[Reading])
 @pytest.mark.slow
 @given(sizes, sizes, st.integers(0, 500))
 def test_charges_and_overhead_add_up_to_the_memory_in_use(charged: int, context: int, expected: int) -> None:
-    """Whatever a context takes and whatever was charged for it beforehand, nothing is counted twice."""
+    """Nothing is counted twice, for any context size and any charge in advance."""
     overheads = Overheads()
     for _ in range(2):
         overheads.update({KEY: reading(charged + context, charged + expected, expected)})

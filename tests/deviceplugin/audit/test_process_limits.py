@@ -1,4 +1,4 @@
-"""ProcessIdentity is limited, who got around it, who has no share: no false alarm, and no silence."""
+"""Limited, unlimited and foreign processes: no false alarms and no silence."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_share_of_another_gpu_does_not_count() -> None:
     assert state(seen(process(7, gpu=B))) == (
         LimitState.FOREIGN,
         process_limits.ELSEWHERE,
-    )  # registered, for the other one
+    )  # registered for the other GPU
 
 
 @pytest.mark.parametrize("mode", [Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG])

@@ -1,4 +1,4 @@
-"""What a driver does not tell is said, and what ends while it is looked at is left out."""
+"""Process scans: missing driver data is reported, and processes that exit meanwhile are left out."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gpushare.gpu import Gpu, Mode
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU = Gpu(UUID, 0, "A100", 40 << 30)
 TENANT = Tenant("uid", "ml", "trainer", ("main",), 0, (Grant(UUID, 8 << 30, 50, 100),))
-GONE = 2**22 + 1  # more than a pid can be
+GONE = 2**22 + 1  # above the largest possible pid
 
 
 class Listing:
-    """NVML's lists, as a driver that does not tell everything gives them."""
+    """Process lists of a driver that does not report everything."""
 
     def __init__(
         self, *listed: nvml.NvmlProcess, problem: str = "", used: tuple[dict[int, float] | None, ...] = ()
@@ -80,7 +80,7 @@ def test_reads_ledgers_before_and_after_the_driver(group: ShareLedger) -> None:
 
 
 def test_measuring_does_not_read_mappings(group: ShareLedger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that hangs in the driver would keep all other questions of the driver waiting."""
+    """A process that hangs in the driver would block all other driver calls."""
     who = joined(group)
     looking, looked = made(Listing(nvml.NvmlProcess(who.pid, 1000))), list[int]()
     monkeypatch.setattr(kernel_process, "mapped_files", lambda pid, **_: looked.append(pid))
@@ -172,7 +172,7 @@ def test_reads_mapped_files(tmp_path: Path) -> None:
     (maps / "maps").write_text(lines)
     assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) == {"/usr/lib/gpushare/libgpushare.so"}
     (maps / "maps").write_text("")
-    assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) is None  # it is ending, or a thread of the kernel
+    assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) is None  # it is exiting, or it is a kernel thread
     assert kernel_process.mapped_files(GONE, proc=tmp_path) is None
 
 
@@ -194,7 +194,7 @@ def test_reading_huge_mappings_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 def test_reading_mappings_of_one_container_is_limited_per_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Forty processes without the library, each of which takes a hundredth of a second, and one of another container."""
+    """Forty processes without the library take 10 ms each; another container has one process."""
     looked = []
 
     def mapped_files(pid: int, **_: object) -> frozenset[str]:
@@ -216,11 +216,11 @@ def test_reading_mappings_of_one_container_is_limited_per_scan(
     assert list(with_library.values()).count(None) == 41 - len(looked)
     known = {pid for pid, loaded in with_library.items() if loaded is False}
     again = {process.pid: process.with_library for process in looks.scan([GPU], [], []).seen.processes}
-    assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
+    assert all(again[pid] is False for pid in known), "known results are kept"
 
 
 def test_only_processes_from_before_the_loss_are_orphaned() -> None:
-    """What looks like a ledger, anybody can make."""
+    """Any process can create something that looks like a ledger."""
     own = kernel_process.identified(os.getpid())
     assert own is not None
     descriptor = os.memfd_create(pages.LEDGER_NAME)

@@ -1,4 +1,4 @@
-"""What nobody is known to hold is never less than what is held unseen, whatever is charged and listed beside it."""
+"""The unclaimed memory is never less than the unseen memory, for any charges and lists."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ AMOUNT = st.integers(0, 100)
 
 @st.composite
 def processes(draw: st.DrawFn) -> tuple[int, dict[tuple[int, int], KnownHolding], dict[int, int | None]]:
-    """What some processes have in use, what is known of them, and what NVML lists."""
+    """Draw the used memory of some processes, their known holdings, and NVML's list."""
     used, known, listed = 0, {}, {}
     for pid in range(1, draw(st.integers(1, 4)) + 1):
         certain, passing, imported, context = (draw(AMOUNT) for _ in range(4))
-        latent = draw(AMOUNT)  # charged and not there
-        used += certain + passing + context  # what it imported is counted where it is held unseen
+        latent = draw(AMOUNT)  # charged but not allocated
+        used += certain + passing + context  # imported memory is counted where it is held unseen
         share = draw(st.sampled_from(["a", "b"])) if pid > 1 else "a"
         counted = draw(st.integers(0, context))
         known[pid, 10 * pid] = KnownHolding(share, certain + passing + latent, (certain, 0), counted)
-        # What it imported, NVML may count as its own.
+        # NVML may count imported memory for the importer.
         listed[pid] = certain + passing + (imported if share == "a" else 0)
     return used, known, listed
 

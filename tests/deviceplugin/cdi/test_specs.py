@@ -1,4 +1,4 @@
-"""The files for container runtimes: as CDI wants them, and true to the GPUs."""
+"""CDI specification files: valid, and in sync with the GPUs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CRI = ("cdi-cri",)
 
 
 def check(document: dict[str, Any]) -> None:
-    """What CDI demands of a specification: its SPEC.md, version 0.5.0."""
+    """Check a specification against CDI's SPEC.md, version 0.5.0."""
     assert document["cdiVersion"] == "0.5.0"
     vendor, _, kind = document["kind"].partition("/")
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", vendor)
@@ -59,7 +59,7 @@ def check(document: dict[str, Any]) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A host with a driver."""
+    """Create a host with a driver."""
     folder = tmp_path / "host/usr/lib/x86_64-linux-gnu"
     folder.mkdir(parents=True)
     for name in ("libcuda.so.550.54.15", "libnvidia-ml.so.550.54.15", "libcuda.so.550.1.old", "libc.so.6"):
@@ -124,7 +124,7 @@ def test_finds_the_operators_driver_below_the_host(tmp_path: Path, host: Path) -
 
 
 def test_uses_a_configured_hook_outside_the_driver_root(tmp_path: Path, host: Path) -> None:
-    (host / "usr/bin/nvidia-ctk").touch()  # in the driver's container, and not on the host
+    (host / "usr/bin/nvidia-ctk").touch()  # in the driver's container but not on the host
     alone = NodeSettings(device_list_strategies=CRI, container_driver_root=str(host), driver_root="/run/nvidia/driver")
     made(tmp_path, host).renew(alone)
     assert "hooks" not in written(tmp_path)["containerEdits"]

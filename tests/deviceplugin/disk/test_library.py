@@ -1,4 +1,4 @@
-"""The library on the host."""
+"""Installation of the library on the host."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_running_program_keeps_the_old_library(tmp_path: Path) -> None:
     mapped = Path(f"/proc/{process.pid}/maps").read_text()
     output, _ = process.communicate("\n", timeout=20)
     assert [*seen, output] == ["1\n", "1\n"]
-    assert f"{built[0].library}\n" in mapped, "it is still there under its name"
+    assert f"{built[0].library}\n" in mapped, "the old file keeps its name"
     assert built[0].library.stat().st_ino != built[1].library.stat().st_ino
 
 

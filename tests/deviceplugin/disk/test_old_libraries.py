@@ -1,4 +1,4 @@
-"""A library is taken away when no pod and no process can need it, and not before."""
+"""A library is removed when no pod and no process can need it, and not earlier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARY = "int version(void) { return %d; } static char ballast[1 << 16] = {1}; 
 
 
 class Node:
-    """A host on which one agent follows another, each with a library of its own."""
+    """A host with one agent after the other, each with its own library."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,7 +29,7 @@ class Node:
         self.upgrade(1)
 
     def upgrade(self, version: int) -> Path:
-        """The next agent; where its library lies."""
+        """Start the next agent; return the path of its library."""
         source = self.directory / "libgpushare.so"
         compiler = ["gcc", "-shared", "-fPIC", "-nostartfiles", "-Wl,--build-id=none", "-o", source, "-x", "c", "-"]
         subprocess.run(compiler, input=(LIBRARY % version).encode(), check=True)
@@ -64,7 +64,7 @@ def test_keeps_a_library_while_an_older_pod_lives(node: Node) -> None:
     node.old.remove_unused(frozenset({"b", "later"}))
     assert node.there() == {old, new}
     node.old.remove_unused(frozenset({"later"}))
-    assert node.there() == {new}, "the later one was given the new library"
+    assert node.there() == {new}, "the later pod got the new library"
 
 
 def test_next_agent_knows_the_recorded_pods(node: Node) -> None:
@@ -109,7 +109,7 @@ def test_keeps_a_library_that_a_downgrade_uses_again(node: Node) -> None:
     assert node.upgrade(1) == first
     node.old.remove_unused(frozenset({"b"}))
     assert node.there() == {first, second}
-    # Superseded once more, it is the pods of that time that count.
+    # When it is replaced again, the pods of that time count.
     node.upgrade(3)
     node.old.remove_unused(frozenset({"c"}))
     node.old.remove_unused(frozenset({"c"}))
@@ -141,7 +141,7 @@ def test_keeps_all_libraries_while_a_process_is_unreadable(
 ) -> None:
     old = node.installed
     (tmp_path / "proc" / "12").mkdir(parents=True)
-    (tmp_path / "proc" / "12" / "maps").mkdir()  # it is there, and cannot be read
+    (tmp_path / "proc" / "12" / "maps").mkdir()  # exists but is unreadable
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")
     node.proc = tmp_path / "proc"
     new = node.upgrade(2)
@@ -150,7 +150,7 @@ def test_keeps_all_libraries_while_a_process_is_unreadable(
     assert "Could not read a process's mappings: keeping old libraries" in caplog.text
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/system.slice/hidden.service\n")
     node.old.remove_unused(frozenset())
-    assert node.there() == {new}, "whoever is in no pod was given none"
+    assert node.there() == {new}, "processes outside of pods have no library of ours"
 
 
 @pytest.mark.parametrize("text", ["nonsense\n", "7f00-7f01 r--p 0 08:01 17 /a\n" * 9])

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_lasting_write_syncs_file_and_directory(tmp_path: Path, monkeypatch: pyt
     assert synced == []
     path.unlink()
     whole_file.write(path, "text", lasting=True)
-    assert synced == [(False, False), (True, True)]  # the content before it is moved into place, and the name after
+    assert synced == [(False, False), (True, True)]  # the content before the rename, and the directory after it
 
 
 @pytest.mark.parametrize(("number", "raises"), [(errno.EINVAL, False), (errno.EIO, True)])

@@ -1,4 +1,4 @@
-"""When a GPU is not to be trusted, when it is again, and that a restart of the agent is no cure."""
+"""When GPUs become unhealthy and healthy again, and that a restart of the agent does not cure them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_mig_device_recovers_with_its_gpu() -> None:
 
 def test_fallen_off_the_bus_counts_as_disappeared() -> None:
     faults = after(gpu_health.OFF_THE_BUS_XID, now=1000)
-    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1004)  # it may be about to go
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1004)  # it may be about to disappear
     assert gpu_health.after_poll(faults, answering=[GPU], now=1005) == {}
 
 
@@ -95,7 +95,7 @@ def test_next_agent_reads_the_faults_of_this_boot(tmp_path: Path) -> None:
     assert known["GPU-2"].away
     gpu_health.FaultLog(tmp_path / "state", proc=tmp_path / "proc").write(known)
     assert gpu_health.FaultLog(tmp_path / "state", proc=tmp_path / "proc").read() == known
-    boot.write_text("two\n")  # the machine was restarted, and its GPUs with it
+    boot.write_text("two\n")  # a reboot resets the GPUs
     assert gpu_health.FaultLog(tmp_path / "state", proc=tmp_path / "proc").read() == {}
 
 

@@ -1,4 +1,4 @@
-"""What the GPUNode is to say."""
+"""The GPUs and conditions of the GPUNode."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_gpu_known_only_to_the_kernel_is_counted_and_named() -> None:
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 0000:0a:00.0 does not answer: not listed"
     held = dataclasses.replace(GPUS[2], pci_bus_id="00000000:0A:00.0")
-    assert inventory.unidentified((*GPUS[:2], held), seen) == (), "it is there, and unhealthy"
+    assert inventory.unidentified((*GPUS[:2], held), seen) == (), "it is known and unhealthy"
 
 
 def test_gpu_that_answers_again_is_healthy() -> None:
@@ -123,7 +123,7 @@ def test_condition_keeps_its_time_until_its_status_changes() -> None:
 
 
 def test_long_pod_names_do_not_exceed_the_message_limit() -> None:
-    """It would refuse the whole status: nobody would hear of a GPU's health as long as such pods are there."""
+    """The API server would reject the whole status, so the GPUs' health would not be updated while such pods exist."""
     (version,) = yaml.safe_load((simulated.ROOT / "config/base/crd/gpunodes.yaml").read_text())["spec"]["versions"]
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     longest = status["conditions"]["items"]["properties"]["message"]["maxLength"]

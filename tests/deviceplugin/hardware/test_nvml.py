@@ -65,7 +65,7 @@ def test_reports_a_gpu_without_events_until_it_can_be_watched(gpus: Path) -> Non
 
 @pytest.mark.slow
 def test_reinitializing_finds_all_gpus_and_events(gpus: Path) -> None:
-    output = simulated.printed(gpus, nvml_driver.begins_anew)
+    output = simulated.printed(gpus, nvml_driver.reinitializes)
     assert output == [4, 94]
 
 

@@ -1,4 +1,4 @@
-"""How GPUs are joined, by the real pynvml on simulated GPUs."""
+"""Connections between GPUs, read with the real pynvml from simulated GPUs."""
 
 from __future__ import annotations
 

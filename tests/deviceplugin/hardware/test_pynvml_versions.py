@@ -34,7 +34,9 @@ PROFILES = {
 
 
 def read_with(site_packages: Path | None, directory: Path) -> tuple[str, list[str]]:
-    """The version of pynvml, and what the agent reads with it of new GPUs, two of them in a fabric of several nodes."""
+    """Return the version of pynvml, and what the agent reads with it from new GPUs, two of which are in a multi-node
+    fabric.
+    """
     directory.mkdir()
     description = simulated.NODE.read_text()
     for number, bus_id in enumerate(("07", "08", "87", "88")):

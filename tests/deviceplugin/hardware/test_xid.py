@@ -1,4 +1,4 @@
-"""What an event of the driver says, and which are ignored."""
+"""Devices that an XID event affects, and XIDs that are ignored."""
 
 from __future__ import annotations
 

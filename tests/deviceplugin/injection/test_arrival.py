@@ -1,4 +1,4 @@
-"""Whether devices came into a container: of real processes, in mount namespaces of their own."""
+"""Whether devices arrived in a container, checked on real processes in their own mount namespaces."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ GPU = "GPU-00000000-0000-0000-0000-000000000001"
 def container(
     directory: Path, *, driver: bool = False, device: bool = False, files: int = 0, hung: bool = False
 ) -> Iterator[int]:
-    """A process as in a container: with a /dev of its own, and what a runtime mounts; its pid.
+    """Run a process as in a container, with its own /dev and a runtime's mounts; yield its pid.
 
-    files: others in its /dev, with names that are not UTF-8; hung: its /dev is a file system that answers nothing.
+    files: the number of other files in its /dev, with names that are not UTF-8. hung: its /dev is a file system that
+    never answers.
     """
     directory.mkdir()
     library, node = directory / "libcuda.so.1", directory / "nvidia0"
@@ -123,7 +124,7 @@ async def test_reports_nothing_about_an_invisible_container(tmp_path: Path) -> N
         await node.arrivals.step()
     looked = node.asked
     await node.arrivals.step()
-    assert 0 < looked == node.asked  # there is an end to looking
+    assert 0 < looked == node.asked  # checks stop eventually
     assert (node.arrivals.missing, node.events) == ((), [])
     assert arrival.has_devices(tmp_path) is None
 
@@ -136,12 +137,12 @@ async def test_huge_dev_directory_needs_no_memory(tmp_path: Path) -> None:
         tracemalloc.start()
         stack.callback(tracemalloc.stop)
         await node.arrivals.step()
-        assert tracemalloc.get_traced_memory()[1] < 2 << 20  # their names alone are twice as much
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20  # the names alone take twice as much
         assert node.arrivals.missing == ("ml/full/main",)
 
 
 async def test_does_not_follow_a_link_in_place_of_dev(tmp_path: Path) -> None:
-    """An absolute one would lead to the agent's own /dev, which has all GPUs."""
+    """An absolute link would lead to the agent's own /dev, which has all GPUs."""
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "real").mkdir()
@@ -168,7 +169,7 @@ async def test_hung_file_system_blocks_neither_other_checks_nor_exit(
         assert held.daemon
         looked = node.asked
         await node.arrivals.step()
-        assert node.asked == looked  # one thread is enough
+        assert node.asked == looked  # no second thread is started
     held.join(30.0)
     assert not held.is_alive()
 

@@ -1,4 +1,4 @@
-"""How devices are given, by what can be seen of a node: nobody is to get no GPU without a word, or another way than named."""
+"""The injection decision: no pod gets no GPU silently, and a configured strategy is never replaced."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpushare import contract
 
 ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",), ("volume-mounts",)
 UNSEEN = "--cdi-directory /var/run/cdi is not mounted from the host: add the component cdi"
-# A pod whose container asked for a driver; and was given one, without a RuntimeClass.
+# A pod whose container requested a driver; then one that got it without a RuntimeClass.
 POD = InjectionFacts(
     in_pod=True, runtime="containerd://1.6.20", runtime_class="", driver_requested=True, cdi_problem=UNSEEN
 )
 DEFAULT = dataclasses.replace(POD, driver_mounted=True)
 BY_CLASS = dataclasses.replace(DEFAULT, runtime_class="nvidia")
-# As on a node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
+# A node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
 OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", cdi_problem="")
 
 
@@ -29,24 +29,24 @@ OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", cdi_problem=""
         pytest.param(DEFAULT, ENV, "True", "DefaultRuntime", id="NVIDIA's runtime is the default one"),
         pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ENV, "True", "DefaultRuntime", id="… and CDI is there"),
         pytest.param(BY_CLASS, ENV, "True", "RuntimeClass", id="by RuntimeClass"),
-        pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class beside the default"),
+        pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class in addition to the default"),
         pytest.param(OPERATOR, CRI, "True", "CdiDevices", id="operator, containerd 2"),
         pytest.param(dataclasses.replace(OPERATOR, driver_mounted=True, runtime_class="nvidia"), CRI, "True", "CdiDevices", id="… the agent by its class"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://2.1.4-k3s1"), CRI, "True", "CdiDevices", id="k3s"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.33.2"), CRI, "True", "CdiDevices", id="CRI-O"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=True), CRI, "True", "CdiDevices", id="containerd 1.7 with CDI"),
-        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), ENV, "False", "NothingInjects", id="containerd 1.7, who knows"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), ENV, "False", "NothingInjects", id="containerd 1.7, CDI unknown"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=False), ENV, "False", "NothingInjects", id="… without CDI"),
         pytest.param(dataclasses.replace(OPERATOR, cdi_enabled=False), ENV, "False", "NothingInjects", id="containerd 2 with CDI off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), ENV, "False", "NothingInjects", id="containerd 1.6 ignores CDI"),
-        pytest.param(dataclasses.replace(OPERATOR, runtime="docker://27.0.1"), ENV, "False", "NothingInjects", id="a runtime of which nothing is known"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="docker://27.0.1"), ENV, "False", "NothingInjects", id="an unknown runtime"),
         pytest.param(dataclasses.replace(OPERATOR, cdi_problem=UNSEEN), ENV, "False", "NothingInjects", id="operator without the component cdi"),
         pytest.param(dataclasses.replace(OPERATOR, runtime=""), ENV, "False", "NothingInjects", id="the Node is not known yet"),
-        pytest.param(dataclasses.replace(OPERATOR, driver_requested=False), CRI, "True", "CdiDevices", id="driver root, nothing asked of a runtime"),
-        pytest.param(dataclasses.replace(POD, driver_requested=False), ENV, "Unknown", "NotSeen", id="nothing is to be seen"),
+        pytest.param(dataclasses.replace(OPERATOR, driver_requested=False), CRI, "True", "CdiDevices", id="driver root, no driver requested"),
+        pytest.param(dataclasses.replace(POD, driver_requested=False), ENV, "Unknown", "NotSeen", id="nothing is visible"),
         pytest.param(dataclasses.replace(DEFAULT, runtime_class=None), ENV, "Unknown", "NotSeen", id="the agent's pod is not known yet"),
-        pytest.param(dataclasses.replace(DEFAULT, driver_requested=False), ENV, "Unknown", "NotSeen", id="given a driver that it did not ask for"),
-        pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
+        pytest.param(dataclasses.replace(DEFAULT, driver_requested=False), ENV, "Unknown", "NotSeen", id="got a driver without a request"),
+        pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="outside of a cluster"),
     ],
 )  # fmt: skip
 def test_decides_without_a_configured_strategy(
@@ -66,13 +66,13 @@ def test_decides_without_a_configured_strategy(
         pytest.param(OPERATOR, ENV, "False", id="environment alone on an operator's node"),
         pytest.param(OPERATOR, (*ENV, *CRI), "True", id="… and CDI"),
         pytest.param(OPERATOR, VOLUMES, "False", id="volume mounts on an operator's node"),
-        pytest.param(DEFAULT, CRI, "False", id="CDI that cannot be described"),
+        pytest.param(DEFAULT, CRI, "False", id="CDI without specifications"),
         pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), CRI, "False", id="CDI that the runtime ignores"),
-        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ANNOTATIONS, "Unknown", id="… and NVIDIA's may read"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ANNOTATIONS, "Unknown", id="… which NVIDIA's runtime may read"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.20"), ANNOTATIONS, "False", id="… if it is used"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), CRI, "Unknown", id="CDI that may be off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.27.1"), CRI, "False", id="an old CRI-O"),
-        pytest.param(InjectionFacts(), CRI, "Unknown", id="beside the cluster"),
+        pytest.param(InjectionFacts(), CRI, "Unknown", id="outside of a cluster"),
     ],
 )  # fmt: skip
 def test_configured_strategies_are_used_and_assessed(
@@ -128,7 +128,7 @@ def test_no_facts_change_a_configured_or_refuse_a_working_strategy() -> None:
             environment = not named or {*ENV, *VOLUMES} & {*named}
             if environment and (default == "nvidia" or (asked and mounted and own is not None)):
                 assert not choice.refusal
-            # CDI is never chosen, without being named, where it might be ignored or the names stand for nothing.
+            # CDI is never chosen by itself if it might be ignored or the names are undefined.
             if not named and choice.uses_cdi:
                 assert not cdi_problem
                 assert enabled or runtime.startswith(("containerd://2", "cri-o://1.30"))

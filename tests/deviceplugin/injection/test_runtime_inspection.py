@@ -1,4 +1,4 @@
-"""What an agent sees of how its own container was made, by texts as kernels write them and a driver that is really loaded."""
+"""How the agent's own container was created, from real kernel texts and a real loaded driver."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ VOLUME = "3 1 259:1 / /driver-root ro,relatime - ext4 /dev/root rw\n4 1 0:26 /cd
     ("mountinfo", "library", "given"),
     [
         pytest.param(ROOT + GIVEN, LIBRARY, True, id="a runtime mounted the file"),
-        pytest.param(ROOT, LIBRARY, False, id="it is the image's"),
-        pytest.param(ROOT + VOLUME, f"/driver-root{LIBRARY}", False, id="it is in a volume"),
-        pytest.param(ROOT + GIVEN, f"/driver-root{LIBRARY}", False, id="another one is mounted than is used"),
+        pytest.param(ROOT, LIBRARY, False, id="in the image"),
+        pytest.param(ROOT + VOLUME, f"/driver-root{LIBRARY}", False, id="in a volume"),
+        pytest.param(ROOT + GIVEN, f"/driver-root{LIBRARY}", False, id="another file is mounted"),
     ],
 )
 def test_runtime_gave_the_driver_if_its_library_is_a_mount(mountinfo: str, library: str, given: bool) -> None:
@@ -46,7 +46,7 @@ def test_distinguishes_mounted_directories(tmp_path: Path) -> None:
     points = runtime_inspection.mount_points(ROOT + VOLUME)
     assert runtime_inspection.is_mounted(Path("/driver-root/etc"), points)
     assert not runtime_inspection.is_mounted(Path("/var/elsewhere"), points)
-    (tmp_path / "run").symlink_to("/driver-root")  # as /var/run is one to /run
+    (tmp_path / "run").symlink_to("/driver-root")  # like /var/run, which points to /run
     assert runtime_inspection.is_mounted(tmp_path / "run" / "cdi", points)
 
 
@@ -65,8 +65,8 @@ default_runtime_name = "nvidia"
 """
 
 
-def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: str) -> dict[str, object]:
-    """What is seen with this text of mounts and the process's own maps."""
+def inspect(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: str) -> dict[str, object]:
+    """Inspect with this mountinfo and the process's own maps."""
     own = tmp_path / "self"
     own.mkdir()
     (own / "mountinfo").write_text(mountinfo)
@@ -77,7 +77,7 @@ def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: st
 
 
 def test_pod_without_mounts_has_a_cdi_problem(tmp_path: Path) -> None:
-    facts = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
+    facts = inspect(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
     assert (facts["in_pod"], facts["driver_requested"], facts["driver_mounted"]) == (True, True, False)
     assert "is not mounted from the host: add the component cdi" in str(facts["cdi_problem"])
 
@@ -89,7 +89,7 @@ def test_reads_driver_and_runtime_configuration_from_the_host(tmp_path: Path) ->
     (host / "etc/containerd/conf.d/99-nvidia.toml").write_text(OPERATORS)
     (host / "etc/containerd/conf.d/broken.toml").write_text("[")
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
-    facts = look(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
+    facts = inspect(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
     assert facts["cdi_problem"] == ""
     assert (facts["driver_requested"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
 
@@ -97,14 +97,14 @@ def test_reads_driver_and_runtime_configuration_from_the_host(tmp_path: Path) ->
 def test_host_without_driver_is_a_cdi_problem(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
-    facts = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
+    facts = inspect(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
     assert f"the host's driver is not visible at {tmp_path / 'host'}" in str(facts["cdi_problem"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mounted", [True, False])
 def test_detects_a_real_mounted_library(gpus: Path, tmp_path: Path, mounted: bool) -> None:
-    """In a mount namespace of its own, as a runtime does it."""
+    """Mount the library in its own mount namespace, as a runtime does."""
     (tmp_path / "lib").mkdir()
     target = tmp_path / "lib" / "libnvidia-ml.so.1"
     source = simulated.BUILD / "libnvidia-ml.so.1"
@@ -130,7 +130,7 @@ MICROK8S = "var/snap/microk8s/current/args/containerd.toml"
 
 
 def layers(directory: str) -> str:
-    """The root of a container that a containerd with this directory has made."""
+    """Return the root mount of a container created by a containerd with this directory."""
     state = f"{directory}/io.containerd.snapshotter.v1.overlayfs/snapshots"
     return f"1 0 0:50 / / rw,relatime - overlay overlay rw,lowerdir={state}/1/fs,upperdir={state}/2/fs,workdir={state}/2/work\n"
 
@@ -158,7 +158,7 @@ def written(host: Path, **texts: str) -> Path:
             None,
             id="CRI-O",
         ),
-        pytest.param("1 0 0:50 / / rw - fuse.stargz stargz rw\n", "runc", id="layers that are in no overlay"),
+        pytest.param("1 0 0:50 / / rw - fuse.stargz stargz rw\n", "runc", id="layers without an overlay"),
     ],
 )
 def test_reads_only_the_containerd_of_the_agents_container(tmp_path: Path, mountinfo: str, default: str | None) -> None:
@@ -194,7 +194,7 @@ def test_follows_imports_in_containerds_order(tmp_path: Path) -> None:
 
 
 def test_reading_host_files_is_bounded(tmp_path: Path) -> None:
-    """Files without an end, of another kind, that import each other, or without number."""
+    """Files can be endless, special, circular or too many."""
     mountinfo, folder = layers("/var/lib/containerd"), "etc/containerd"
     host = written(tmp_path, **{f"{folder}/config.toml": OPERATORS + "#" * 300_000})
     assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig()
@@ -207,7 +207,7 @@ def test_reading_host_files_is_bounded(tmp_path: Path) -> None:
     assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig(
         default_runtime="nvidia"
     )
-    written(host, **{f"{folder}/many/0099": RUNC})  # beyond what is read
+    written(host, **{f"{folder}/many/0099": RUNC})  # beyond the limit
     assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig(
         default_runtime="nvidia"
     )

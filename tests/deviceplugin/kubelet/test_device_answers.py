@@ -1,4 +1,4 @@
-"""What Allocate answers for devices, and when it refuses."""
+"""Allocate for devices: its answers and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU = "nvidia.com/gpu"
 
 @dataclasses.dataclass
 class InForce:
-    """What is in force."""
+    """The settings in force."""
 
     offered: Offer
     closed: frozenset[str] = frozenset()
@@ -100,7 +100,7 @@ def test_refused_requests_allocate_nothing(in_force: InForce, ids: list[str], pr
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[InForce, list[str], list[str], int]:
-    """Devices of any modes under one name, some GPUs of them closed, and what a kubelet may ask for."""
+    """Draw devices of any modes under one resource, some on closed GPUs, and a kubelet's request."""
     offered: list[Offered] = []
     for index in range(draw(st.integers(1, 4))):
         gpu, mode = f"GPU-{index}", draw(st.sampled_from([Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG]))

@@ -1,4 +1,4 @@
-"""One plugin a resource: they come, change and go while the others are served."""
+"""One plugin per resource: each starts, changes and stops while the others serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.deviceplugin import waiting
 pytestmark = pytest.mark.slow
 
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
-Told = Observable[advertisement.Advertisement]
+Advertised = Observable[advertisement.Advertisement]
 
 
 def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDevice, ...]:
@@ -43,7 +43,7 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 @contextlib.asynccontextmanager
 async def serving(
     kubelet: kubelets.Kubelet,
-    offer: Told,
+    offer: Advertised,
     *,
     registered: Observable[frozenset[str]] | None = None,
     empty_seconds: float = 0.3,
@@ -66,14 +66,14 @@ async def serving(
 
 
 async def test_resources_start_and_stop_independently(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer) as made:
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 2)
         offer.publish({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu.shared", ())) == 8)
         await waiting.until(lambda: not made.problem)
         offer.publish({"nvidia.com/gpu": some(2)})
-        # First none is healthy; then it is empty, so that no capacity is left behind; then its socket is gone.
+        # First all devices are unhealthy; then the list is empty, so that no capacity remains; then the socket is gone.
         await kubelet.until(lambda: {*kubelet.devices["nvidia.com/gpu.shared"].values()} == {"Unhealthy"})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu.shared"])
         socket = kubelet.directory / advertisement.socket_name("nvidia.com/gpu.shared")
@@ -83,7 +83,7 @@ async def test_resources_start_and_stop_independently(kubelet: kubelets.Kubelet)
 
 
 async def test_publishes_the_registered_resources(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     registered: Observable[frozenset[str]] = Observable(frozenset())
     async with serving(kubelet, offer, registered=registered):
         await waiting.until(lambda: registered.value == {"nvidia.com/gpu", "nvidia.com/gpu.shared"})
@@ -96,14 +96,14 @@ async def test_publishes_the_registered_resources(kubelet: kubelets.Kubelet) -> 
 
 
 async def test_resource_that_returns_in_time_keeps_its_registration(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer, empty_seconds=3.0):
         await kubelet.until(lambda: kubelet.lists == 1)
         offer.publish({})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu"])
         offer.publish({"nvidia.com/gpu": some(3)})
         await kubelet.until(lambda: len(kubelet.devices["nvidia.com/gpu"]) == 3)
-        await asyncio.sleep(3.5)  # longer than it would have had to go
+        await asyncio.sleep(3.5)  # longer than until its removal
         assert len(kubelet.requests) == 1
 
 
@@ -111,14 +111,14 @@ async def test_removed_device_stays_listed_as_unhealthy_for_a_while(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_service, "REMOVAL_SECONDS", 2.0)
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
         offer.publish({"nvidia.com/gpu": some(1)})
         await kubelet.until(lambda: kubelet.lists == 2)
         assert kubelet.devices["nvidia.com/gpu"] == {"GPU-a::0": "Healthy", "GPU-a::1": "Unhealthy"}
         assert kubelet.numa["GPU-a::1"] == 1
-        offer.publish({"nvidia.com/gpu": some(2)})  # it comes back
+        offer.publish({"nvidia.com/gpu": some(2)})  # the device returns
         await kubelet.until(lambda: kubelet.lists == 3)
         assert {*kubelet.devices["nvidia.com/gpu"].values()} == {"Healthy"}
         offer.publish({"nvidia.com/gpu": some(1)})
@@ -127,14 +127,14 @@ async def test_removed_device_stays_listed_as_unhealthy_for_a_while(
 
 
 async def test_lists_thousands_of_devices_with_numa_nodes(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
+    offer: Advertised = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 10_000)
         assert set(kubelet.numa.values()) == {1}
 
 
 async def test_all_resources_register_again_after_a_kubelet_restart(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable(
+    offer: Advertised = Observable(
         {name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")}
     )
     async with serving(kubelet, offer):
@@ -148,9 +148,11 @@ async def test_all_resources_register_again_after_a_kubelet_restart(kubelet: kub
 async def test_notices_a_new_kubelet_between_two_checks(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It judges the pods that it has within a second: who comes with the next look is too late for them."""
+    """The kubelet decides about its pods within a second, so a plugin that registers at the next check would be too
+    late.
+    """
     monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 3600.0)
-    offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 2)
         for restart in range(1, 4):

@@ -1,4 +1,4 @@
-"""What a kubelet that starts counts for pods that are no more."""
+"""Devices that a starting kubelet counts for ended pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PERCENT = contract.RESOURCE_PERCENT
 
 @pytest.fixture
 def directory(short_path: Path) -> Path:
-    """The kubelet has just made its socket, and has devices of two pods."""
+    """Create the directory of a kubelet that has just started, with devices of two pods."""
     entries = [
         {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {"-1": ids}}
         for uid, container, resource, ids in (
@@ -52,6 +52,6 @@ def test_counts_only_in_the_kubelets_first_minute(directory: Path) -> None:
 
     assert count(made + share_answers.KUBELET_START_SECONDS - 1) == 5
     assert count(made + share_answers.KUBELET_START_SECONDS + 1) is None
-    assert count(made - 2 * share_answers.KUBELET_START_SECONDS) is None  # the time of day has been put back
+    assert count(made - 2 * share_answers.KUBELET_START_SECONDS) is None  # the clock was set back
     (directory / plugin_registration.KUBELET_SOCKET).unlink()
-    assert count(made) is None  # there is none
+    assert count(made) is None  # there is no kubelet

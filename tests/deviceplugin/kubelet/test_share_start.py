@@ -1,4 +1,4 @@
-"""A container with a share on a node whose runtime does not go by the environment: over real sockets, with real files."""
+"""Share containers on nodes where the environment does not select the GPU, over real sockets with real files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BY_DEFAULT = decision.decide(
 
 
 class Node:
-    """An agent's part of a node, and what its ledger says."""
+    """The agent's part of a node, and its ledger."""
 
     def __init__(self, directory: Path, injection: decision.Injection) -> None:
         self.injection = injection
@@ -72,7 +72,7 @@ class Node:
         return self.given.get(key, Refusal("the API server did not answer in time"))
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
-        """What the kubelet writes down of a pod's containers when it admits the pod."""
+        """Write the kubelet's checkpoint for a pod's containers, as at admission."""
         entries = [
             {"PodUID": f"uid-{pod}", "ContainerName": name, "ResourceName": PERCENT, "DeviceIDs": {"-1": ids}}
             for name, ids in device_ids.items()
@@ -98,7 +98,7 @@ class Node:
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
     def described(self, name: str) -> list[str]:
-        """The device nodes that this name stands for."""
+        """Return the device nodes that a CDI name describes."""
         kind, _, name = name.partition("=")
         document: dict[str, Any] = json.loads((self.cdi / f"{kind.replace('/', '-')}-{name}.json").read_text())
         check(document)
@@ -140,7 +140,7 @@ async def test_start_describes_the_shares_gpus_under_the_cdi_name(node: Node) ->
     (device,) = (await node.kubelet.admit("one", PERCENT, 50)).cdi_devices
     (both,) = (await node.kubelet.admit("both", PERCENT, 20)).cdi_devices
     assert device.name != both.name
-    assert not node.cdi.exists()  # until then a runtime does not know it, and makes no container
+    assert not node.cdi.exists()  # until then the runtime does not know the name and creates no container
     await asyncio.gather(node.kubelet.start_container("one"), node.kubelet.start_container("both"))
     assert node.described(device.name) == ["/dev/nvidia1"]
     assert node.described(both.name) == ["/dev/nvidia0", "/dev/nvidia1"]
@@ -181,13 +181,14 @@ async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) ->
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]
-    node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet gives those of the init container again
+    node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet reuses the init container's ids
     node.keeps("trainer", warm=ids, main=ids[:70])
     await node.answers().start(PERCENT, ids)
     assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
     await node.kubelet.start_container("trainer")
     assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids[:70])}") == ["/dev/nvidia1"]
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]  # it may start again
+    # the init container may start again
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
 
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])

@@ -1,4 +1,4 @@
-"""Our labels are those of NVIDIA's GPU Feature Discovery, value by value, for the same simulated GPUs."""
+"""Our labels equal those of NVIDIA's GPU Feature Discovery, value by value, for the same simulated GPUs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def question(case: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Our labels of each case."""
+    """Compute our labels for each case."""
     simulated.build()
     labels = {}
     for node, description in RECORDED["nodes"].items():

@@ -1,4 +1,4 @@
-"""All labels of a node. The values themselves are NVIDIA's: tests/conformance has them."""
+"""The labels of a node. tests/conformance compares the values with NVIDIA's."""
 
 from __future__ import annotations
 

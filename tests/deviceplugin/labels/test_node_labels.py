@@ -1,4 +1,4 @@
-"""What is written on a Node, and what is left alone."""
+"""Labels that are written to the Node, and labels that stay untouched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABELS = st.dictionaries(KEYS, st.sampled_from(["1", "2"]))
 
 
 def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
-    """A merge patch, as the API server applies it."""
+    """Apply a merge patch as the API server does."""
     changed = {key: dict(metadata.get(key, {})) for key in ("labels", "annotations")}
     for key, values in (patch or {"metadata": {}})["metadata"].items():
         for name, value in values.items():
@@ -34,7 +34,7 @@ def test_patch_sets_our_labels_and_keeps_others(others: Any, first: Any, second:
     two = applied(patched, node_labels.patch(patched, second))
     expected = others | {key: value for key, value in second.items() if key not in others}
     assert two["labels"] == expected
-    assert node_labels.patch(two, second) is None  # and nothing more to write
+    assert node_labels.patch(two, second) is None  # and the second patch is complete
 
 
 def test_writes_nothing_if_no_label_is_wanted() -> None:

@@ -1,4 +1,4 @@
-"""From what is on a GPU to what is wanted."""
+"""Plans from a GPU's present instances to the wanted ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(gpu: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = 
 
 
 def after(gpu: Present, proposed: MigPlan) -> Present:
-    """The GPU once the steps are done, as the driver would do them."""
+    """Return the GPU after the driver has executed the steps."""
     instances = list(gpu.instances)
     ids = itertools.count(100)
     for step in proposed.steps:
@@ -77,7 +77,7 @@ def counts(gpu: Present) -> Wanted:
 
 @st.composite
 def gpus(draw: st.DrawFn) -> Present:
-    """A GPU with some instances that fit together, a few of them busy, a few without compute instances."""
+    """Draw a GPU with some instances that fit together, a few of them busy or without compute instances."""
     instances: list[GpuInstance] = []
     for number in range(draw(st.integers(0, 5))):
         kind = draw(st.sampled_from(A100.kinds))
@@ -171,7 +171,7 @@ def test_turns_mig_off_after_destroying_all_instances() -> None:
     proposed = made(present(instance(1, "3g.20gb", 4)), None)
     assert proposed.steps == (DestroyPart(1, 0), Destroy(1), SetMode(False))
     assert made(present(mode=OFF), None) == made(present(mode=None), None) == MigPlan(MigVerdict.DO)
-    assert made(present(mode=MigMode(False, True)), None).steps == (SetMode(False),), "one that waits for a reset"
+    assert made(present(mode=MigMode(False, True)), None).steps == (SetMode(False),), "MIG is pending until a reset"
 
 
 def test_completes_an_instance_without_compute_instances() -> None:

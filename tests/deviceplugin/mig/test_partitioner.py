@@ -33,7 +33,7 @@ def test_partitions_a_gpu_repeatedly(gpus: Path) -> None:
 
 @pytest.mark.slow
 def test_next_run_completes_a_killed_one(gpus: Path) -> None:
-    """Every call that changes the GPU is the last one of some process; the GPU is the only thing that remembers."""
+    """A process is killed at each call that changes the GPU; only the GPU keeps the state."""
     output = simulated.printed(gpus, cutting.killed_at_every_step)
     ((recut, first),) = output
     assert recut >= 8
@@ -63,7 +63,7 @@ def test_refuses_infeasible_layouts_before_any_change(gpus: Path) -> None:
 
 def test_tries_other_orders_if_the_driver_chooses_places(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.by_an_old_driver)
-    # It puts the 3g at 0 if that comes first, and then there is no place for the last 1g.
+    # It places the 3g at 0 if it comes first, and then the last 1g does not fit.
     assert output == [("as-wanted", ["1g.5gb"] * 4 + ["3g.20gb"])]
 
 
@@ -77,7 +77,7 @@ def test_describes_mig_devices_as_nvml_does(gpus: Path) -> None:
 
 
 def of_model(directory: Path, model: str, memory: str) -> Path:
-    """The directory of a simulated GPU that can be cut."""
+    """Create a simulated GPU that supports MIG; return its directory."""
     directory.with_suffix(".ini").write_text(
         "[node]\nname = a\ndriver-version = 580.95.05\ncuda-version = 13.0\n[gpu 0]\npci-bus-id = 00000000:10:00.0\n"
         f"model = {model}\nmemory = {memory}\nmig-capable = yes\ncompute-capability = 9.0\nmultiprocessors = 132\n"

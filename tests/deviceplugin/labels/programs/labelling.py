@@ -1,4 +1,4 @@
-"""The labels of a node whose GPUs are cut for one case after another."""
+"""The labels of a node whose GPUs are partitioned for one case after the other."""
 
 from __future__ import annotations
 
