@@ -1,10 +1,10 @@
 """Registers a plugin with the kubelet, and again whenever the kubelet forgets it.
 
 The kubelet calls back on our socket inside Register, so the plugin serves before it registers. When the kubelet starts,
-it removes every socket in its directory and recreates `kubelet.sock`. A kubelet that has just started decides about its
-pods within a second, and rejects for good those whose resource is not registered. So `kubelet.sock` is polled every 0.2
-s, and the state of the registration is checked every second. If the kubelet drops our stream without a restart, the
-plugin registers again as well.
+it removes every socket in its directory and recreates `kubelet.sock`. It decides about its pods 0.3 to 0.9 s later, and
+rejects for good those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s, while the rest of the
+registration is checked every second. If the kubelet drops our stream without a restart, the plugin registers again as
+well.
 
 Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
 replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 API_VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 CHECK_SECONDS: Final = 1.0
-POLL_SECONDS: Final = 0.2  # how often `kubelet.sock` is looked up between two checks
+POLL_SECONDS: Final = 0.1  # how often `kubelet.sock` is looked up between two checks
 FIRST_PAUSE_SECONDS: Final = 0.1  # the socket exists a moment before the kubelet listens
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself stops dialling us after 10 s
 SILENT_SECONDS: Final = 10.0  # since registration, without a call of ListAndWatch

@@ -89,13 +89,13 @@ class Nothing:
     def has_share(self, name: str) -> bool:
         raise AssertionError(name)
 
-    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
+    def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         raise AssertionError(name, uuids, settings)
 
-    def forget_share(self, name: str) -> None:
+    def remove_share(self, name: str) -> None:
         raise AssertionError(name)
 
-    def forget_shares(self, but: object) -> None:
+    def keep_only_shares(self, kept: object) -> None:
         assert but == {cdi.share_name(["id"])}
 
 
