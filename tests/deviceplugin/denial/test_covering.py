@@ -96,7 +96,7 @@ class Nothing:
         raise AssertionError(name)
 
     def keep_only_shares(self, kept: object) -> None:
-        assert but == {cdi.share_name(["id"])}
+        assert kept == {cdi.share_name(["id"])}
 
 
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:
