@@ -80,9 +80,7 @@ class _Splits:
         self._solved: dict[tuple[int, int, bool], _Split | None] = {}
 
     def best(self, left: int, empty: int, full: bool) -> _Split | None:
-        """Return the best sum and its groups. empty: places to pad with; full: whether a full group was already
-        chosen.
-        """
+        """Return the best sum and its groups. empty: places to pad with; full: whether a full group was chosen."""
         if not left:
             return (0, ()) if full and not empty else None
         state = (left, empty, full)
@@ -134,9 +132,7 @@ def _precedes(group: int, other: int) -> bool:
 
 
 def _grow_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
-    """Grow a good group from `wanted`, or from each pair in turn, by adding the most closely connected GPU each
-    time.
-    """
+    """Grow a good group from `wanted` or from each pair, each time by the most closely connected GPU."""
     starts = [tuple(sorted(wanted))] if wanted else list(itertools.combinations(range(len(matrix)), min(2, size)))
     best_group: Group = ()
     best = -1

@@ -33,9 +33,7 @@ def device_name(vendor: str, kind: str, identity: str) -> str:
 
 
 def share_name(device_ids: Iterable[str]) -> str:
-    """Return the device name of a share container, derived from its device ids. No other container has them at the same
-    time.
-    """
+    """Return a share container's device name, derived from its device ids, which no other container has meanwhile."""
     return hashlib.sha256("\n".join(sorted(device_ids)).encode()).hexdigest()[:32]
 
 

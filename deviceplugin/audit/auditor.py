@@ -33,8 +33,8 @@ from gpushare.pod import PodJson
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 2.0  # between two audits
-# After a start, programs may still use the share of time that they have without an arbiter. Later, a
-# program that does so ignores the running arbiter.
+# After a start, programs may still use the share of time that they have without an arbiter. Later, a program that does
+# so ignores the running arbiter.
 WITHOUT_ARBITER_SECONDS: Final = leases.SETTLING_NS / 1e9
 _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
@@ -116,9 +116,7 @@ class Auditor:
 
     @property
     def used(self) -> Mapping[excess.Place, float]:
-        """Each share's recent fraction of a GPU's time, measured by the driver; shares without a measurement are
-        missing.
-        """
+        """Each share's recent fraction of a GPU's time by the driver; unmeasured shares are missing."""
         return self._usage.recent
 
     @property
@@ -210,13 +208,13 @@ class Auditor:
             for share in self._arbiter.shares.all()
             for member in share.members.values()
         }
-        for key, judged in troubles.items():
-            if judged.process.identity in registered:
+        for key, audited in troubles.items():
+            if audited.process.identity in registered:
                 continue  # registered since the scan
             if key in certain:
-                self._kill(judged)
+                self._kill(audited)
             elif key not in self._reported:
-                self._event(judged, audit_document.process_sentence(self.audit, judged))
+                self._event(audited, audit_document.process_sentence(self.audit, audited))
         beyond = {
             (share.namespace, share.pod, share.containers, share.gpu): share
             for share in self.audit.shares
@@ -228,15 +226,15 @@ class Auditor:
                 self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset((*troubles, *beyond))
 
-    def _kill(self, judged: AuditedProcess) -> None:
-        problem = kill(judged.process, identify=self._identify, proc=self._proc)
+    def _kill(self, audited: AuditedProcess) -> None:
+        problem = kill(audited.process, identify=self._identify, proc=self._proc)
         what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
-        if not problem or judged.key not in self._reported:
-            self._event(judged, f"{audit_document.process_sentence(self.audit, judged)}; {what}")
+        if not problem or audited.key not in self._reported:
+            self._event(audited, f"{audit_document.process_sentence(self.audit, audited)}; {what}")
 
-    def _event(self, judged: AuditedProcess, note: str) -> None:
-        who = {"gpu": judged.process.gpu, "pid": judged.process.pid, "state": str(judged.state)}
-        self._warn(contract.EVENT_UNLIMITED, note, (judged.namespace, judged.pod) if judged.pod else None, who)
+    def _event(self, audited: AuditedProcess, note: str) -> None:
+        extra = {"gpu": audited.process.gpu, "pid": audited.process.pid, "state": str(audited.state)}
+        self._warn(contract.EVENT_UNLIMITED, note, (audited.namespace, audited.pod) if audited.pod else None, extra)
 
     def _warn(self, reason: str, note: str, of: tuple[str, str] | None, extra: Mapping[str, object]) -> None:
         if self._events_left == 0:

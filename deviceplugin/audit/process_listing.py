@@ -63,9 +63,7 @@ class ShareLedgerView(Protocol):
     def ledger(self) -> pages.Ledger: ...
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """Return the bytes that a process certainly has on a GPU, and how often they were about to shrink. Raises
-        PagesError.
-        """
+        """Return a process's certain bytes on a GPU, and how often they were about to shrink. Raises PagesError."""
 
     def overhead_bytes(self, slot: int, gpu: int) -> int:
         """Return the counted overhead of a process on a GPU."""
@@ -176,7 +174,7 @@ class ProcessScanner:
             if (seen_process := self._process(uuid, process, members)) is not None
         ]
         there = {process.identity for process in processes} | set(members.values())
-        self._known = {who: known for who, known in self._known.items() if who in there}
+        self._known = {identity: known for identity, known in self._known.items() if identity in there}
         seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(measured.problems))
         return ProcessSnapshot(seen, measured.readings, measured.silent, measured.used, measured.works)
 
@@ -201,9 +199,7 @@ class ProcessScanner:
         return used, works
 
     def _utilization(self, gpu: Gpu) -> Mapping[int, float] | None:
-        """Return the utilisation by pid since the last scan; None at the first scan or if the driver does not report
-        it.
-        """
+        """Return the utilisation by pid since the last scan; None at the first scan or if it is not reported."""
         since_us = self._read_until_us.pop(gpu.uuid, 0)
         try:
             utilization = self._driver.utilization(gpu.uuid, since_us)
@@ -221,22 +217,22 @@ class ProcessScanner:
         before = on_gpu.charged()
         running = self._driver.users(uuid)
         used = {process.pid: process.memory_bytes for process in running}
-        for who, (charged_bytes, expected_bytes) in on_gpu.charged().items():
-            used_bytes = used.get(who[0])
-            if who in before and used_bytes is not None:
-                readings[uuid, who] = Reading(used_bytes, before[who][0], charged_bytes, expected_bytes)
+        for identity, (charged_bytes, expected_bytes) in on_gpu.charged().items():
+            used_bytes = used.get(identity[0])
+            if identity in before and used_bytes is not None:
+                readings[uuid, identity] = Reading(used_bytes, before[identity][0], charged_bytes, expected_bytes)
         return running
 
     def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, ProcessIdentity]) -> SeenProcess | None:
         """Describe a listed process; None if it has exited and the driver has not noticed."""
         # A member's pid cannot be reused while the arbiter holds its pidfd.
-        who = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
-        if who is None:
+        identity = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
+        if identity is None:
             return None
-        known = self._describe_process(who, again=listed.pid not in members)
+        known = self._describe_process(identity, again=listed.pid not in members)
         return SeenProcess(
             uuid,
-            *who,
+            *identity,
             known.name,
             listed.memory_bytes,
             None if isinstance(known.container, Refusal) else known.container,
@@ -251,18 +247,18 @@ class ProcessScanner:
         try:
             enforced = group.limits.read()
             for slot, member in list(group.members.items()):
-                who = (member.pid, member.start_ticks)
-                with_library = self._describe_process(who, again=False).with_library
-                members.append(SeenMember(who, group.ledger.slot_bytes(slot), with_library))
+                identity = (member.pid, member.start_ticks)
+                with_library = self._describe_process(identity, again=False).with_library
+                members.append(SeenMember(identity, group.ledger.slot_bytes(slot), with_library))
         except pages.PagesError:
             return None
         return SeenShare(group.tenant, enforced, tuple(members))
 
-    def _describe_process(self, who: ProcessIdentity, *, again: bool) -> _Known:
+    def _describe_process(self, identity: ProcessIdentity, *, again: bool) -> _Known:
         """Describe a process from the kernel's view. again: refresh what can change, even if the process is known."""
-        known = self._known.get(who)
+        known = self._known.get(identity)
         if known is None or again or not known.with_library:
-            pid = who[0]
+            pid = identity[0]
             container = self._identify(pid)
             if known is not None and known.with_library:
                 mapped: tuple[bool | None, bool] = True, known.orphaned
@@ -270,11 +266,11 @@ class ProcessScanner:
                 1 if known is None else 2
             ):  # reserve half of the time for new processes
                 began = time.monotonic()
-                mapped = self._mapped(who)
+                mapped = self._mapped(identity)
                 self._spent_seconds[container] += time.monotonic() - began
             else:
                 mapped = (known.with_library, known.orphaned) if known is not None else (None, False)
-            known = self._known[who] = _Known(self._name(pid), container, *mapped)
+            known = self._known[identity] = _Known(self._name(pid), container, *mapped)
         return known
 
     def _name(self, pid: int) -> str:
@@ -283,9 +279,9 @@ class ProcessScanner:
         except OSError:
             return ""
 
-    def _mapped(self, who: ProcessIdentity) -> tuple[bool | None, bool]:
+    def _mapped(self, identity: ProcessIdentity) -> tuple[bool | None, bool]:
         """Return whether a process maps the library, and whether it maps an orphaned ledger."""
-        pid, start_ticks = who
+        pid, start_ticks = identity
         mapped = kernel_process.mapped_files(pid, proc=self._proc)
         if mapped is None:
             return None, False

@@ -64,14 +64,14 @@ def unclaimed_bytes(
     asker: ProcessIdentity,
 ) -> int:
     """Return the used bytes that no process accounts for. listed: by pid, from NVML. asker: a process of `share`."""
-    for who, held in before.items():
-        if who in after:
+    for identity, held in before.items():
+        if identity in after:
             used_bytes -= claim_bytes(
                 held,
-                after[who],
-                listed_bytes=listed.get(who[0]) or 0,
+                after[identity],
+                listed_bytes=listed.get(identity[0]) or 0,
                 own_share=held.share == share,
-                asks=who == asker,
+                asks=identity == asker,
             )
     return max(0, used_bytes)
 
@@ -100,8 +100,8 @@ def _held(uuid: str, groups: Sequence[ShareLedgerView]) -> dict[ProcessIdentity,
                 except pages.PagesError:
                     continue
                 overhead_bytes = group.overhead_bytes(slot, gpu)
-                who = (member.pid, member.start_ticks)
-                holdings[who] = KnownHolding(group.tenant.key, charged_bytes, certain, overhead_bytes)
+                identity = (member.pid, member.start_ticks)
+                holdings[identity] = KnownHolding(group.tenant.key, charged_bytes, certain, overhead_bytes)
     return holdings
 
 

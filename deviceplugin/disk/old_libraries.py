@@ -141,9 +141,7 @@ def _mapped(proc: Path) -> frozenset[int] | None:
 
 
 def _mapped_by(directory: Path) -> Iterator[int]:
-    """Yield the inodes that one process has mapped. Devices are ignored: some file systems report inconsistent device
-    numbers.
-    """
+    """Yield the inodes that a process has mapped, without devices: some file systems report inconsistent numbers."""
     left_bytes = MAX_BYTES
     with (directory / "maps").open("rb") as lines:
         for line in lines:
@@ -153,9 +151,7 @@ def _mapped_by(directory: Path) -> Iterator[int]:
 
 
 def _in_a_pod(directory: Path) -> bool:
-    """Whether a process may be in a container. Other processes never use our libraries, and the system may hide
-    them.
-    """
+    """Whether a process may be in a container. Other processes never use our libraries and may be hidden."""
     try:
         return "pod" in (directory / "cgroup").read_text()
     except (FileNotFoundError, ProcessLookupError):

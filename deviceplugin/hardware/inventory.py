@@ -38,9 +38,7 @@ def merge(
 
 
 def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
-    """Return the unreadable GPUs that match none of `gpus`: a lost GPU does not report its UUID, and these were unknown
-    before.
-    """
+    """Return the unreadable GPUs that match none of `gpus`: they have no UUID and were unknown before."""
     known: set[int | str] = set()
     for gpu in gpus:
         known |= {gpu.index, nvml_call.kernel_address(gpu.pci_bus_id)}

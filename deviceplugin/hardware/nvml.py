@@ -166,9 +166,7 @@ class Nvml:
         return tuple(NvmlProcess(pid, used_bytes) for pid, used_bytes in memory_bytes.items())
 
     def utilization(self, uuid: str, since_us: int) -> Utilization | None:
-        """Return how much of a GPU's time processes used since `since_us` (0: recently); None if the driver does not
-        report it.
-        """
+        """Return how much of a GPU's time processes used since `since_us` (0: recently); None if unknown."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         nothing = (pynvml.NVML_ERROR_NOT_FOUND,)
         try:
@@ -281,9 +279,7 @@ class Nvml:
 def _running(
     functions: Sequence[Callable[[Any], list[Any]]], handle: Any, about: str, *, allowed: tuple[int, ...] = ()
 ) -> list[Any]:
-    """Return the processes on a GPU by the first of these functions that the driver has; empty if the error is
-    `allowed`.
-    """
+    """Return a GPU's processes by the first function that the driver has; empty if the error is `allowed`."""
     for function in functions[:-1]:
         processes = ask(function, handle, about=about, default=None, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
         if processes is not None:
@@ -292,9 +288,7 @@ def _running(
 
 
 def _memory_bytes(handle: Any, about: str) -> int:
-    """Return the memory that programs can use, without the driver's part; 0 for a GPU without its own memory (GB10,
-    Thor).
-    """
+    """Return the memory available to programs; 0 for a GPU without its own memory (GB10, Thor)."""
     sizes = ask(
         pynvml.nvmlDeviceGetMemoryInfo,
         handle,

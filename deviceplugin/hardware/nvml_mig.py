@@ -86,9 +86,7 @@ class MigDriver:
         return "" if activation == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(activation))  # type: ignore[no-untyped-call]
 
     def mig_geometry(self, uuid: str) -> Geometry | None:
-        """Return how a MIG-capable GPU can be partitioned, in either mode; None if neither driver nor catalogue
-        knows.
-        """
+        """Return how a MIG-capable GPU can be partitioned, in either mode; None if unknown to driver and catalogue."""
         model, total_bytes = self.model(uuid)
         asked = self._asked_geometry(uuid)
         return asked if asked.kinds else catalogue.of_gpu(model, total_bytes) if total_bytes else None

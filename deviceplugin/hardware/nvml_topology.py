@@ -80,9 +80,7 @@ def clique(gpu: str) -> str:
 
 
 def _link_ends(handle: Any) -> list[str]:
-    """Return the PCI addresses at the other ends of a GPU's active links. A link to a switch does not lead to a GPU's
-    address.
-    """
+    """Return the PCI addresses at the other ends of a GPU's active links: GPUs and switches."""
     addresses = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         active = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)

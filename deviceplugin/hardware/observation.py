@@ -217,9 +217,7 @@ class Observation:
             return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
     def _kernel_gpus(self) -> frozenset[str]:
-        """Return the bus ids of the GPUs that the kernel module has; empty if unknown. NVML does not notice new
-        ones.
-        """
+        """Return the bus ids of the kernel module's GPUs, which NVML may not have noticed yet; empty if unknown."""
         try:
             return frozenset(path.name for path in self._kernel_directory.iterdir())
         except OSError:

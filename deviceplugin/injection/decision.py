@@ -157,9 +157,7 @@ def _assess(strategy: str, facts: InjectionFacts) -> _Assessment:
 
 
 def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
-    """Assess whether NVIDIA's runtime acts on the environment, and on mounts that stand for devices, in any
-    container.
-    """
+    """Assess whether NVIDIA's runtime acts on any container's environment and device-like mounts."""
     if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
         return Works.YES, f"the node's default runtime is {facts.default_runtime}"
     if facts.driver_mounted and facts.driver_requested:

@@ -202,9 +202,7 @@ def containerd_configuration(host: Path, mountinfo: str) -> ContainerdConfig:
 
 
 def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
-    """Return the host files that match these patterns. `*` stands for a part of a file name, as in containerd's
-    `imports`.
-    """
+    """Return the host files that match these patterns; `*` is a part of a file name, as in containerd's `imports`."""
     names: list[str] = []
     for pattern in itertools.islice(patterns, _MAX_FILES):
         if "*" not in pattern:

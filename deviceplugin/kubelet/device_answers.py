@@ -104,9 +104,7 @@ class DeviceAnswers:
     def _check_devices(
         self, resource: str, device_ids: Sequence[str]
     ) -> tuple[Sequence[Offered], places.Places | None]:
-        """Return the devices and the files of their MPS daemon. Raises AllocateRefusedError if a container cannot have
-        them.
-        """
+        """Return the devices and the files of their MPS daemon. Raises AllocateRefusedError."""
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
         known = self._devices(resource)

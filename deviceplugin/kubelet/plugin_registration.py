@@ -2,9 +2,9 @@
 
 The kubelet calls back on our socket inside Register, so the plugin serves before it registers. When the kubelet starts,
 it removes every socket in its directory and recreates `kubelet.sock`. It decides about its pods 0.3 to 0.9 s later, and
-rejects for good those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s, while the rest of the
-registration is checked every second. If the kubelet drops our stream without a restart, the plugin registers again as
-well.
+permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s, while the rest of
+the registration is checked every second. If the kubelet drops our stream without a restart, the plugin registers again
+as well.
 
 Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
 replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each

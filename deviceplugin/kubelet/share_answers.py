@@ -41,11 +41,10 @@ class Mounts:
 
 
 class ShareAnswers:
-    """The `plugin_service.ContainerAllocator` for the counters of shares. Without `start`, containers get only the
-    mounts.
+    """The `plugin_service.ContainerAllocator` for shares' counters. Without `start`, containers get only mounts.
 
     Any id is accepted. The kubelet may have chosen it just before the number of devices shrank, and a pod that is
-    refused here fails for good.
+    refused here fails permanently.
 
     allocated: called with the resource and the ids of each container. stale_devices: see `StaleAllocations.count`.
     """
@@ -98,9 +97,7 @@ class ShareAnswers:
         )
 
     def stale_devices(self, resource: str) -> int | None:
-        """Return how many devices the kubelet still counts for ended pods. Additional counters can stand in for
-        them.
-        """
+        """Return how many devices the kubelet still counts for ended pods; other counters can replace them."""
         return self._stale_devices(resource)
 
     def preferred(self, _: str, *, available: Sequence[str], required: Sequence[str], size: int) -> Sequence[str]:

@@ -100,13 +100,13 @@ class ShareStart:
         except pod_resources.PodResourcesError as error:
             return Refusal(str(error))
         self.descriptions.keep_only_shares({cdi.share_name(theirs) for theirs in ids.values()})
-        holders = [who for (held, *who), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
+        holders = [owner for (held, *owner), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
         if not holders:
             return Refusal(
                 f"the kubelet reports no container with these {len(device_ids)} devices of {resource}: {_INIT}"
             )
         # The kubelet reuses an init container's ids for the containers that start after it.
-        found = [await self.find(*who) for who in holders]
+        found = [await self.find(*owner) for owner in holders]
         if any(other != found[0] for other in found):
             names = " and ".join(errors.quoted(container) for _, _, container in holders)
             return Refusal(

@@ -60,9 +60,7 @@ class LabelledSharing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelledMigDevice:
-    """A MIG device. profile: for example `1g.10gb`; gi_slices, ci_slices: the slices of its GPU and compute
-    instances.
-    """
+    """A MIG device. profile: for example `1g.10gb`; gi_slices, ci_slices: its GPU and compute instance's slices."""
 
     profile: str
     memory_mib: int

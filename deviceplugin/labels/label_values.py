@@ -67,9 +67,7 @@ def mode(pci_classes: Sequence[int]) -> Labels:
 
 
 def versions(driver: str, cuda: tuple[int, int]) -> Labels:
-    """Return the labels of the driver's version and of the newest CUDA version that it supports. Raises
-    DriverVersionError.
-    """
+    """Return the labels of driver version and newest supported CUDA version. Raises DriverVersionError."""
     parts = driver.split(".")
     if not 2 <= len(parts) <= 3:
         raise DriverVersionError(f"the driver's version is {driver!r}, and not of the form X.Y or X.Y.Z")

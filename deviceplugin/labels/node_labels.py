@@ -113,9 +113,7 @@ def _text(path: Path) -> str:
 
 
 class WantedLabels:
-    """The labels that the Node should have now. If configured, they include the time at which this object was
-    created.
-    """
+    """The labels that the Node should have now; if configured, with the time at which this object was created."""
 
     def __init__(self, driver: Driver, observed: Observation, in_force: Observable[ModesInForce]) -> None:
         self._driver = driver

@@ -71,9 +71,7 @@ class MigVerdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigPlan:
-    """A plan for one GPU. reason: a sentence unless the verdict is DO. in_the_way: UUIDs of MIG devices, or of the GPU
-    itself.
-    """
+    """A plan for one GPU. reason: a sentence unless the verdict is DO. in_the_way: UUIDs of MIG devices or the GPU."""
 
     verdict: MigVerdict
     steps: tuple[Step, ...] = ()

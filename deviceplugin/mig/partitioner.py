@@ -38,8 +38,8 @@ class MigState(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a run. reason: a sentence unless the GPU is as wanted. in_the_way: UUIDs. changed: the MIG devices
-    changed.
+    """The result of a run. reason: a sentence unless the GPU is as wanted. in_the_way: UUIDs. changed: whether MIG
+    devices changed.
     """
 
     state: MigState
@@ -112,9 +112,7 @@ class Partitioner:
             self._driver.create_compute_instance(uuid, instance_id, slices)
 
     def _create_anywhere(self, uuid: str, creates: list[mig_plan.Create]) -> None:
-        """Create the instances with a driver that chooses their places: use the first order in which all of them
-        fit.
-        """
+        """Create the instances with a driver that chooses their places, in the first order that fits."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
         if orders.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
