@@ -27,7 +27,7 @@ class DeviceAnswers:
     """
 
     has_preference = True
-    starts = False  # allocation does not depend on the pod
+    needs_start = False  # allocation does not depend on the pod
 
     in_force: NodeInjection
     _: dataclasses.KW_ONLY

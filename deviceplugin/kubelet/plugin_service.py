@@ -73,7 +73,7 @@ class ContainerAllocator(Protocol):
     has_preference: bool
 
     @property
-    def starts(self) -> bool:
+    def needs_start(self) -> bool:
         """Whether the kubelet must call `start` before each container starts."""
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
@@ -211,7 +211,7 @@ class DevicePlugin(services.DevicePluginServicer):
 def options(answers: ContainerAllocator) -> messages.DevicePluginOptions:
     """Return the optional calls that the kubelet has to make."""
     return messages.DevicePluginOptions(
-        get_preferred_allocation_available=answers.has_preference, pre_start_required=answers.starts
+        get_preferred_allocation_available=answers.has_preference, pre_start_required=answers.needs_start
     )
 
 

@@ -67,7 +67,7 @@ class ShareAnswers:
         self._stale_devices = stale_devices
 
     @property
-    def starts(self) -> bool:
+    def needs_start(self) -> bool:
         """Whether containers need `start` once their pod is known."""
         return self._start is not None and self._start.is_needed
 

@@ -30,7 +30,7 @@ class Answers:
 
     def __init__(self, *, preferred: Sequence[str] | None = None, refusal: str = "") -> None:
         self.has_preference = preferred is not None
-        self.starts = False
+        self.needs_start = False
         self._preferred = preferred or ()
         self._refusal = refusal
 
