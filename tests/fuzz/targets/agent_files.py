@@ -84,9 +84,9 @@ def _book(path: Path) -> None:
 
 def _containerd(path: Path) -> None:
     text = path.read_text(errors="replace")
-    file = runtime_inspection.read(text, runtime_inspection.ContainerdConfig())
+    file = runtime_inspection.read_containerd_file(text, runtime_inspection.ContainerdConfig())
     assert all(name.startswith("/") for name in file.imports)
-    assert len(runtime_inspection.locations(text)) <= 5
+    assert len(runtime_inspection.config_locations(text)) <= 5
     _CONTAINERD.write_text(text)
     runtime_inspection.containerd_configuration(_HOST, "")
 
