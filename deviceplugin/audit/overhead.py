@@ -35,7 +35,7 @@ MAX_REMEMBERED: Final = 64  # processes per kind; a size that was measured too s
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """One process on one GPU: its memory by the driver, and its charges read before and after that.
+    """The memory of a process on a GPU by the driver, and its charges read before and after that.
 
     expected_bytes: the charge for a context that it was given.
     """
