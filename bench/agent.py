@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from deviceplugin.kubelet import left_behind
+from deviceplugin.kubelet import share_answers
 from lab import certificates
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -26,7 +26,7 @@ from tests.deviceplugin import simulated_kubelet as kubelets
 GPUS, CONTAINERS = 8, 100
 GOAL_BYTES, GOAL_RATIO, GOAL_START_SECONDS = 100 * 10**6, 0.01, 5.0
 PERCENT = "gpushare.io/gpu-percent"
-SETTLING_SECONDS = 5.0 + left_behind.SECONDS  # for its first minute a kubelet is looked after closely
+SETTLING_SECONDS = 5.0 + share_answers.KUBELET_START_SECONDS  # for its first minute a kubelet is looked after closely
 
 
 # With a mounted ServiceAccount, as in a pod: reading a kubeconfig takes a library that the agent's pod never loads.

@@ -24,7 +24,7 @@ def main() -> int:
         return 2
     logs.configure(settings.log_level, "agent")
     try:
-        driver_root.load(settings.container_driver_root, settings.driver_root)
+        driver_root.load_nvml(settings.container_driver_root, settings.driver_root)
         driver = nvml.Nvml() if settings.fail_on_init_error else None
         installed = library.install(settings.library, root=settings.root)
     except (nvml_call.NvmlError, library.LibraryError) as error:

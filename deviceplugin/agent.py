@@ -89,8 +89,8 @@ async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: st
         async with asyncio.timeout(SYNC_SECONDS):
             await cluster.synced()
             await cluster.configuration.synced()
-    daemon.start("silence", observation.watch(parts.modes.reconciler.republish))
-    await observation.look()
+    daemon.start("silence", observation.watch_for_silence(parts.modes.reconciler.republish))
+    await observation.refresh()
     for name, loop in parts.loops.items():
         daemon.start(name, loop())
     settings = cluster.settings

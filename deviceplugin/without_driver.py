@@ -39,7 +39,7 @@ async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml 
         logger.info("Waiting for a driver", extra={"node": settings.node_name, "probe_port": port})
         while not daemon.stopping.is_set():
             try:
-                driver_root.load(mounted, settings.driver_root)
+                driver_root.load_nvml(mounted, settings.driver_root)
                 return await asyncio.to_thread(nvml.Nvml)
             except nvml_call.NvmlError as error:
                 if error.code == nvml.NO_LIBRARY and not mounted.is_dir() and time.monotonic() > last:

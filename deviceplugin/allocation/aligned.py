@@ -1,17 +1,19 @@
-"""The best of whole GPUs: those that are joined best, without leaving a worse choice to those who come next.
+"""Chooses whole GPUs that are closely connected, without leaving bad choices to later requests.
 
-The free GPUs are split into groups of the wanted size, the last ones filled up with nothing, so that the sum over all
-groups of how well each is joined is the highest. Of that split the best full group is taken. Where scores are equal the
-GPUs that come first in `available` are taken.
+The free GPUs are split into groups of the requested size, and the last group is padded with empty places. The best
+split has the highest sum of all groups' scores, and its best full group is the answer. Ties go to the GPUs that come
+first in `available`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-NVLINK: Final = 100  # for each link between two GPUs
+from gpushare.gpu import Gpu
+
+NVLINK: Final = 100  # per link between two GPUs
 WEIGHTS: Final[Mapping[str, int]] = {
     "SameBoard": 60,
     "SingleSwitch": 50,
@@ -20,8 +22,8 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "SameCPU": 20,
     "CrossCPU": 10,
 }
-# Beyond this not all splits are looked at: the group is grown one by one from the best beginning. All of 8 GPUs are
-# far below it, and so are groups of 2, 4 and 8 of 16.
+# Beyond this not every split is tried: instead a group is grown one GPU at a time from the best start. 8 GPUs stay far
+# below the limits, as do groups of 2, 4 and 8 out of 16.
 MAX_SPLIT: Final = 16
 MAX_GROUPS: Final = 400_000
 
@@ -31,27 +33,27 @@ _Split = tuple[int, tuple[int, ...]]
 
 
 def pair_score(links: Sequence[str], *, nvlinks: int = 0) -> int:
-    """How well two GPUs are joined. links: how each path between them goes, as words of WEIGHTS."""
+    """Return how closely two GPUs are connected. links: the type of each path between them, as words of WEIGHTS."""
     return NVLINK * nvlinks + sum(WEIGHTS[link] for link in links)
 
 
 def prefer(available: Sequence[int], *, required: Sequence[int], size: int, scores: Scores) -> Group:
-    """Which `size` of the `available` GPUs, as they stand there; () where it cannot be.
+    """Choose `size` of the `available` GPUs, in their order; () if that is impossible.
 
-    required: those that must be among them. scores: of pairs of GPUs, in either order; a pair that is missing has 0.
+    required: GPUs that must be among them. scores: by pair of GPUs, in either order; a missing pair scores 0.
     """
     if size <= 0 or len(available) < size or len(required) > size or not set(required) <= set(available):
         return ()
     matrix = [[scores.get((a, b), scores.get((b, a), 0)) for b in available] for a in available]
     wanted = frozenset(available.index(gpu) for gpu in required)
     try:
-        group = _of_best_split(matrix, wanted, size)
+        group = _best_split_group(matrix, wanted, size)
     except _TooManyError:
-        group = _grown(matrix, wanted, size)
+        group = _grow_group(matrix, wanted, size)
     return tuple(available[position] for position in group)
 
 
-def _of_best_split(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
+def _best_split_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
     count = len(matrix)
     if count > MAX_SPLIT:
         raise _TooManyError
@@ -59,26 +61,26 @@ def _of_best_split(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size
     split = splits.best((1 << count) - 1, -count % size, False)
     groups = [_members(group) for group in split[1]] if split else []
     full = [group for group in groups if len(group) == size and wanted <= set(group)]
-    return max(full, key=lambda group: _score(matrix, group), default=())  # the first of equal ones
+    return max(full, key=lambda group: _score(matrix, group), default=())  # ties go to the first
 
 
 class _TooManyError(Exception):
-    """More groups than are looked at."""
+    """There are more GPUs or groups than the search may try."""
 
 
 class _Splits:
-    """The best split of what is left, which is a set of bits, and solved once however it came to be left."""
+    """The best split for each set of remaining GPUs. A set is a bit mask and is solved once."""
 
     def __init__(self, matrix: Sequence[Sequence[int]], wanted: int, size: int) -> None:
         self._matrix = matrix
         self._wanted = wanted
         self._size = size
-        self._looked_at = 0
+        self._tried = 0
         self._scores: dict[int, int] = {}
         self._solved: dict[tuple[int, int, bool], _Split | None] = {}
 
     def best(self, left: int, empty: int, full: bool) -> _Split | None:
-        """The sum and the groups; `empty` places are to be in groups; `full`: there is a full group already."""
+        """Return the best sum and its groups. empty: places to pad with; full: whether a full group was chosen."""
         if not left:
             return (0, ()) if full and not empty else None
         state = (left, empty, full)
@@ -92,20 +94,20 @@ class _Splits:
         for count in range(self._size, max(self._size - empty, 1) - 1, -1):
             is_full = count == self._size
             if not (full or is_full) and len(others) + 1 - count < self._size:
-                continue  # no full group would be left
+                continue  # no full group would remain
             for combination in itertools.combinations(others, count - 1):
                 group = sum(combination, first)
                 met = group & self._wanted
                 if met and not (is_full and met == self._wanted):
                     continue
-                self._looked_at += 1
-                if self._looked_at > MAX_GROUPS:
+                self._tried += 1
+                if self._tried > MAX_GROUPS:
                     raise _TooManyError
                 rest = self.best(left ^ group, empty - self._size + count, full or is_full)
                 if rest is None:
                     continue
                 total = self._score(group) + rest[0]
-                if split is None or total > split[0] or (total == split[0] and _before(group, split[1][0])):
+                if split is None or total > split[0] or (total == split[0] and _precedes(group, split[1][0])):
                     split = (total, (group, *rest[1]))
         return split
 
@@ -123,14 +125,14 @@ def _members(positions: int) -> Group:
     return tuple(position for position in range(positions.bit_length()) if positions >> position & 1)
 
 
-def _before(group: int, other: int) -> bool:
-    """Whether it comes first in the order of the members, where a place without a GPU comes last."""
+def _precedes(group: int, other: int) -> bool:
+    """Whether `group` comes before `other` when both are sorted, with empty places last."""
     differing = group ^ other
     return bool(group & differing & -differing)
 
 
-def _grown(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
-    """A good group, from `wanted` or from each pair in turn, always adding the GPU that is joined best to it."""
+def _grow_group(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -> Group:
+    """Grow a good group from `wanted` or from each pair, each time by the most closely connected GPU."""
     starts = [tuple(sorted(wanted))] if wanted else list(itertools.combinations(range(len(matrix)), min(2, size)))
     best_group: Group = ()
     best = -1
@@ -147,3 +149,40 @@ def _grown(matrix: Sequence[Sequence[int]], wanted: frozenset[int], size: int) -
 
 def _score(matrix: Sequence[Sequence[int]], group: Sequence[int]) -> int:
     return sum(matrix[a][b] for a, b in itertools.combinations(group, 2))
+
+
+class GpuPath(Protocol):
+    """The connection of two GPUs. common: a word of WEIGHTS."""
+
+    @property
+    def common(self) -> str:
+        """The nearest thing that both GPUs share."""
+
+    @property
+    def nvlinks(self) -> int:
+        """The NVLink links from one GPU to the other without a switch."""
+
+
+_NO_PATHS: Final[Mapping[tuple[str, str], GpuPath]] = {}
+
+
+def scores_by_uuid(
+    gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _NO_PATHS
+) -> dict[tuple[str, str], int]:
+    """Return the score of each pair of GPUs, by UUID.
+
+    paths: the driver's paths by pair, in either order. Where a path is missing, the NUMA nodes decide. GPUs of one
+    NVLink group count as connected by at least one link, because a switch connects them all alike.
+    """
+    pair_scores = {}
+    for gpu, other in itertools.combinations(gpus, 2):
+        path = paths.get((gpu.uuid, other.uuid)) or paths.get((other.uuid, gpu.uuid))
+        pair_scores[gpu.uuid, other.uuid] = _uuid_pair_score(gpu, other, path)
+    return pair_scores
+
+
+def _uuid_pair_score(gpu: Gpu, other: Gpu, path: GpuPath | None) -> int:
+    grouped = gpu.link_group is not None and gpu.link_group == other.link_group
+    same_cpu = gpu.numa_node is not None and gpu.numa_node == other.numa_node
+    common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"
+    return pair_score([common], nvlinks=max(int(grouped), path.nvlinks if path is not None else 0))

@@ -1,8 +1,8 @@
-"""What a container gets with its devices: the answer to Allocate, by the ways in which a container runtime can be told.
+"""The answer to Allocate: how a container gets its devices, by each device list strategy.
 
-`envvar`          the devices in NVIDIA_VISIBLE_DEVICES; anyone may write that in a pod, so it is no protection
-`volume-mounts`   a mount of /dev/null for each device, which only the kubelet can add
-`cdi-annotations`, `cdi-cri`   names of the Container Device Interface, as an annotation or in a field of its own
+`envvar`          the devices in NVIDIA_VISIBLE_DEVICES; any pod can set it, so it does not protect the devices
+`volume-mounts`   a mount of /dev/null per device, which only the kubelet can add
+`cdi-annotations`, `cdi-cri`   CDI device names, in an annotation or in their own field
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mount:
-    """A directory or file of the host in the container."""
+    """A host directory or file in the container."""
 
     container: str
     host: str
@@ -36,7 +36,7 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node of the host in the container."""
+    """A host device node in the container."""
 
     container: str
     host: str
@@ -45,15 +45,15 @@ class DeviceNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MpsPaths:
-    """Where on the host the MPS daemon of these devices has its pipe, and the shared memory of its clients."""
+    """The host paths of an MPS daemon's pipe and of its clients' shared memory."""
 
     pipe: str
     shm: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Nodes:
-    """Device nodes: those of each device by UUID, and those of CONTROL_NODES that the host has."""
+class DevicePaths:
+    """The host's device nodes. of_device: by device UUID; control: the nodes of CONTROL_NODES that exist."""
 
     of_device: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     control: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Nodes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerResponse:
-    """What one container gets: the answer to Allocate."""
+    """Everything that one container gets from Allocate."""
 
     envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
@@ -70,32 +70,32 @@ class ContainerResponse:
     cdi_devices: tuple[str, ...] = ()
 
 
-_NO_NODES: Final = Nodes()
+_NO_PATHS: Final = DevicePaths()
 
 
-def answer(
+def container_response(
     resource: str,
     devices: Sequence[Offered],
     settings: NodeSettings,
     *,
     answer_id: str,
-    nodes: Nodes = _NO_NODES,
+    nodes: DevicePaths = _NO_PATHS,
     mps: MpsPaths | None = None,
     cdi_vendor: str = cdi.VENDOR,
 ) -> ContainerResponse:
-    """What a container gets with these devices of `resource`. Several shares of one device are listed once.
+    """Return what a container gets with these devices of `resource`. A device with several shares is listed once.
 
-    answer_id: unique; the name of the CDI annotation ends in it. mps: None unless the devices are shared by MPS.
+    answer_id: unique, the suffix of the CDI annotation's name. mps: None unless the devices are shared by MPS.
     """
     unique = {device.device: device for device in devices}
     by_index = settings.device_id_strategy == INDEX
     ids = [device.index if by_index else device.device for device in unique.values()]
     channels = [str(channel) for channel in settings.imex_channels]
     strategies = settings.device_list_strategies
-    answer = cdi.answer(
-        [cdi.name(cdi_vendor, "gpu", identity) for identity in ids]
-        + [cdi.name(cdi_vendor, "imex-channel", channel) for channel in channels]
-        + [cdi.name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
+    cdi_answer = cdi.answer(
+        [cdi.device_name(cdi_vendor, "gpu", identity) for identity in ids]
+        + [cdi.device_name(cdi_vendor, "imex-channel", channel) for channel in channels]
+        + [cdi.device_name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
         strategies,
         prefix=settings.cdi_annotation_prefix,
         answer_id=answer_id,
@@ -117,14 +117,14 @@ def answer(
     wanted: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs and not all(map(cdi.is_strategy, strategies)):
         wanted = _device_nodes(list(unique), nodes, settings.dev_root)
-    return ContainerResponse(envs, tuple(mounts), wanted, answer.annotations, answer.devices)
+    return ContainerResponse(envs, tuple(mounts), wanted, cdi_answer.annotations, cdi_answer.devices)
 
 
 def _extras(settings: NodeSettings) -> dict[str, bool]:
     return {"gdrcopy": settings.gdrcopy, "gds": settings.gds, "mofed": settings.mofed}
 
 
-def _device_nodes(uuids: Sequence[str], nodes: Nodes, root: str) -> tuple[DeviceNode, ...]:
+def _device_nodes(uuids: Sequence[str], nodes: DevicePaths, root: str) -> tuple[DeviceNode, ...]:
     paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
     for uuid in uuids:
         paths += [path for path in nodes.of_device.get(uuid, ()) if path not in paths]

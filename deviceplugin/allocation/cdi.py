@@ -1,4 +1,6 @@
-"""Names of the Container Device Interface, and how a runtime is told them: https://github.com/cncf-tags/container-device-interface"""
+"""CDI device names, and their place in the answer to Allocate:
+https://github.com/cncf-tags/container-device-interface
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,29 @@ CRI: Final = "cdi-cri"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CdiAnswer:
-    """What goes into the answer of Allocate."""
+    """The CDI part of an answer to Allocate."""
 
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     devices: tuple[str, ...] = ()
 
 
 def is_strategy(word: str) -> bool:
-    """Whether this device list strategy is one of CDI's."""
+    """Whether this device list strategy uses CDI."""
     return word in (ANNOTATIONS, CRI)
 
 
-def name(vendor: str, kind: str, identity: str) -> str:
-    """`vendor/kind=identity`."""
+def device_name(vendor: str, kind: str, identity: str) -> str:
+    """Return `vendor/kind=identity`."""
     return f"{vendor}/{kind}={identity}"
 
 
-def share(device_ids: Iterable[str]) -> str:
-    """The name, of what a container with these ids gets: nobody else has them meanwhile."""
+def share_name(device_ids: Iterable[str]) -> str:
+    """Return a share container's device name, derived from its device ids, which no other container has meanwhile."""
     return hashlib.sha256("\n".join(sorted(device_ids)).encode()).hexdigest()[:32]
 
 
 def answer(names: Sequence[str], strategies: Sequence[str], *, prefix: str, answer_id: str) -> CdiAnswer:
-    """How these strategies tell the names; nothing where there are none."""
+    """Return the names in the form that these strategies use; empty if there are no names."""
     if not names:
         return CdiAnswer()
     return CdiAnswer(

@@ -1,8 +1,8 @@
-"""The best of shared devices, one after the other: of the device with the fewest or the most of its ids given out.
+"""Chooses shared devices one by one, each from the device with the fewest or the most allocated ids.
 
-Slices of a MIG device share its time and memory, so its own ids count first, and those of its GPU among equals. Counts
-are compared, not parts of a whole. Where they are equal the device goes first that was picked least in this answer,
-and then the one that comes first: the same question has the same answer.
+Slices of a MIG device share its time and memory, so the MIG device's own ids are compared first and its GPU's ids
+second. Absolute counts are compared, not fractions. Ties go to the device that was picked least in this answer, then to
+the first in order, so equal requests get equal answers.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ PACKED: Final = "packed"
 
 
 class AllocationError(errors.GpushareError):
-    """A request of the kubelet's that cannot be met."""
+    """A request of the kubelet that cannot be met."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Load:
-    """How many ids a device or GPU has, and how many of them can still be given."""
+    """The ids of a device or GPU: the total, and those still available."""
 
     total: int
     available: int
 
     @property
     def allocated(self) -> int:
-        """How many are given out."""
+        """The number of allocated ids."""
         return self.total - self.available
 
 
 def rank(load: Load, policy: str) -> int:
-    """The one with the lowest rank goes first; an empty policy is `distributed`."""
+    """Return the sort key of a device; the lowest goes first. An empty policy means `distributed`."""
     return -load.allocated if policy == PACKED else load.allocated
 
 
@@ -48,16 +48,16 @@ def prefer(
     policy: str,
     gpus: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """`size` ids: the `required` ones first, then the best of the `available` ones.
+    """Choose `size` ids: the `required` ones first, then the best of the `available` ones.
 
-    devices: every id of the resource → its device; gpus: by device its GPU, unless it is one. Raises AllocationError if
-    there are not as many, or must be more.
+    devices: the device of every id of the resource. gpus: the GPU of each MIG device. Raises AllocationError if too few
+    ids are free, or if more are required than requested.
     """
     kept, offered = set(required), set(available)
     gpu_of = {device: (gpus or {}).get(device, device) for device in devices.values()}
     candidates: dict[str, list[str]] = {device: [] for device in gpu_of}
     free_on = dict.fromkeys(gpu_of.values(), 0)
-    for identity, device in devices.items():  # in their order: the answer must not depend on the kubelet's
+    for identity, device in devices.items():  # in the resource's order, so that the kubelet's order does not matter
         if identity in offered and identity not in kept:
             candidates[device].append(identity)
             free_on[gpu_of[device]] += 1

@@ -1,4 +1,4 @@
-"""Which devices of a resource would be best: the answer to the kubelet's GetPreferredAllocation."""
+"""Answers GetPreferredAllocation with the best devices of a resource, and checks the ids of an Allocate request."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation import aligned, greedy
+from gpushare import errors
 from gpushare.gpu import Mode
 from gpushare.modes import sharing
 from gpushare.modes.hardware_gpu import WholeDevice
@@ -14,14 +15,14 @@ from gpushare.modes.offering import Offered
 
 
 class Algorithm(enum.StrEnum):
-    """How the best are found."""
+    """The search that finds the best devices."""
 
     ALIGNED = "aligned"
     GREEDY = "greedy"
 
 
 def algorithm(devices: Sequence[Offered], available: Sequence[str]) -> Algorithm:
-    """`aligned` where whole GPUs are given, which can be joined; `greedy` for MIG devices and shares of a GPU."""
+    """Return ALIGNED for whole GPUs, which can be connected, and GREEDY for MIG devices and shared GPUs."""
     if any(device.is_mig for device in devices) or any(map(sharing.is_replica, available)):
         return Algorithm.GREEDY
     return Algorithm.ALIGNED
@@ -36,10 +37,10 @@ def prefer(
     policy: str,
     scores: Mapping[tuple[str, str], int],
 ) -> tuple[str, ...]:
-    """`size` ids, the `required` ones among them; () where the algorithm has no answer. Raises AllocationError.
+    """Choose `size` ids, including the `required` ones; () if the algorithm finds none. Raises AllocationError.
 
-    devices: every id of the resource; policy: for shared ones; scores: of pairs of GPUs by UUID (`aligned.pair_score`).
-    Ids that are not the resource's are passed over. Devices shared by MPS are of one GPU: a container has one daemon.
+    devices: every id of the resource; other ids are ignored. policy: for shared devices. scores: by pair of GPU UUIDs
+    (`aligned.pair_score`). Devices that are shared by MPS come from one GPU, because a container can use one daemon.
     """
     known = {
         identity: devices[identity] for identity in sorted(devices, key=lambda device_id: _order(devices[device_id]))
@@ -49,7 +50,7 @@ def prefer(
         usable = _usable_together(known, available=available, required=wanted, size=size)
         return greedy.prefer(
             {identity: device.device for identity, device in known.items()},
-            available=_of_one_daemon(known, usable, required=wanted, policy=policy),
+            available=_on_one_daemon(known, usable, required=wanted, policy=policy),
             required=wanted,
             size=size,
             policy=policy,
@@ -73,8 +74,8 @@ def prefer(
 def _usable_together(
     devices: Mapping[str, Offered], *, available: Sequence[str], required: Sequence[str], size: int
 ) -> list[str]:
-    """Those available devices that a container can have with as many others as it asks for."""
-    if size > 1:  # if there are too few, those that stand alone stay, so that the refusal is about them
+    """Return the available devices that a container can have together with as many others as it requests."""
+    if size > 1:  # if too few remain, keep devices that cannot be combined, so that the refusal is about them
         joint = [identity for identity in available if identity in devices and not devices[identity].stands_alone]
         available = joint if len({*joint, *required}) >= size else available
     groups = {identity: _group(device) for identity, device in devices.items()}
@@ -90,10 +91,10 @@ def _usable_together(
     return [identity for identity in available if groups.get(identity) in enough]
 
 
-def _of_one_daemon(
+def _on_one_daemon(
     devices: Mapping[str, Offered], available: Sequence[str], *, required: Sequence[str], policy: str
 ) -> list[str]:
-    """Those available devices that go together with the best one."""
+    """Return the available devices that can be combined with the best one."""
     gpus = {identity: device.gpu for identity, device in devices.items()}
     free = [identity for identity in available if identity in devices and identity not in required]
     first = required or greedy.prefer(gpus, available=free, required=(), size=min(1, len(free)), policy=policy)
@@ -102,10 +103,29 @@ def _of_one_daemon(
 
 
 def _group(device: Offered) -> str:
-    """What a container's devices have in common: the GPU whose MPS daemon they use, or that they use none."""
+    """Return the GPU whose MPS daemon serves this device; empty without MPS. A container's devices share it."""
     return device.gpu if device.mode is Mode.MPS else ""
 
 
 def _order(device: Offered) -> tuple[tuple[int, ...], int]:
     number = device.id.rpartition(sharing.REPLICA)[2] if sharing.is_replica(device.id) else "0"
     return WholeDevice(device.device, device.index, device.gpu).order, int(number)
+
+
+def check_request(resource: str, requested: Sequence[str], devices: Mapping[str, Offered]) -> None:
+    """Raise AllocationError if a container cannot have these ids together.
+
+    devices: every id of the resource. If a shared device stands alone, a container may have only one: two shares are
+    not a larger share, and may be on the same GPU.
+    """
+    for identity in requested:
+        if identity not in devices:
+            raise greedy.AllocationError(
+                f'invalid allocation request for "{resource}": invalid request: unknown device: '
+                f"{errors.shortened(identity)}"
+            )
+    if len(requested) > 1 and any(devices[identity].stands_alone for identity in requested):
+        raise greedy.AllocationError(
+            f'invalid allocation request for "{resource}": invalid request: maximum request size for shared resources '
+            f"is 1; found {len(requested)}: ask for 1, or set failRequestsGreaterThanOne to false for {resource}"
+        )

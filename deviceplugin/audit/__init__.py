@@ -1,19 +1,17 @@
-"""The audit: compares what runs on the GPUs with what is held to a limit, every two seconds, and says what is not.
+"""The audit: every two seconds, compares what runs on the GPUs with the limits that should apply, and reports
+differences.
 
-The library keeps a share's limits only in processes that it is in. Here is looked at the node from outside: NVML knows
-every process on a GPU, the arbiter those that are registered, the kernel whose they are and what they have mapped, the
-GPUNode what they may have.
+The library enforces a share's limits only in processes that load it. The audit checks the node from outside: NVML knows
+the processes on each GPU, the arbiter knows the registered ones, the kernel knows their containers and mapped files,
+and the GPUNode knows the limits.
 
-seen              what was seen at one moment; values
-process_limits    which of the processes are held to a limit; pure
-share_limits      whether the limits of each share are in force; pure
-node_audit        what is to be said of them; values
-audit_document    the same as JSON, and as the GPUNode's condition; figures: as metrics; pure
-overhead          what processes hold beyond what they have charged, from one look to the next; pure
-excess            which shares use a GPU for longer than the arbiter lets them, and how much they used lately, by the
-                  driver; pure
-contexts          what a context takes of a GPU, learned from that, and kept for the next agent
-process_listing   asks NVML, the ledgers and the kernel
-ending            kills a process that got around its limits, where that is asked for
-auditor           the loop
+auditor            the loop; kills processes that bypass their limits, if configured
+process_listing    reads NVML, the ledgers and the kernel
+node_audit         the observations and the results; values
+process_limits     which processes are limited; pure
+share_limits       whether each share's limits are in force; pure
+excess             which shares use more GPU time than the arbiter allows, and recent usage by the driver; pure
+overhead           memory that processes use beyond their charges, and the context sizes learned from it
+unclaimed_memory   GPU memory that no known process accounts for
+audit_document     the result as JSON, condition, Event messages and metrics
 """

@@ -1,8 +1,12 @@
-"""The audit for others: the JSON of GET /audit, the GPUNode's condition, the sentences of Events. Pure."""
+"""The audit's outputs: the JSON of GET /audit, the GPUNode's condition, the messages of Events, and metrics. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, NodeAudit
 from gpushare import contract
@@ -13,7 +17,7 @@ _MAX_NAMED: Final = 10
 
 
 def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str, Any]:
-    """The document, with the node's name and when it was looked at, in Unix seconds."""
+    """Return the document. checked_at: Unix seconds."""
     return {
         "node": node_name,
         "checkedAt": round(checked_at, 3),
@@ -33,18 +37,18 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
 
 
 def condition(audit: NodeAudit) -> Condition:
-    """LimitsInForce, with every reason why not."""
+    """Return the condition LimitsInForce, with all reasons if it is False."""
     kind = contract.CONDITION_LIMITS_IN_FORCE
-    unlimited, foreign = audit.of(LimitState.UNLIMITED), audit.of(LimitState.FOREIGN)
-    # A share whose processes run unlimited is told of by each of them.
+    unlimited, foreign = audit.in_state(LimitState.UNLIMITED), audit.in_state(LimitState.FOREIGN)
+    # Skip shares with unlimited processes: each process has its own sentence.
     around = {(process.namespace, process.pod, process.process.gpu) for process in unlimited}
     differing = [
         share for share in audit.shares if not share.in_force and (share.namespace, share.pod, share.gpu) not in around
     ]
-    sentences = [sentence(audit, process) for process in (*unlimited, *foreign)]
-    sentences += [_of_share(audit, share, share.reason) for share in differing]
+    sentences = [process_sentence(audit, process) for process in (*unlimited, *foreign)]
+    sentences += [_share_sentence(audit, share, share.reason) for share in differing]
     if sentences:
-        reason = "ShareBeyondLimit" if any(share.beyond is not None for share in differing) else "LimitsDiffer"
+        reason = "ShareBeyondLimit" if any(share.overuse is not None for share in differing) else "LimitsDiffer"
         reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else reason
         more = len(sentences) - _MAX_NAMED
         message = "; ".join((*sentences[:_MAX_NAMED], *([f"and {more} more"] if more > 0 else [])))
@@ -57,20 +61,20 @@ def condition(audit: NodeAudit) -> Condition:
     )
 
 
-def sentence(audit: NodeAudit, judged: AuditedProcess) -> str:
-    """What is to be told of a process that is not limited."""
-    of = f" of the pod {judged.namespace}/{judged.pod}" if judged.pod else ""
-    process = judged.process
+def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
+    """Return the message for a process that is not limited."""
+    of = f" of the pod {audited.namespace}/{audited.pod}" if audited.pod else ""
+    process = audited.process
     where = audit.label(process.gpu)
-    return f"{process.name} (process {process.pid}){of} runs without limits on {where}: {judged.reason}"
+    return f"{process.name} (process {process.pid}){of} runs without limits on {where}: {audited.reason}"
 
 
-def beyond(audit: NodeAudit, share: AuditedShare) -> str:
-    """What is to be told of a share that uses more of a GPU's time than it is let have."""
-    return _of_share(audit, share, share.beyond.sentence if share.beyond is not None else "")
+def overuse_sentence(audit: NodeAudit, share: AuditedShare) -> str:
+    """Return the message for a share that exceeds its compute limit."""
+    return _share_sentence(audit, share, share.overuse.sentence if share.overuse is not None else "")
 
 
-def _of_share(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
+def _share_sentence(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
     return f"the pod {share.namespace}/{share.pod} on {audit.label(share.gpu)}: {reason}"
 
 
@@ -103,10 +107,49 @@ def _share(share: AuditedShare) -> dict[str, Any]:
         "enforcedBytes": enforced.memory_bytes if enforced is not None else None,
         "chargedBytes": share.charged_bytes,
         "overheadBytes": share.overhead_bytes,
-        "usedPercent": round(100 * share.beyond.used) if share.beyond is not None else None,
-        "letPercent": round(100 * share.beyond.let) if share.beyond is not None else None,
+        "usedPercent": round(100 * share.overuse.used) if share.overuse is not None else None,
+        "letPercent": round(100 * share.overuse.allowed) if share.overuse is not None else None,
         "processes": share.processes,
         "withLibrary": share.with_library,
         "inForce": share.in_force,
         "reason": share.reason,
     }
+
+
+def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
+    """Yield the audit's metrics."""
+    labels = ["node", "gpu", "index", "model"]
+    unlimited = GaugeMetricFamily(
+        "gpushare_gpu_unlimited_processes",
+        "Processes of share containers that run without limits, in two audits in a row.",
+        labels=labels,
+    )
+    foreign = GaugeMetricFamily(
+        "gpushare_gpu_foreign_processes",
+        "Processes on a fractional GPU that belong to no share, in two audits in a row.",
+        labels=labels,
+    )
+    for gpu in audit.gpus:
+        values = [node_name, gpu.uuid, str(gpu.index), gpu.model]
+        for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
+            metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(state)))
+    beyond = GaugeMetricFamily(
+        "gpushare_share_beyond_limit_memory_bytes",
+        "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0.",
+        labels=["node", "namespace", "pod", "containers", "gpu"],
+    )
+    compute = GaugeMetricFamily(
+        "gpushare_share_beyond_limit_compute_ratio",
+        "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver.",
+        labels=["node", "namespace", "pod", "containers", "gpu"],
+    )
+    for share in audit.shares:
+        if share.processes:
+            of = [node_name, share.namespace, share.pod, ",".join(share.containers), share.gpu]
+            beyond.add_metric(of, share.beyond_bytes)
+            compute.add_metric(of, share.overuse.used - share.overuse.allowed if share.overuse is not None else 0.0)
+    complete = GaugeMetricFamily(
+        "gpushare_audit_complete", "1 if the last audit was complete; /audit says why not.", labels=["node"]
+    )
+    complete.add_metric([node_name], float(not audit.problems))
+    yield from (unlimited, foreign, beyond, compute, complete)

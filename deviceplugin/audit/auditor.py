@@ -1,4 +1,8 @@
-"""The loop: look, judge, charge what contexts take, and tell everybody who has to know."""
+"""The audit loop: scans the node, charges contexts, checks the limits and reports the result.
+
+A process that bypassed its limits is killed only if that is configured, through a pidfd, and only if it still is the
+process that was checked: its pid alone may have been reused.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import asyncio
 import collections
 import dataclasses
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,17 +19,9 @@ from typing import Any, Final
 
 from deviceplugin.arbiter import leases, timetable
 from deviceplugin.arbiter.socket_server import Identify
-from deviceplugin.audit import (
-    audit_document,
-    ending,
-    excess,
-    overhead,
-    process_limits,
-    process_listing,
-)
-from deviceplugin.audit.contexts import ContextSizes
-from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit
-from deviceplugin.audit.seen import Problem, SeenShare
+from deviceplugin.audit import audit_document, excess, overhead, process_limits, process_listing
+from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
+from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
@@ -34,24 +32,23 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-SECONDS: Final = 2.0  # between two looks
-# For so long after a start programs may still go by the time that they have without an arbiter. Later on, whoever does
-# has left an arbiter that is there.
-ALONE_SECONDS: Final = leases.SETTLING_NS / 1e9
+SECONDS: Final = 2.0  # between two audits
+# After a start, programs may still use the share of time that they have without an arbiter. Later, a program that does
+# so ignores the running arbiter.
+WITHOUT_ARBITER_SECONDS: Final = leases.SETTLING_NS / 1e9
 _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
 }
-MAX_EVENTS: Final = 20  # of one look: who starts processes as fast as can be is not to write as many Events
+MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes cannot flood the API server
 
 
 class Auditor:
-    """Audits until cancelled. `audit` is the last one, `conditions` what the GPUNode is to say of it.
+    """Audits until cancelled. audit: the last result. conditions: the GPUNode's conditions that follow from it.
 
-    gpus: with their modes; node: the GPUNode as last seen, None while that is unknown; pods: those of the node.
-    warn: an Event with this reason and note, about the GPUNode and, by namespace and name, a pod.
-    changed: there is something new to say of the GPUNode.
-    ends: whether processes of share containers that got around their limits are killed.
+    gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
+    Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
+    `conditions` change. end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
     def __init__(
@@ -67,7 +64,7 @@ class Auditor:
         changed: Callable[[], None],
         node_name: str,
         identify: Identify,
-        ends: bool = False,
+        end_unlimited: bool = False,
         proc: Path = kernel_process.PROC,
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
@@ -78,76 +75,76 @@ class Auditor:
         self._gpus = gpus
         self._node = node
         self._pods = pods
-        self._report = warn
+        self._send_warning = warn
         self._changed = changed
         self._node_name = node_name
         self._identify = identify
-        self._ends = ends
+        self._end_unlimited = end_unlimited
         self._proc = proc
         self._wall_clock = wall_clock
         self._clock = clock
-        self._looking = process_listing.Looking(
+        self._scanner = process_listing.ProcessScanner(
             driver.nvml, identify=identify, lost_ticks=lambda: arbiter.reported.lost_ticks, proc=proc
         )
         self._overheads = overhead.Overheads()
         self._excess = excess.Excess()
         self._usage = excess.DriverUsage()
-        self._told: frozenset[Hashable] = frozenset()
+        self._reported: frozenset[Hashable] = frozenset()
         self._events_left = 0
         self._checked_at: float | None = None
         self._compared_from: float | None = None
-        self._looks = 0
+        self._scans = 0
         self.audit = NodeAudit()
         self.conditions: tuple[Condition, ...] = ()
 
     async def run(self) -> None:
-        """Audit every two seconds, until cancelled."""
+        """Audit every two seconds until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(SECONDS)
 
     async def step(self) -> None:
-        """Look once, and do what follows from it. A look that fails ends nothing, and is told."""
+        """Audit once. A failure is logged and reported, and does not end the loop."""
         try:
             await self._step()
         except Exception as error:
             logger.exception("The audit failed")
             self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
-        self._looks += 1
+        self._scans += 1
         if self.has_measured:
             self._arbiter.measured()
 
     @property
     def used(self) -> Mapping[excess.Place, float]:
-        """The part of a GPU's time that each share used lately, by the driver; shares that it does not measure lack."""
+        """Each share's recent fraction of a GPU's time by the driver; unmeasured shares are missing."""
         return self._usage.recent
 
     @property
     def has_measured(self) -> bool:
-        """Whether what processes hold beyond their charges is known, as far as the driver tells."""
-        return self._looks >= overhead.LOOKS_TO_MEASURE
+        """Whether the memory beyond the charges is known, as far as the driver reports it."""
+        return self._scans >= overhead.SCANS_TO_MEASURE
 
     async def _step(self) -> None:
         gpus = self._gpus.gpus
         await self._arbiter.report()
         groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
-        measured = await self._driver.ask(self._looking.measure, gpus, groups)
-        look = await asyncio.to_thread(self._looking.describe, measured, gpus, groups, unreachable)
-        self._charge(look)
-        self._arbiter.seen(look.works)
-        now = self._clock()  # the arbiter's books are of this moment, however long we stand still before we have them
-        await self._arbiter.report(turns=True)  # by then the pages say what is charged
-        shares = tuple(self._now(look.seen.shares))
-        self._compare(now, look, shares)
-        seen = dataclasses.replace(look.seen, shares=shares, beyond=self._excess.beyond)
+        measured = await self._driver.ask(self._scanner.measure, gpus, groups)
+        snapshot = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
+        self._charge(snapshot)
+        self._arbiter.seen(snapshot.works)
+        now = self._clock()  # the time of the arbiter's accounts, even if reading them takes long
+        await self._arbiter.report(turns=True)  # by then the limits pages contain the new charges
+        shares = tuple(self._current(snapshot.seen.shares))
+        self._compare(now, snapshot, shares)
+        seen = dataclasses.replace(snapshot.seen, shares=shares, overuse=self._excess.overuse)
         node, pods = self._node(), tuple(self._pods())
         suspects = self.audit.suspects
-        self._publish(await asyncio.to_thread(process_limits.judge, seen, pods=pods, node=node, suspects=suspects))
+        self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))
         await self._arbiter.report()
-        self._tell()
+        self._report_troubles()
 
-    def _now(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
-        """The shares with what their pages say after the look; those that have ended meanwhile are left out."""
+    def _current(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
+        """Yield the shares with their present limits pages; shares that have ended are left out."""
         there = {share.tenant.key: share for share in self._arbiter.shares.all()}
         for share in shares:
             if share.tenant.key in there:
@@ -162,18 +159,18 @@ class Auditor:
             self._changed()
 
     def document(self) -> dict[str, Any] | None:
-        """The last audit as JSON; None before the first."""
+        """Return the last audit as JSON; None before the first one."""
         if self._checked_at is None:
             return None
         return audit_document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
-    def _charge(self, look: process_listing.Look) -> None:
-        """Charge to each share what its processes hold beyond their charges, and learn from it what a context takes."""
-        self._overheads.look(look.readings, look.silent)
-        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in look.seen.gpus}
+    def _charge(self, snapshot: process_listing.ProcessSnapshot) -> None:
+        """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
+        self._overheads.update(snapshot.readings, snapshot.silent)
+        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in snapshot.seen.gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
-            if uuid in kinds:  # and no MIG device, whose contexts are smaller
+            if uuid in kinds:  # not a MIG device, whose contexts are smaller
                 learned[kinds[uuid]].append(context_bytes)
         self._contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self._arbiter.shares.all():
@@ -181,61 +178,63 @@ class Auditor:
             self._arbiter.charge(
                 share,
                 {
-                    slot: [self._overheads.of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
+                    slot: [self._overheads.bytes_of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
                     for slot, member in share.members.items()
                 },
             )
             self._arbiter.expect(uuids)
 
-    def _compare(self, now: float, look: process_listing.Look, shares: Iterable[SeenShare]) -> None:
-        """What the driver says that shares used, with what they were let have."""
-        self._usage.look(now, look.used)
+    def _compare(self, now: float, snapshot: process_listing.ProcessSnapshot, shares: Iterable[SeenShare]) -> None:
+        """Compare the GPU time that shares used, according to the driver, with the time that they were allowed."""
+        self._usage.update(now, snapshot.used)
         held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.held()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
             (grant.uuid, share.tenant.key): record.turn_permille / timetable.PERIOD
-            for share in (shares if now < self._compared_from + ALONE_SECONDS else ())
+            for share in (shares if now < self._compared_from + WITHOUT_ARBITER_SECONDS else ())
             for grant, record in zip(share.tenant.grants, share.enforced, strict=True)
         }
-        self._excess.look(now, used=look.used, held=held, turns=turns)
+        self._excess.update(now, used=snapshot.used, held=held, turns=turns)
 
-    def _tell(self) -> None:
-        """Events, once for each process and share; and the end of processes that are not to run."""
+    def _report_troubles(self) -> None:
+        """Send one Event per process and share, and kill processes if that is configured."""
         troubles = process_limits.troubles(self.audit)
-        certain = {process.key for process in process_limits.to_be_ended(self.audit)} if self._ends else set()
+        certain = (
+            {process.key for process in process_limits.processes_to_kill(self.audit)} if self._end_unlimited else set()
+        )
         self._events_left = MAX_EVENTS
         registered = {
             (member.pid, member.start_ticks)
             for share in self._arbiter.shares.all()
             for member in share.members.values()
         }
-        for key, judged in troubles.items():
-            if judged.process.who in registered:
-                continue  # since we looked
+        for key, audited in troubles.items():
+            if audited.process.identity in registered:
+                continue  # registered since the scan
             if key in certain:
-                self._end(judged)
-            elif key not in self._told:
-                self._event(judged, audit_document.sentence(self.audit, judged))
+                self._kill(audited)
+            elif key not in self._reported:
+                self._event(audited, audit_document.process_sentence(self.audit, audited))
         beyond = {
             (share.namespace, share.pod, share.containers, share.gpu): share
             for share in self.audit.shares
-            if share.beyond is not None
+            if share.overuse is not None
         }
         for key, share in beyond.items():
-            if key not in self._told:
-                note = audit_document.beyond(self.audit, share)
+            if key not in self._reported:
+                note = audit_document.overuse_sentence(self.audit, share)
                 self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
-        self._told = frozenset((*troubles, *beyond))
+        self._reported = frozenset((*troubles, *beyond))
 
-    def _end(self, judged: AuditedProcess) -> None:
-        problem = ending.end(judged.process, identify=self._identify, proc=self._proc)
-        what = f"it could not be ended: {problem}" if problem else "it was ended, as --end-unlimited asks for"
-        if not problem or judged.key not in self._told:
-            self._event(judged, f"{audit_document.sentence(self.audit, judged)}; {what}")
+    def _kill(self, audited: AuditedProcess) -> None:
+        problem = kill(audited.process, identify=self._identify, proc=self._proc)
+        what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
+        if not problem or audited.key not in self._reported:
+            self._event(audited, f"{audit_document.process_sentence(self.audit, audited)}; {what}")
 
-    def _event(self, judged: AuditedProcess, note: str) -> None:
-        who = {"gpu": judged.process.gpu, "pid": judged.process.pid, "state": str(judged.state)}
-        self._warn(contract.EVENT_UNLIMITED, note, (judged.namespace, judged.pod) if judged.pod else None, who)
+    def _event(self, audited: AuditedProcess, note: str) -> None:
+        extra = {"gpu": audited.process.gpu, "pid": audited.process.pid, "state": str(audited.state)}
+        self._warn(contract.EVENT_UNLIMITED, note, (audited.namespace, audited.pod) if audited.pod else None, extra)
 
     def _warn(self, reason: str, note: str, of: tuple[str, str] | None, extra: Mapping[str, object]) -> None:
         if self._events_left == 0:
@@ -243,4 +242,24 @@ class Auditor:
         self._events_left -= 1
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
-        self._report(reason, note, of)
+        self._send_warning(reason, note, of)
+
+
+def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:
+    """Kill a process. Return why that was impossible, or "". A process that has exited needs no kill."""
+    running = kernel_process.find(process.pid, process.start_ticks, proc=proc)
+    if running is None:
+        return ""
+    try:
+        if process.container is None or identify(process.pid) != process.container:
+            return "it is in another container now"
+        signal.pidfd_send_signal(running.pidfd, signal.SIGKILL)
+    except PermissionError:
+        return "the agent lacks the capability KILL (config/components/end-unlimited)"
+    except ProcessLookupError:
+        return ""
+    except OSError as error:
+        return str(error)
+    finally:
+        os.close(running.pidfd)
+    return ""

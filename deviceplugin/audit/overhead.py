@@ -1,28 +1,43 @@
-"""What processes hold on a GPU beyond what they have charged: contexts, modules, the driver's rounding. Pure.
+"""GPU memory that processes use beyond their charges (contexts, modules, the driver's rounding), and context sizes.
 
-The driver's figure and the ledger's cannot be read in one moment. The ledger is read before the driver and after, and
-the higher one counts; of two looks the lower surplus counts. So what is allocated or freed between two reads is not
-taken for overhead, and what is there to stay is counted from the second look on.
+The figures of driver and ledger cannot be read at the same moment. The ledger is read before and after the driver, and
+the higher charge counts; of two scans the lower surplus counts. So memory that is allocated or freed between two reads
+does not count as overhead, and lasting overhead counts from the second scan on.
+
+The size of a context is learned from that by GPU model and driver version, and kept on disk for the next agent. It is
+the minimum of the last processes, so that few processes are charged too much for a context; the rest is measured as
+overhead.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Final
 
-from deviceplugin.audit.seen import Who
+from deviceplugin.audit.node_audit import ProcessIdentity
+from deviceplugin.disk import records, whole_file
+from deviceplugin.state.offer import Offer
+from gpushare.gpu import Gpu
 
-LOOKS_TO_MEASURE: Final = 2
-# A context takes a moment to be made; what is learned of one is from the third look at it on.
-LOOKS_TO_LEARN: Final = 3
+logger = logging.getLogger(__name__)
+
+SCANS_TO_MEASURE: Final = 2
+# Creating a context takes a moment, so its size is learned at the third scan.
+SCANS_TO_LEARN: Final = 3
+Key = tuple[str, ProcessIdentity]  # the UUID of a GPU, and a process on it
+CONTEXTS_NAME: Final = "contexts.json"
+MAX_REMEMBERED: Final = 64  # processes per kind; a size that was measured too small is forgotten after this many others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """One process on one GPU: what the driver says it holds, and what it had charged before and after that.
+    """The memory of a process on a GPU by the driver, and its charges read before and after that.
 
-    expected_bytes: what it had been told to charge for a context.
+    expected_bytes: the charge for a context that it was given.
     """
 
     used_bytes: int
@@ -32,44 +47,101 @@ class Reading:
 
     @property
     def surplus_bytes(self) -> int:
-        """What it holds beyond its charges; negative if it has charged more than it holds."""
+        """The bytes in use beyond the charges; negative if more is charged than used."""
         return self.used_bytes - max(self.charged_before_bytes, self.charged_after_bytes)
-
-
-Key = tuple[str, Who]  # the UUID of a GPU, and a process on it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    looks: int
+    scans: int
     last: Reading
     overhead_bytes: int
 
 
 class Overheads:
-    """From look to look. `learned`: what a context took, of the processes for which that became known by the last."""
+    """Tracks the overhead of each process. learned: context sizes that the last update determined."""
 
     def __init__(self) -> None:
         self._known: Mapping[Key, _Known] = {}
         self.learned: Mapping[Key, int] = {}
 
-    def look(self, readings: Mapping[Key, Reading], silent: Collection[str] = ()) -> None:
-        """Take the readings of one look; GPUs that gave none this time, `silent`, keep what they had."""
+    def update(self, readings: Mapping[Key, Reading], silent: Collection[str] = ()) -> None:
+        """Add the readings of one scan. Processes on `silent` GPUs, which did not answer, keep their overhead."""
         known = {key: overhead for key, overhead in self._known.items() if key[0] in silent}
         learned = {}
         for key, now in readings.items():
             before = self._known.get(key)
             known[key] = _Known(
-                looks=before.looks + 1 if before is not None else 1,
+                scans=before.scans + 1 if before is not None else 1,
                 last=now,
                 overhead_bytes=max(0, min(before.last.surplus_bytes, now.surplus_bytes)) if before is not None else 0,
             )
-            if before is not None and known[key].looks == LOOKS_TO_LEARN:
+            if before is not None and known[key].scans == SCANS_TO_LEARN:
                 context_bytes = min(before.last.surplus_bytes, now.surplus_bytes) + now.expected_bytes
                 if context_bytes > 0 and before.last.expected_bytes == now.expected_bytes:
                     learned[key] = context_bytes
         self._known, self.learned = known, learned
 
-    def of(self, key: Key) -> int:
-        """What a process holds on a GPU beyond its charges, in bytes."""
+    def bytes_of(self, key: Key) -> int:
+        """Return the bytes that a process uses on a GPU beyond its charges."""
         return self._known[key].overhead_bytes if key in self._known else 0
+
+
+class ContextCheckpoint:
+    """The file `directory/contexts.json`. until_learned_bytes: the size to assume before anything was measured."""
+
+    def __init__(self, directory: Path, *, until_learned_bytes: int = 0) -> None:
+        self._path = directory / CONTEXTS_NAME
+        self._until_learned_bytes = until_learned_bytes
+        self._learned = _read(self._path)
+
+    def bytes_of(self, kind: str) -> int:
+        """Return the assumed size of a context on this kind of GPU."""
+        return min(self._learned.get(kind, ()), default=self._until_learned_bytes)
+
+    def learn(self, measured: Mapping[str, tuple[int, ...]]) -> None:
+        """Add measured context sizes, by kind of GPU."""
+        if not measured:
+            return
+        for kind, sizes in measured.items():
+            before = self.bytes_of(kind)
+            self._learned[kind] = (*self._learned.get(kind, ()), *sizes)[-MAX_REMEMBERED:]
+            if self.bytes_of(kind) != before:
+                logger.info("Learned the size of a context", extra={"kind": kind, "bytes": self.bytes_of(kind)})
+        try:
+            whole_file.write(self._path, json.dumps(self._learned))
+        except OSError as error:
+            logger.warning("Could not write the context sizes", extra={"err": str(error)})
+
+
+class ContextSizes:
+    """The context sizes of the node's GPUs, by model and driver version."""
+
+    def __init__(self, checkpoint: ContextCheckpoint, gpus: Offer, *, driver_version: str = "") -> None:
+        self._checkpoint = checkpoint
+        self._gpus = gpus
+        self._driver_version = driver_version
+        self.learn = checkpoint.learn
+
+    def kind(self, gpu: Gpu) -> str:
+        """Return the key of a GPU's context sizes."""
+        return f"{gpu.model}, driver {self._driver_version}"
+
+    def bytes_on(self, uuid: str) -> int:
+        """Return the bytes to charge for a CUDA context on this GPU before it is created."""
+        gpu = next((gpu for gpu in self._gpus.gpus if gpu.uuid == uuid), None)
+        return self._checkpoint.bytes_of(self.kind(gpu)) if gpu is not None else 0
+
+
+def _read(path: Path) -> dict[str, tuple[int, ...]]:
+    try:
+        learned = records.read(dict[str, tuple[int, ...]], records.load(path))
+        wrong = [figure for figures in learned.values() for figure in figures if not 0 <= figure < 2**63]
+        records.check(not wrong, f"no context takes {wrong} bytes")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        logger.warning("Starting without the previous agent's context sizes", extra=extra)
+        return {}
+    return learned

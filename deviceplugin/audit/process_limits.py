@@ -1,8 +1,8 @@
-"""What was seen, judged: which processes are held to a limit, and whether each share's limits are in force. Pure.
+"""Checks which processes are limited, and whether each share's limits are in force. Pure.
 
-Nothing is held against anybody at first sight. Between a process's registering and its first memory, between its death
-and the driver's noticing, between a change of the GPUNode and of the page, all is as it should be and looks as if it
-were not; two seconds later it does not.
+A single observation is never reported. Between a process's registration and its first memory, between its death and the
+driver's notice, and between a change of the GPUNode and of the limits page, everything is in order but looks wrong. Two
+seconds later it does not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,16 @@ from typing import Final
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
 from deviceplugin.audit import share_limits
-from deviceplugin.audit.node_audit import AuditedProcess, LimitState, NodeAudit
-from deviceplugin.audit.seen import Problem, Seen, SeenProcess, SeenShare, Who
+from deviceplugin.audit.node_audit import (
+    AuditedProcess,
+    LimitState,
+    NodeAudit,
+    Problem,
+    ProcessIdentity,
+    Seen,
+    SeenProcess,
+    SeenShare,
+)
 from deviceplugin.host.identity import Container
 from gpushare import pod
 from gpushare.gpu import Mode
@@ -23,63 +31,63 @@ from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
-AGAIN: Final = ": to be judged by the next look"
-TAKES: Final = ", and may take what was promised to shares"
+AGAIN: Final = ": the next audit decides"
+MAY_TAKE: Final = ", and it may use what shares were promised"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
 GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
-LEFT_BEHIND: Final = (
-    "it goes by limits that an agent before this one gave it and of which nothing was left: restart its container"
-)
-WITHOUT: Final = f"{GOT_AROUND}: the library is not in it (a static program, or the preload file was taken away)"
-NOT_KNOWN: Final = Problem("pods and GPUNode are not known yet, so neither are the shares given")
-_TO_BE_TOLD: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
+ORPHANED: Final = "it uses limits from a previous agent whose records were lost: restart its container"
+NO_LIBRARY: Final = f"{GOT_AROUND}: the library is not loaded (a static program, or the preload file was removed)"
+CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
+_REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
 
 
-def judge(
+def check(
     seen: Seen, *, pods: Sequence[PodJson], node: GpuNode | None, suspects: frozenset[Hashable] = frozenset()
 ) -> NodeAudit:
-    """The audit.
+    """Return the audit.
 
-    pods, node: as the cluster has them, node None while that is unknown; suspects: those of the audit before.
+    pods, node: from the cluster; node is None while unknown. suspects: those of the previous audit.
     """
     processes = _Processes(seen, pods, node)
-    judged, waiting = [], set()
+    audited_processes, waiting = [], set()
     for process in seen.processes:
-        audited = processes.judged(process)
-        if audited.state in _TO_BE_TOLD:
+        audited = processes.check(process)
+        if audited.state in _REPORTED:
             waiting.add(audited.key)
             if audited.key not in suspects:
                 audited = dataclasses.replace(audited, state=LimitState.UNJUDGED, reason=audited.reason + AGAIN)
-        judged.append(audited)
+        audited_processes.append(audited)
     problems = seen.problems
     if node is None:
-        return NodeAudit(seen.gpus, tuple(judged), (), (*problems, NOT_KNOWN), frozenset(waiting))
+        return NodeAudit(seen.gpus, tuple(audited_processes), (), (*problems, CLUSTER_UNKNOWN), frozenset(waiting))
     unseen = sum(member.with_library is None for share in seen.shares for member in share.members)
     if unseen:
-        why = "the agent needs SYS_PTRACE, or those of one container have too much mapped for one look"
-        problems = (*problems, Problem(f"{unseen} processes cannot be looked into: {why}"))
-    of_node, differing = share_limits.judged(seen, node, judged, suspects)
-    return NodeAudit(seen.gpus, tuple(judged), of_node, problems, frozenset(waiting) | differing)
+        why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
+        problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
+    shares, differing = share_limits.check(seen, node, audited_processes, suspects)
+    return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
 def troubles(audit: NodeAudit) -> Mapping[Hashable, AuditedProcess]:
-    """The processes that are to be told of, by what tells them apart."""
-    return {process.key: process for process in audit.processes if process.state in _TO_BE_TOLD}
+    """Return the processes to report, by key."""
+    return {process.key: process for process in audit.processes if process.state in _REPORTED}
 
 
-def to_be_ended(audit: NodeAudit) -> list[AuditedProcess]:
-    """Those that got around their share's limits for certain, where such processes are killed.
+def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
+    """Return the processes that certainly bypassed their share's limits.
 
-    As long as its container has no name, it may be one without a share: then it is foreign, and nobody ends it. Nor one
-    that went by our rules until we forgot of it.
+    A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
+    our rules until the records were lost. Neither is killed.
     """
     return [
-        process for process in audit.of(LimitState.UNLIMITED) if process.container and not process.process.left_behind
+        process
+        for process in audit.in_state(LimitState.UNLIMITED)
+        if process.container and not process.process.orphaned
     ]
 
 
 class _Processes:
-    """What is looked up more than once."""
+    """Lookup tables for checking the processes of one scan."""
 
     def __init__(self, seen: Seen, pods: Sequence[PodJson], node: GpuNode | None) -> None:
         self._unreachable = seen.unreachable
@@ -87,15 +95,15 @@ class _Processes:
         self._node = node
         self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
         self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
-        self._members: dict[tuple[str, Who], tuple[SeenShare, int]] = {}
+        self._members: dict[tuple[str, ProcessIdentity], tuple[SeenShare, int]] = {}
         for share in seen.shares:
             for gpu, grant in enumerate(share.tenant.grants):
                 for member in share.members:
-                    self._members[grant.uuid, member.who] = (share, member.charged_bytes[gpu])
+                    self._members[grant.uuid, member.identity] = (share, member.charged_bytes[gpu])
 
-    def judged(self, process: SeenProcess) -> AuditedProcess:
-        """The process by what was seen at this look alone."""
-        known = self._members.get((process.gpu, process.who))
+    def check(self, process: SeenProcess) -> AuditedProcess:
+        """Classify a process by this scan alone."""
+        known = self._members.get((process.gpu, process.identity))
         named = self._named(process.container)
         if known is not None:
             of, charged_bytes = known
@@ -111,19 +119,20 @@ class _Processes:
 
     def _unregistered(self, process: SeenProcess, tenant: Tenant | Refusal | NotYet | None) -> tuple[LimitState, str]:
         mode = self._modes.get(process.gpu)
-        if process.who in self._unreachable:
+        if process.identity in self._unreachable:
             return LimitState.LIMITED, ""
         if mode is not Mode.FRACTIONAL:
             return LimitState.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}"
         if isinstance(tenant, Tenant):
             if process.gpu not in {grant.uuid for grant in tenant.grants}:
                 return LimitState.FOREIGN, ELSEWHERE
-            if process.left_behind:
-                return LimitState.UNLIMITED, LEFT_BEHIND
-            return LimitState.UNLIMITED, WITHOUT if process.with_library is False else GOT_AROUND
+            if process.orphaned:
+                return LimitState.UNLIMITED, ORPHANED
+            return LimitState.UNLIMITED, NO_LIBRARY if process.with_library is False else GOT_AROUND
         if tenant is None:
-            return LimitState.FOREIGN, process.outside + TAKES
-        # A pod's status is a second behind its containers; pods and allocations are known before any of them starts.
+            return LimitState.FOREIGN, process.outside + MAY_TAKE
+        # A pod's status lags a second behind its containers, but pods and allocations are known before a container
+        # starts.
         late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER
         return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason
 

@@ -1,11 +1,10 @@
-"""Looks at the node: NVML's lists of processes between two readings of the ledgers, and what the kernel says of each.
+"""Scans the node: NVML's process lists between two readings of the ledgers, and the kernel's view of each process.
 
-Blocking, for threads: what the driver says for that of the driver, and what the kernel says for another. A process
-that hangs in the driver keeps whoever reads what it has mapped, and no question of the driver is to wait for that.
+Everything here blocks and runs in threads. Reading the mappings of a process that hangs in the driver can block, so the
+kernel's part runs outside of the driver's thread.
 
-A process is asked about once and then only whether it is still the same one: what a program has
-mapped is a long text, and the library does not leave a process that it is in. What a container has mapped is looked at
-for so long in one look, and then the others have their turn.
+A process's mappings are a long text, and the library never leaves a process. So a process is described once and
+afterwards only checked for identity. The time for reading mappings is limited per container and scan.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
+from deviceplugin.audit.node_audit import Problem, ProcessIdentity, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import Key, Reading
-from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, SeenShare, Who
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
@@ -31,15 +30,15 @@ from gpushare.gpu import Gpu, Mode
 from gpushare.refusal import Refusal
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
-CONTAINER_SECONDS: Final = 0.25  # of one look, for what the processes of one container have mapped
-LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # how the kernel calls one that is mapped
+CONTAINER_SECONDS: Final = 0.25  # per scan, for the mappings of one container's processes
+LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # a mapped ledger's name in /proc/PID/maps
 
 
 class LimitsPageView(Protocol):
-    """What the audit reads of a limits page."""
+    """The part of a limits page that the audit reads."""
 
     def read(self) -> tuple[pages.LimitsRecord, ...]:
-        """What it says of each GPU. Raises PagesError."""
+        """Return the page's record of each GPU. Raises PagesError."""
 
 
 class RegisteredView(Protocol):
@@ -52,7 +51,7 @@ class RegisteredView(Protocol):
 
 
 class ShareLedgerView(Protocol):
-    """A share that has processes, by slot, and its pages."""
+    """A share with processes (by slot) and its pages."""
 
     @property
     def tenant(self) -> Tenant: ...
@@ -64,28 +63,28 @@ class ShareLedgerView(Protocol):
     def ledger(self) -> pages.Ledger: ...
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        """Return a process's certain bytes on a GPU, and how often they were about to shrink. Raises PagesError."""
 
     def overhead_bytes(self, slot: int, gpu: int) -> int:
-        """What is counted of a process on a GPU beyond its charges."""
+        """Return the counted overhead of a process on a GPU."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """What the kernel said of a process."""
+    """The kernel's description of a process."""
 
     name: str
     container: Container | Refusal
     with_library: bool | None
-    left_behind: bool
+    orphaned: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen, and what the processes of shares held; `silent`: GPUs of which that is unknown this time.
+class ProcessSnapshot:
+    """The result of a scan. silent: GPUs whose processes could not be listed this time.
 
-    used: for what part of the time since the last look the driver ran kernels of a share, where it tells.
-    works: whether anything of a share can have run since then, by all that is known.
+    used: the fraction of time since the last scan in which the driver ran kernels of a share, if it reports that.
+    works: whether anything of a share may have run since then.
     """
 
     seen: Seen
@@ -97,7 +96,7 @@ class Look:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverListing:
-    """What the driver said: the processes that it lists, by GPU, and the rest as in `Look`."""
+    """The driver's part of a scan: the listed processes by GPU; the other fields are as in `ProcessSnapshot`."""
 
     readings: dict[Key, Reading]
     listed: list[tuple[str, nvml.NvmlProcess]]
@@ -107,10 +106,10 @@ class DriverListing:
     works: dict[Place, bool]
 
 
-class Looking:
-    """Remembers from look to look what does not change.
+class ProcessScanner:
+    """Scans processes, and remembers what does not change between scans.
 
-    lost_ticks: who began before that, in the kernel's ticks, may go by a ledger of which nothing is left.
+    lost_ticks: the time at which ledger records were lost; processes that started earlier may use an orphaned ledger.
     """
 
     def __init__(
@@ -119,17 +118,19 @@ class Looking:
         self._driver = driver
         self._identify = identify
         self._proc = proc
-        self._known: dict[Who, _Known] = {}
-        self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this look
+        self._known: dict[ProcessIdentity, _Known] = {}
+        self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this scan
         self._lost_ticks = lost_ticks
-        self._told_us: dict[str, int] = {}  # up to when the driver has told what was used of a GPU
+        self._read_until_us: dict[str, int] = {}  # by GPU: the end of the last utilisation sample
 
-    def look(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[Who]) -> Look:
-        """Look once, in one thread. What ends or begins meanwhile may be seen or not."""
+    def scan(
+        self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[ProcessIdentity]
+    ) -> ProcessSnapshot:
+        """Scan once in the calling thread. Processes that start or exit meanwhile may or may not be included."""
         return self.describe(self.measure(gpus, groups), gpus, groups, unreachable)
 
     def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> DriverListing:
-        """What the driver says, between two readings of the ledgers."""
+        """Read the driver's lists between two readings of the ledgers."""
         readings: dict[Key, Reading] = {}
         listed: list[tuple[str, nvml.NvmlProcess]] = []
         problems: list[Problem] = []
@@ -139,15 +140,15 @@ class Looking:
                 running = self._measure(gpu.uuid, groups, readings)
             except nvml_call.NvmlError as error:
                 silent.add(gpu.uuid)
-                # One that may not be given to anybody is told of by its own condition.
+                # An unhealthy GPU has its own condition.
                 if gpu.healthy:
                     problems.append(Problem(f"the driver does not list the processes on GPU {gpu.index}: {error}"))
                 continue
             listed += [(gpu.uuid, process) for process in running]
             if any(process.memory_bytes is None for process in running) and gpu.mode is Mode.FRACTIONAL:
-                sentence = f"the driver does not tell what processes hold on GPU {gpu.index}: contexts are not charged"
-                problems.append(Problem(sentence, blind=False))
-        # Shares of MIG devices: their processes are listed with the GPU, and measured there.
+                memory = f"the driver does not report how much memory processes use on GPU {gpu.index}"
+                problems.append(Problem(f"{memory}: contexts are not charged", blind=False))
+        # Shares of MIG devices: NVML lists their processes with the GPU, but measures them on the device.
         for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {gpu.uuid for gpu in gpus}:
             try:
                 self._measure(uuid, groups, readings)
@@ -161,21 +162,21 @@ class Looking:
         measured: DriverListing,
         gpus: Sequence[Gpu],
         groups: Sequence[ShareLedgerView],
-        unreachable: Iterable[Who],
-    ) -> Look:
-        """What the kernel says of whom the driver lists, and of whoever is in a share."""
+        unreachable: Iterable[ProcessIdentity],
+    ) -> ProcessSnapshot:
+        """Describe the listed processes and the members of shares from the kernel's view."""
         self._spent_seconds.clear()
         shares = [share for group in groups if (share := self._share(group)) is not None]
-        members = {member.who[0]: member.who for share in shares for member in share.members}
+        members = {member.identity[0]: member.identity for share in shares for member in share.members}
         processes = [
             seen_process
             for uuid, process in measured.listed
             if (seen_process := self._process(uuid, process, members)) is not None
         ]
-        there = {process.who for process in processes} | set(members.values())
-        self._known = {who: known for who, known in self._known.items() if who in there}
+        there = {process.identity for process in processes} | set(members.values())
+        self._known = {identity: known for identity, known in self._known.items() if identity in there}
         seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(measured.problems))
-        return Look(seen, measured.readings, measured.silent, measured.used, measured.works)
+        return ProcessSnapshot(seen, measured.readings, measured.silent, measured.used, measured.works)
 
     def _used(
         self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]
@@ -198,77 +199,78 @@ class Looking:
         return used, works
 
     def _utilization(self, gpu: Gpu) -> Mapping[int, float] | None:
-        """By pid, since the last look; None at the first one, and where the driver does not tell."""
-        since_us = self._told_us.pop(gpu.uuid, 0)
+        """Return the utilisation by pid since the last scan; None at the first scan or if it is not reported."""
+        since_us = self._read_until_us.pop(gpu.uuid, 0)
         try:
             utilization = self._driver.utilization(gpu.uuid, since_us)
         except nvml_call.NvmlError:
             return None
         if utilization is not None:
-            self._told_us[gpu.uuid] = utilization.until_us
+            self._read_until_us[gpu.uuid] = utilization.until_us
         return utilization.parts if utilization is not None and since_us else None
 
     def _measure(
         self, uuid: str, groups: Sequence[ShareLedgerView], readings: dict[Key, Reading]
     ) -> tuple[nvml.NvmlProcess, ...]:
-        """List a GPU's processes; add the readings of those that belong to shares. Raises NvmlError."""
-        seats = _Seats(groups, uuid)
-        before = seats.charged()
+        """List a GPU's processes, and add the readings of those that belong to shares. Raises NvmlError."""
+        on_gpu = _SharesOnGpu(groups, uuid)
+        before = on_gpu.charged()
         running = self._driver.users(uuid)
         used = {process.pid: process.memory_bytes for process in running}
-        for who, (charged_bytes, expected_bytes) in seats.charged().items():
-            used_bytes = used.get(who[0])
-            if who in before and used_bytes is not None:
-                readings[uuid, who] = Reading(used_bytes, before[who][0], charged_bytes, expected_bytes)
+        for identity, (charged_bytes, expected_bytes) in on_gpu.charged().items():
+            used_bytes = used.get(identity[0])
+            if identity in before and used_bytes is not None:
+                readings[uuid, identity] = Reading(used_bytes, before[identity][0], charged_bytes, expected_bytes)
         return running
 
-    def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, Who]) -> SeenProcess | None:
-        """None: it is over, and the driver has yet to notice."""
-        # A member's pid is its own as long as the arbiter holds its pidfd.
-        who = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
-        if who is None:
+    def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, ProcessIdentity]) -> SeenProcess | None:
+        """Describe a listed process; None if it has exited and the driver has not noticed."""
+        # A member's pid cannot be reused while the arbiter holds its pidfd.
+        identity = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
+        if identity is None:
             return None
-        known = self._ask(who, again=listed.pid not in members)
+        known = self._describe_process(identity, again=listed.pid not in members)
         return SeenProcess(
             uuid,
-            *who,
+            *identity,
             known.name,
             listed.memory_bytes,
             None if isinstance(known.container, Refusal) else known.container,
             with_library=known.with_library,
-            left_behind=known.left_behind,
+            orphaned=known.orphaned,
             outside=known.container.reason if isinstance(known.container, Refusal) else "",
         )
 
     def _share(self, group: ShareLedgerView) -> SeenShare | None:
-        """None: its last process is gone, and it with them."""
+        """Describe a share; None if it ended with its last process."""
         members = []
         try:
             enforced = group.limits.read()
             for slot, member in list(group.members.items()):
-                who = (member.pid, member.start_ticks)
-                members.append(SeenMember(who, group.ledger.slot_bytes(slot), self._ask(who, again=False).with_library))
+                identity = (member.pid, member.start_ticks)
+                with_library = self._describe_process(identity, again=False).with_library
+                members.append(SeenMember(identity, group.ledger.slot_bytes(slot), with_library))
         except pages.PagesError:
             return None
         return SeenShare(group.tenant, enforced, tuple(members))
 
-    def _ask(self, who: Who, *, again: bool) -> _Known:
-        """What the kernel says of a process. `again`: also if it is known, for whatever can change."""
-        known = self._known.get(who)
+    def _describe_process(self, identity: ProcessIdentity, *, again: bool) -> _Known:
+        """Describe a process from the kernel's view. again: refresh what can change, even if the process is known."""
+        known = self._known.get(identity)
         if known is None or again or not known.with_library:
-            pid = who[0]
+            pid = identity[0]
             container = self._identify(pid)
             if known is not None and known.with_library:
-                mapped: tuple[bool | None, bool] = True, known.left_behind
+                mapped: tuple[bool | None, bool] = True, known.orphaned
             elif self._spent_seconds[container] < CONTAINER_SECONDS / (
                 1 if known is None else 2
-            ):  # new ones have a part
+            ):  # reserve half of the time for new processes
                 began = time.monotonic()
-                mapped = self._mapped(who)
+                mapped = self._mapped(identity)
                 self._spent_seconds[container] += time.monotonic() - began
             else:
-                mapped = (known.with_library, known.left_behind) if known is not None else (None, False)
-            known = self._known[who] = _Known(self._name(pid), container, *mapped)
+                mapped = (known.with_library, known.orphaned) if known is not None else (None, False)
+            known = self._known[identity] = _Known(self._name(pid), container, *mapped)
         return known
 
     def _name(self, pid: int) -> str:
@@ -277,9 +279,9 @@ class Looking:
         except OSError:
             return ""
 
-    def _mapped(self, who: Who) -> tuple[bool | None, bool]:
-        """Whether it has the library, and a ledger of which nothing may be left."""
-        pid, start_ticks = who
+    def _mapped(self, identity: ProcessIdentity) -> tuple[bool | None, bool]:
+        """Return whether a process maps the library, and whether it maps an orphaned ledger."""
+        pid, start_ticks = identity
         mapped = kernel_process.mapped_files(pid, proc=self._proc)
         if mapped is None:
             return None, False
@@ -287,17 +289,17 @@ class Looking:
         return with_library, start_ticks < self._lost_ticks() and LEDGER in mapped
 
 
-class _Seats:
-    """The shares on one GPU, and what each of their processes is charged there and told to expect of a context."""
+class _SharesOnGpu:
+    """The shares on one GPU, with their processes' charges and expected context sizes there."""
 
     def __init__(self, groups: Sequence[ShareLedgerView], uuid: str) -> None:
-        self._seats = [
+        self._shares = [
             (group, gpu) for group in groups for gpu, grant in enumerate(group.tenant.grants) if grant.uuid == uuid
         ]
 
-    def charged(self) -> dict[Who, tuple[int, int]]:
+    def charged(self) -> dict[ProcessIdentity, tuple[int, int]]:
         charges = {}
-        for group, gpu in self._seats:
+        for group, gpu in self._shares:
             try:
                 expected_bytes = group.limits.read()[gpu].context_bytes
                 for slot, member in list(group.members.items()):

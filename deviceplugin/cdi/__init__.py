@@ -1,6 +1,5 @@
-"""The Container Device Interface: files that tell a container runtime what a device is made of.
+"""The Container Device Interface: files that describe devices to container runtimes.
 
-spec           one file, as a document
-driver_files   what of the driver belongs into a container
-specs          the files of this node, kept true
+driver_root   where the host's driver is, and which of its files belong in a container
+specs         the specification files of this node
 """

@@ -1,8 +1,11 @@
-"""Where this process sees the driver of the host: for containers that no runtime gives one to.
+"""Finds the host's driver, and the files of it that belong in a container: libraries and programs.
 
-NVIDIA's `containerDriverRoot` is a directory of this container with the host's driver root in it, or with all of the
-host, whose driver is then below it: at its root, where the GPU Operator's driver container has it, or where the
-operating system of a cloud does.
+NVIDIA's `containerDriverRoot` is a directory of this container. It contains either the host's driver root, or the whole
+host file system with the driver in it: at the host's own root, where the GPU Operator's driver container installs it,
+or where a cloud's operating system keeps it.
+
+Libraries are also mounted under the names by which programs load them, so the loader finds them even without a hook
+that updates its cache.
 """
 
 from __future__ import annotations
@@ -11,44 +14,91 @@ import contextlib
 import ctypes
 import dataclasses
 import logging
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.cdi import driver_files
-
 logger = logging.getLogger(__name__)
 
+FOLDERS: Final = (
+    *("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu"),
+    *("lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"),
+)
+PROGRAMS: Final = (
+    *("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced"),
+    *("nvidia-cuda-mps-control", "nvidia-cuda-mps-server"),
+)
+SOCKET: Final = "/run/nvidia-persistenced/socket"
+_CUDA: Final = re.compile(r"libcuda\.so\.([0-9]+\.[0-9]+(\.[0-9]+)?)")
 NVML: Final = "libnvidia-ml.so.1"
 HOST: Final = "/"
-# The GPU Operator's driver container; Container-Optimized OS.
+# The GPU Operator's driver container, and Container-Optimized OS.
 KNOWN: Final = ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia")
+
+
+def folders(root: Path) -> tuple[str, ...]:
+    """Return the directory of the driver's libraries below `root`, as a host path; empty if there is no driver."""
+    return tuple(f"/{libraries[0]}" for libraries in [_driver(root)] if libraries)
+
+
+def files(root: Path) -> tuple[str, ...]:
+    """Return the driver files that a container gets, as sorted host paths."""
+    driver = _driver(root)
+    if driver is None:
+        return ()
+    folder, version = driver
+    names = [f"/{folder}/{name}" for name in _libraries(root / folder, version)]
+    programs = [f"/usr/bin/{name}" for name in PROGRAMS if (root / "usr/bin" / name).is_file()]
+    socket = [SOCKET] if (root / SOCKET.lstrip("/")).is_socket() else []
+    return tuple(sorted([*names, *programs, *socket]))
+
+
+def _driver(root: Path) -> tuple[str, str] | None:
+    """Return the first directory with libcuda, and the driver's version."""
+    for folder in FOLDERS:
+        for path in sorted((root / folder).glob("libcuda.so.*")):
+            match = _CUDA.fullmatch(path.name)
+            if match:
+                return folder, match[1]
+    return None
+
+
+def _libraries(folder: Path, version: str) -> Iterator[str]:
+    for path in folder.iterdir():
+        name = path.name
+        # `libcuda.so.1` points to `libcuda.so.VERSION`, on some systems through another link.
+        if name.endswith(f".so.{version}") or (
+            ".so" in name and path.is_symlink() and path.resolve().name.endswith(f".so.{version}")
+        ):
+            yield name
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """A driver root: as this process sees it, and by its name on the host."""
+    """A driver root: its path in this container, and its path on the host."""
 
-    seen: Path
+    path: Path
     host: str
 
 
 def find(mounted: Path, named: str = HOST) -> DriverRoot | None:
-    """The driver root at `mounted`, or below it; None where there is no driver.
+    """Return the driver root at or below `mounted`; None if there is no driver.
 
-    named: `nvidiaDriverRoot`; where that is the host's own root and has no driver, those that are KNOWN count too.
+    named: `nvidiaDriverRoot`. If it is the host's own root and has no driver, the KNOWN roots are tried too.
     """
     below = [DriverRoot(mounted / root.lstrip("/"), root) for root in (KNOWN if named == HOST else (named,))]
     for candidate in (DriverRoot(mounted, named), *below):
-        if driver_files.folders(candidate.seen):
+        if folders(candidate.path):
             return candidate
     return None
 
 
-def load(mounted: Path, named: str = HOST) -> Path | None:
-    """Have NVML in this process: the one on the library path, or else that of the driver root, which is returned.
+def load_nvml(mounted: Path, named: str = HOST) -> Path | None:
+    """Load NVML from the library path, or else from the driver root; return the path in the latter case.
 
-    Who asks the loader for NVML by its name afterwards gets the one that is loaded: the loader knows it by its soname.
-    Nothing is said where there is none: who asks for it does.
+    A later load by name gets this library, because the loader knows it by its soname. If there is no driver, nothing is
+    logged: the caller that needs NVML reports it.
     """
     with contextlib.suppress(OSError):
         ctypes.CDLL(NVML)
@@ -56,7 +106,7 @@ def load(mounted: Path, named: str = HOST) -> Path | None:
     root = find(mounted, named)
     if root is None:
         return None
-    path = root.seen / driver_files.folders(root.seen)[0].lstrip("/") / NVML
+    path = root.path / folders(root.path)[0].lstrip("/") / NVML
     try:
         ctypes.CDLL(str(path))
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Specs: the CDI files of this node. They are written before a container is told a name that is in them, not after.
+"""The CDI specification files of this node. They exist before a container gets a device name that they define.
 
-They are there while containers are told such names, and, when that was switched off, for as long as somebody has a
-device: a container that is restarted is made of the same names again.
+They stay while containers get CDI names and, after CDI was switched off, while any device is in use: a restarted
+container uses the same names. The format is version 0.5.0 of https://github.com/cncf-tags/container-device-interface.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import driver_files, driver_root, spec
+from deviceplugin.cdi import driver_root
 from deviceplugin.disk import whole_file
 from deviceplugin.state.offer import Observable
 from gpushare import contract
@@ -24,7 +24,12 @@ from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
 
 logger = logging.getLogger(__name__)
 
-# What else a container may be told by name, and the device nodes that it then gets, below the root of devices.
+_VERSION: Final = "0.5.0"  # the first that allows names starting with a digit; containerd 1.7 and CRI-O support it
+ALL: Final = "all"
+# Keeps other readers of the variable, such as NVIDIA's runtime, from adding devices.
+_VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
+_MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+# Other kinds of devices, and their device nodes below the host's root.
 _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "gdrcopy": ("dev/gdrdrv",),
     "gds": ("dev/nvidia-fs*",),
@@ -33,100 +38,169 @@ _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 POLL_SECONDS: Final = 1.0
 _ROOT: Final = Path("/")
 _SHARE_PREFIX: Final = f"{contract.CDI_SHARE_KIND.replace('/', '-')}-"
-# Where NVIDIA's toolkit has its hook beside the configured place; the operator's is the last.
+# Usual paths of NVIDIA's hook in addition to the configured one; the last is the GPU Operator's.
 _HOOKS: Final = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-cdi-hook")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """The changes to a container that gets a device.
+
+    environment: `NAME=value`. device_nodes, mounts: pairs of container path and host path. folders: library directories
+    that `hook`, a program on the host, adds to the loader's cache.
+    """
+
+    environment: tuple[str, ...] = ()
+    device_nodes: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[tuple[str, str], ...] = ()
+    folders: tuple[str, ...] = ()
+    hook: str = ""
+
+
+NO_EDITS: Final = ContainerEdits()
+
+
+def _gpu_devices(
+    devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: ContainerEdits
+) -> dict[str, ContainerEdits]:
+    """Return the GPU devices by name, plus one device for all of them. `common` nodes are left out."""
+    own = set(common.device_nodes)
+    named = {
+        name: ContainerEdits(device_nodes=tuple(node for node in nodes if node not in own))
+        for name, nodes in devices.items()
+    }
+    every = dict.fromkeys(node for edits in named.values() for node in edits.device_nodes)
+    return {**named, ALL: ContainerEdits(device_nodes=tuple(every))} if named else {}
+
+
+def _document(kind: str, devices: Mapping[str, ContainerEdits], *, common: ContainerEdits = NO_EDITS) -> dict[str, Any]:
+    """Return the specification of a kind as JSON. common: changes for every container with one of its devices."""
+    edits = _edits_json(common)
+    return {
+        "cdiVersion": _VERSION,
+        "kind": kind,
+        "devices": [{"name": name, "containerEdits": _edits_json(edits)} for name, edits in sorted(devices.items())],
+        **({"containerEdits": edits} if edits else {}),
+    }
+
+
+def _edits_json(edits: ContainerEdits) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if edits.environment:
+        fields["env"] = list(edits.environment)
+    if edits.device_nodes:
+        fields["deviceNodes"] = [
+            {"path": inside} if inside == outside else {"path": inside, "hostPath": outside}
+            for inside, outside in edits.device_nodes
+        ]
+    if edits.mounts:
+        fields["mounts"] = [
+            {"containerPath": inside, "hostPath": outside, "options": _MOUNT_OPTIONS}
+            for inside, outside in edits.mounts
+        ]
+    if edits.hook and edits.folders:
+        folders = [word for folder in edits.folders for word in ("--folder", folder)]
+        arguments = [edits.hook.rpartition("/")[2], *_subcommand(edits.hook), "update-ldcache", *folders]
+        fields["hooks"] = [{"hookName": "createContainer", "path": edits.hook, "args": arguments}]
+    return fields
+
+
+def _subcommand(hook: str) -> tuple[str, ...]:
+    """Return `hook` for `nvidia-ctk`, which has its hooks below that subcommand; `nvidia-cdi-hook` has only hooks."""
+    return ("hook",) if hook.endswith("nvidia-ctk") else ()
+
+
 class SpecError(Exception):
-    """A specification cannot be written; the message says which and why."""
+    """A specification file cannot be written; the message says which one and why."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Specs:
-    """The files in `directory`. cards: of the node; nodes: their device nodes; in_use: whether anyone has a device.
+    """The specification files in `directory`.
 
-    root: where the host's files are seen by this process, unless the configuration says so.
+    gpus: the node's GPUs. nodes: their device nodes. in_use: whether any container has a device. root: the host's file
+    system as this process sees it, unless the configuration names another path.
     """
 
     directory: Path
     _: dataclasses.KW_ONLY
     gpus: Callable[[], Sequence[HardwareGpu]]
-    nodes: Callable[[], answer.Nodes]
+    nodes: Callable[[], answer.DevicePaths]
     in_use: Callable[[], bool]
     root: Path = _ROOT
-    _described: set[Path] = dataclasses.field(default_factory=set, init=False)
+    _files: set[Path] = dataclasses.field(default_factory=set, init=False)
 
     def renew(self, settings: NodeSettings) -> None:
-        """Make the files true, and take away those that are of no use any more. Raises SpecError."""
+        """Write the files that are needed and remove the others. Raises SpecError."""
         is_configured = any(map(cdi.is_strategy, settings.device_list_strategies))
         there = sorted(self.directory.glob(f"{cdi.VENDOR}-*.json"))
         if not is_configured and not there:
             return
         wanted = self._documents(settings) if is_configured or self.in_use() else {}
-        self._described.clear()
-        self._described.update(map(self._path, wanted))
+        self._files.clear()
+        self._files.update(map(self._kind_path, wanted))
         for kind, document in wanted.items():
-            self._write(self._path(kind), document)
+            self._write(self._kind_path(kind), document)
         try:
             for path in there:
-                if path not in map(self._path, wanted):
+                if path not in map(self._kind_path, wanted):
                     path.unlink(missing_ok=True)
-                    logger.info("Took away a CDI specification", extra={"path": str(path)})
+                    logger.info("Removed a CDI specification", extra={"path": str(path)})
         except OSError as error:
             raise self._unwritable(error) from error
 
     async def run(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
-        """Keep the files true and there, also without allocations, until cancelled: containers restart from them."""
+        """Keep the files up to date until cancelled, even without allocations: restarted containers need them."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow(advertised, settings))
             tasks.create_task(self._poll(settings))
 
     async def _follow(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
         async for _ in advertised.follow():
-            self._tried(settings())
+            self._try_renew(settings())
 
     async def _poll(self, settings: Callable[[], NodeSettings]) -> None:
-        """Write again what another component removes: containers are restarted without an allocation."""
+        """Restore files that another component removed: containers restart without a new allocation."""
         failure = ""
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            if not all(path.exists() for path in self._described):
-                failure = self._tried(settings(), logged=failure)
+            if not all(path.exists() for path in self._files):
+                failure = self._try_renew(settings(), logged=failure)
 
-    def _tried(self, settings: NodeSettings, *, logged: str = "") -> str:
-        """Renew the files. Return why that is impossible, after a warning unless that is `logged` already."""
+    def _try_renew(self, settings: NodeSettings, *, logged: str = "") -> str:
+        """Renew the files. On failure, return the reason, and log it unless it equals `logged`."""
         try:
             self.renew(settings)
         except SpecError as error:
             if str(error) != logged:
-                logger.warning("Could not describe the GPUs for container runtimes", extra={"err": str(error)})
+                logger.warning("Could not write the CDI specifications", extra={"err": str(error)})
             return str(error)
         return ""
 
     def has_share(self, name: str) -> bool:
-        """Whether the name of a share container stands for something."""
+        """Whether this share container's device is described."""
         return self._share_path(name).exists()
 
-    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
-        """Have the name of a share container stand for these GPUs. Raises SpecError."""
+    def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
+        """Describe a share container's device as these GPUs. Raises SpecError."""
         of_device, dev = self.nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
         if missing or not uuids:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
         nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
-        edits = spec.Edits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
+        edits = ContainerEdits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
         self._write(
-            self._share_path(name), spec.document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
+            self._share_path(name), _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
         )
 
-    def forget_share(self, name: str) -> None:
-        """Have the name of a share container stand for nothing."""
+    def remove_share(self, name: str) -> None:
+        """Remove the description of a share container's device."""
         self._share_path(name).unlink(missing_ok=True)
 
-    def forget_shares(self, but: Collection[str]) -> None:
-        """Have all names of share containers stand for nothing, but these."""
+    def keep_only_shares(self, kept: Collection[str]) -> None:
+        """Remove the descriptions of all other share containers."""
         for path in self.directory.glob(f"{_SHARE_PREFIX}*.json"):
-            if path.stem.removeprefix(_SHARE_PREFIX) not in but:
+            if path.stem.removeprefix(_SHARE_PREFIX) not in kept:
                 path.unlink(missing_ok=True)
 
     def _share_path(self, name: str) -> Path:
@@ -134,38 +208,38 @@ class Specs:
 
     def _write(self, path: Path, document: dict[str, Any]) -> None:
         try:
-            # A runtime reads every file of the directory that ends in .json, at any time.
-            if whole_file.keep(path, f"{json.dumps(document, indent=1)}\n"):
+            # Runtimes may read the directory's .json files at any time, so the write must be atomic.
+            if whole_file.write_if_changed(path, f"{json.dumps(document, indent=1)}\n"):
                 logger.info("Wrote a CDI specification", extra={"path": str(path)})
         except OSError as error:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> SpecError:
         return SpecError(
-            f"{error.filename or self.directory} cannot be written ({error.strerror}): --cdi-directory names a "
+            f"{error.filename or self.directory} cannot be written ({error.strerror}): --cdi-directory must name a "
             "directory of the host that the container runtime reads"
         )
 
-    def _path(self, kind: str) -> Path:
+    def _kind_path(self, kind: str) -> Path:
         return self.directory / f"{cdi.VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
-        """The specification of each kind of which there is a device."""
-        root = self._host(settings)
+        """Return the specification of each kind that has devices on this node."""
+        root = self._host_root(settings)
         dev = settings.dev_root.rstrip("/")
         kinds = {"gpu": self._gpus(dev), "imex-channel": _channels(settings.imex_channels, dev)}
         for kind, patterns in _EXTRAS.items():
             paths = sorted(path for pattern in patterns for path in root.glob(pattern))
             pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in paths))
-            kinds[kind] = {spec.ALL: spec.Edits(device_nodes=pairs)} if pairs else {}
+            kinds[kind] = {ALL: ContainerEdits(device_nodes=pairs)} if pairs else {}
         commons = {"gpu": self._common(settings)}
         return {
-            kind: spec.document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, spec.NOTHING))
+            kind: _document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, NO_EDITS))
             for kind, devices in kinds.items()
             if devices
         }
 
-    def _gpus(self, dev: str) -> dict[str, spec.Edits]:
+    def _gpus(self, dev: str) -> dict[str, ContainerEdits]:
         nodes = self.nodes()
         devices = {}
         for gpu in self.gpus():
@@ -174,30 +248,30 @@ class Specs:
                 if pairs:
                     devices[device.uuid] = devices[device.index] = pairs
         control = tuple((path, f"{dev}{path}") for path in nodes.control)
-        return spec.gpus(devices, common=spec.Edits(device_nodes=control))
+        return _gpu_devices(devices, common=ContainerEdits(device_nodes=control))
 
-    def _host(self, settings: NodeSettings) -> Path:
+    def _host_root(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
         return mounted if mounted.is_dir() else self.root
 
-    def _common(self, settings: NodeSettings) -> spec.Edits:
-        host = self._host(settings)
+    def _common(self, settings: NodeSettings) -> ContainerEdits:
+        host = self._host_root(settings)
         root = driver_root.find(host, settings.driver_root) or driver_root.DriverRoot(host, settings.driver_root)
         driver, dev = root.host.rstrip("/"), settings.dev_root.rstrip("/")
-        is_host = root.host == driver_root.HOST or root.seen != host  # and not a driver's root alone
+        is_host = root.host == driver_root.HOST or root.path != host  # and not only a driver root
         names = (settings.cdi_hook, *_HOOKS) if is_host else ()
         hooks = [hook for hook in names if (host / hook.lstrip("/")).is_file()]
-        # One that is named by hand may be where this process does not look, as beside a driver's own root.
+        # A hook that is configured explicitly may be outside of this process's view, as with a separate driver root.
         hook = settings.cdi_hook if settings.cdi_hook != NodeSettings().cdi_hook else next(iter(hooks), "")
-        return spec.Edits(
-            environment=(spec.VOID,),
+        return ContainerEdits(
+            environment=(_VOID,),
             device_nodes=tuple((path, f"{dev}{path}") for path in self.nodes().control),
-            mounts=tuple((path, f"{driver}{path}") for path in driver_files.files(root.seen)),
-            folders=driver_files.folders(root.seen),
+            mounts=tuple((path, f"{driver}{path}") for path in driver_root.files(root.path)),
+            folders=driver_root.folders(root.path),
             hook=hook,
         )
 
 
-def _channels(channels: Sequence[int], dev: str) -> dict[str, spec.Edits]:
+def _channels(channels: Sequence[int], dev: str) -> dict[str, ContainerEdits]:
     paths = {str(channel): f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in channels}
-    return {name: spec.Edits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}
+    return {name: ContainerEdits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}

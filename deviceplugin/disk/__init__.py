@@ -1,5 +1,7 @@
-"""What the agent has on the host's disk.
+"""The agent's files on the host's disk.
 
-whole_file, records       files that are there whole or not at all, and values in them
-library, old_libraries    what share containers get mounted, and what nobody has any more
+whole_file      atomic writes
+records         dataclasses as JSON
+library         installs the library that share containers mount
+old_libraries   removes libraries that are no longer used
 """

@@ -1,7 +1,7 @@
-"""Puts on the host what share containers get mounted: the library, and the file that makes the loader load it.
+"""Installs the files that share containers mount: the library, and the preload file that makes the loader load it.
 
-A library that a process has mapped must never change under it, so each version has a file of its own, named by its
-content, made under another name and moved into place. Old ones stay as long as somebody may need them: `old_libraries`.
+A library must never change while a process has it mapped. So each version has its own file, named by a hash of its
+content and moved into place when complete. `old_libraries` removes files that are no longer used.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from gpushare import contract
 
 PREFIX_LENGTH: Final = 16
 STEM: Final = "libgpushare-"
-PATTERN: Final = f"{STEM}{'[0-9a-f]' * PREFIX_LENGTH}.so"  # the files of all versions
+PATTERN: Final = f"{STEM}{'[0-9a-f]' * PREFIX_LENGTH}.so"  # matches every version
 LIBRARY_MODE: Final = 0o755
 _ELF: Final = b"\x7fELF"
 
 
 class LibraryError(Exception):
-    """The library cannot be given to containers; the message says which file and what to do."""
+    """The library cannot be installed; the message names the file and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Installed:
-    """Where the library and its preload file are on the host."""
+    """The host paths of the library and its preload file."""
 
     library: Path
     preload_file: Path
 
 
 def install(source: Path, *, root: Path) -> Installed:
-    """Install `source` below `root`; idempotent. Raises LibraryError."""
+    """Install `source` below `root`. Idempotent. Raises LibraryError."""
     try:
         content = source.read_bytes()
     except OSError as error:
-        raise LibraryError(f"{source} cannot be read ({error.strerror}): --library names libgpushare.so") from error
+        raise LibraryError(f"{source} cannot be read ({error.strerror}): --library must name libgpushare.so") from error
     if not content.startswith(_ELF):
-        raise LibraryError(f"{source} is not a shared library: --library names libgpushare.so")
+        raise LibraryError(f"{source} is not a shared library: --library must name libgpushare.so")
     name = f"{STEM}{hashlib.sha256(content).hexdigest()[:PREFIX_LENGTH]}.so"
     installed = Installed(root / "lib" / name, root / "ld.so.preload")
     try:
-        # The loader goes on without a file that it cannot read: a node that crashes now must not start containers so.
-        whole_file.keep(installed.library, content, mode=LIBRARY_MODE, lasting=True)
-        whole_file.keep(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n", lasting=True)
+        # The loader ignores a preload file that it cannot read, so both files must survive a crash of the node.
+        whole_file.write_if_changed(installed.library, content, mode=LIBRARY_MODE, lasting=True)
+        whole_file.write_if_changed(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n", lasting=True)
         flags = os.statvfs(root).f_flag
     except OSError as error:
         raise LibraryError(
-            f"{error.filename or root} cannot be written ({error.strerror}): --root names a directory of the host"
+            f"{error.filename or root} cannot be written ({error.strerror}): --root must name a directory of the host"
         ) from error
     if flags & os.ST_NOEXEC:
-        # The loader would say so on the program's stderr, and go on without it.
+        # The loader would only warn on the program's stderr, and run it without the library.
         raise LibraryError(
-            f"{root} is mounted noexec, and no program can load a library from there: --root names a directory of the "
-            "host that is not, as /home/kubernetes/bin/gpushare on Container-Optimized OS"
+            f"{root} is mounted noexec, so no program can load a library from it: --root must name a directory of the "
+            "host that is not, such as /home/kubernetes/bin/gpushare on Container-Optimized OS"
         )
     return installed

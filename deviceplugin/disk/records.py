@@ -1,8 +1,8 @@
-"""Frozen dataclasses to JSON and back, by their annotations: for what one agent leaves on disk for the next, and for
-what it and the arbiter's process tell each other.
+"""Converts frozen dataclasses to JSON and back by their annotations, for files on disk and the protocol with the
+arbiter.
 
-A field that a record lacks has its default, so that a newer agent reads what an older one wrote; one that is unknown,
-or of another type, is an error: what it would mean nobody can say.
+A missing field gets its default, so a newer agent can read an older record. An unknown field or a wrong type is an
+error, because its meaning is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Record = TypeVar("Record")
 
 
 def write(value: Any) -> Any:
-    """The value as JSON has it."""
+    """Return the value as JSON-compatible objects."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: write(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -31,7 +31,7 @@ def write(value: Any) -> Any:
 
 
 def loads(text: str | bytes) -> Any:
-    """The JSON. Raises ValueError, also for what is nested too deeply."""
+    """Parse JSON. Raises ValueError, also if it is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -39,21 +39,21 @@ def loads(text: str | bytes) -> Any:
 
 
 def load(path: Path) -> Any:
-    """The JSON in a file. Raises OSError, ValueError."""
+    """Parse a JSON file. Raises OSError, ValueError."""
     return loads(path.read_bytes())
 
 
 def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
-    """The `kind` that was written. Raises ValueError.
+    """Build a `kind` from JSON. Raises ValueError.
 
-    newer: fields that it does not know are passed over, in all that it is made of: a newer agent may have written them.
+    newer: ignore unknown fields at every level, because a newer agent may have written them.
     """
     record: Record = _read(kind, document, newer)
     return record
 
 
 def check(is_right: bool, problem: str) -> None:
-    """Raises ValueError unless it is right."""
+    """Raise ValueError with `problem` unless `is_right`."""
     if not is_right:
         raise ValueError(problem)
 
@@ -76,7 +76,7 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
         return kind(document)
     if kind in (str, int, bool, float) and type(document) is kind:
         if kind is str:
-            document.encode()  # half of a surrogate is a ValueError here, and no text anywhere
+            document.encode()  # raises ValueError for a lone surrogate, which cannot be encoded
         return document
     raise ValueError(f"{document!r} is no {getattr(kind, '__name__', kind)}")
 

@@ -1,7 +1,6 @@
-"""Files that are there whole or not at all, whoever reads them and whenever their writer ends.
+"""Atomic file writes: readers see the old or the new file, even if the writer dies.
 
-They are made under another name and moved into place. A file that is replaced stays what it was for those that have it
-open or mapped.
+A file is written under a temporary name and renamed. Processes that have the old file open or mapped keep it.
 """
 
 from __future__ import annotations
@@ -18,12 +17,13 @@ UNREADABLE: Final = ".unreadable"
 
 
 def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> None:
-    """Put the file there, with the directories above it. Raises OSError.
+    """Write a file, and create its parent directories. Raises OSError.
 
-    lasting: so that it is there, and whole, also after a power cut.
+    lasting: sync to disk, so that the complete file survives a power failure.
     """
     path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")  # hidden: others read all files of some directories
+    # a dotfile, because other programs read all files of some directories
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     with fresh.open("wb") as file:
         file.write(_bytes(content))
         os.fchmod(file.fileno(), mode)
@@ -35,8 +35,8 @@ def write(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool =
         _sync_directory(path.parent)
 
 
-def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
-    """Put the file there unless it has this content; return whether it was written. Raises OSError."""
+def write_if_changed(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
+    """Write a file unless it already has this content; return whether it was written. Raises OSError."""
     try:
         if path.read_bytes() == _bytes(content):
             return False
@@ -47,9 +47,9 @@ def keep(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = 
 
 
 def set_aside(path: Path) -> Path:
-    """Keep a file that is invalid here, for people and for whoever wrote it; return where it is.
+    """Rename an invalid file so that it can be inspected; return the new path.
 
-    A newer agent may have written it, which may come back. The last one that was set aside is replaced.
+    A newer agent that wrote the file may come back. An earlier file that was set aside is replaced.
     """
     aside = path.with_name(f"{path.name}{UNREADABLE}")
     with contextlib.suppress(OSError):
@@ -58,12 +58,12 @@ def set_aside(path: Path) -> Path:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Have the names in it outlive a power cut, which otherwise brings back the file that was replaced."""
+    """Sync a directory, so that a power failure does not restore the replaced file."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems cannot do that for directories; the file is there.
+        # Some file systems cannot sync directories; the file itself is written.
         if error.errno not in (errno.EINVAL, errno.EBADF):
             raise
     finally:

@@ -1,12 +1,10 @@
-"""The GPUs as the driver has them, watched all the time.
+"""The node's GPUs as the driver reports them, watched continuously.
 
-nvml, nvml_mig, nvml_topology, nvml_events   what the driver says and does, each call of it by nvml_call: the only
-                                             files that import pynvml
-driver                                       the same for a program that must not wait
-observation                                  the loop that looks, and publishes what there is
+nvml, nvml_mig, nvml_topology, nvml_events   the driver's functions; with nvml_call, the only files that import pynvml
+nvml_call                                    one call of NVML, and PCI addresses
+driver                                       driver calls for the event loop, in a thread
+observation                                  the loop that reads the GPUs and publishes them
 inventory                                    the GPUs and conditions of the GPUNode
-discovery                                    the GPUs as configurations look at them: with MIG, and with what tells
-                                             models apart
-xid, health, faults                          what is not to be trusted, until when, and that on disk
-device_nodes, pci                            device files and addresses
+discovery                                    the GPUs as configurations see them, and their device nodes
+xid, gpu_health                              which GPUs are unhealthy and until when; kept on disk
 """

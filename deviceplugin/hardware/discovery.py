@@ -1,32 +1,36 @@
-"""The GPUs as configurations look at them: with MIG, and with what tells one model from another."""
+"""The GPUs as configurations see them: with MIG devices and model identification; and the device nodes of GPUs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from deviceplugin.allocation import answer
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.state import mig_instance
 from gpushare.gpu import Gpu
 from gpushare.modes import mps_clients
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
+NONE: Final[DiscoveredGpus] = {}
+_ROOTS: Final = (Path("/"),)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DiscoveredGpu:
-    """A GPU, and its MIG devices as the driver describes them."""
+    """A GPU and the driver's description of its MIG devices."""
 
     gpu: HardwareGpu
     devices: tuple[mig_instance.MigDevice, ...] = ()
 
 
 DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID
-NONE: Final[DiscoveredGpus] = {}
 
 
 def read(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> DiscoveredGpus:
-    """The cards of these GPUs; one that does not answer is as it was `known`, or a GPU without MIG."""
+    """Describe these GPUs. A GPU that does not answer keeps its `known` description, or counts as a GPU without MIG."""
     driver = nvml_mig.MigDriver(opened)
     discovered = {}
     for gpu in gpus:
@@ -56,3 +60,38 @@ def _gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredG
         memory_is_known=gpu.memory_bytes > 0,
     )
     return DiscoveredGpu(hardware, devices)
+
+
+def device_nodes(
+    minors: Mapping[str, int],
+    *,
+    roots: Sequence[Path] = _ROOTS,
+    parts: Collection[tuple[str, str, int, int]] = (),
+) -> answer.DevicePaths:
+    """Return the device nodes that exist on this host.
+
+    minors: each GPU's device minor number, by UUID. roots: where /dev and /proc are: this container's own root and the
+    host's, because an agent that needs no CUDA lacks some of the nodes. parts: MIG devices as UUID, UUID of the GPU,
+    and the ids of GPU instance and compute instance.
+    """
+    control = tuple(path for path in answer.CONTROL_NODES if any((root / path.lstrip("/")).exists() for root in roots))
+    of_device: dict[str, tuple[str, ...]] = {uuid: (f"/dev/nvidia{minor}",) for uuid, minor in minors.items()}
+    capabilities: dict[str, int] = {}
+    for root in roots if parts else ():
+        capabilities |= _capabilities(root / "proc/driver/nvidia-caps/mig-minors")
+    for uuid, gpu, instance, part in parts:
+        if gpu not in minors:
+            continue
+        names = (f"gpu{minors[gpu]}/gi{instance}/access", f"gpu{minors[gpu]}/gi{instance}/ci{part}/access")
+        caps = tuple(f"/dev/nvidia-caps/nvidia-cap{capabilities[name]}" for name in names if name in capabilities)
+        of_device[uuid] = (f"/dev/nvidia{minors[gpu]}", *caps)
+    return answer.DevicePaths(of_device, control)
+
+
+def _capabilities(path: Path) -> dict[str, int]:
+    """Return the minor number of each capability's device node, from lines such as `gpu0/gi1/access 21`."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: int(number) for name, _, number in (line.partition(" ") for line in lines) if number.isdigit()}

@@ -1,4 +1,4 @@
-"""The driver for a program that must not wait: its calls block, so they run in a thread, one at a time."""
+"""The driver for the event loop: its calls block, so they run in a thread, one at a time."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ Answer = TypeVar("Answer")
 
 
 class Driver:
-    """An initialised NVML, for everyone in this process."""
+    """An initialised NVML, shared by everything in this process."""
 
     def __init__(self, opened: nvml.Nvml) -> None:
         self.nvml = opened
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._asked_at: float | None = None
 
     @property
     def silent_seconds(self) -> float:
-        """For how long the question that is being asked has had no answer; 0 while none is asked."""
+        """How many seconds the running call has taken so far; 0 if none is running."""
         return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
 
     async def ask(
         self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
     ) -> Answer:
-        """Call `question`, which uses `nvml`, when it is its turn: questions are asked in the order they came."""
-        await self._turn.acquire()
-        # Who is cancelled leaves the thread in the driver: nobody else is let in before it is back.
-        asking = asyncio.create_task(self._ask(functools.partial(question, *arguments, **named)))
-        asking.add_done_callback(_heard)
-        return await asyncio.shield(asking)
+        """Call `question`, which uses `nvml`, in the order of requests."""
+        await self._lock.acquire()
+        # Cancelling a call does not stop its thread. The next call waits until the thread has returned.
+        call = asyncio.create_task(self._call(functools.partial(question, *arguments, **named)))
+        call.add_done_callback(_retrieve_error)
+        return await asyncio.shield(call)
 
-    async def _ask(self, question: Callable[[], Answer]) -> Answer:
+    async def _call(self, question: Callable[[], Answer]) -> Answer:
         self._asked_at = time.monotonic()
         try:
             return await asyncio.to_thread(question)
         finally:
             self._asked_at = None
-            self._turn.release()
+            self._lock.release()
 
 
-def _heard(asking: asyncio.Task[Any]) -> None:
-    """Its error is no news when nobody waits for the answer any more."""
-    if not asking.cancelled():
-        asking.exception()
+def _retrieve_error(call: asyncio.Task[Any]) -> None:
+    """Mark the error of a call as retrieved, because its caller may have been cancelled."""
+    if not call.cancelled():
+        call.exception()

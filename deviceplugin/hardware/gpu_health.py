@@ -1,35 +1,46 @@
-"""Which GPUs and MIG devices are not to be trusted with work, and until when. Pure.
+"""Decides which GPUs and MIG devices are unhealthy and until when, and keeps the faults on disk.
 
-Two signs. A GPU that does not answer is lost, until it answers again. A critical XID makes it unhealthy (or the MIG
-devices that it names): for those that only a reset cures, until it was away and came back, or the driver says that
-nothing needs to be recovered any more; for all others, until it has been quiet for a while. That it was away is seen,
-or said by the XID itself, and is remembered by the next agent: a GPU may be reset while none runs. No fault ends while
-the driver reports a recovery action. Which XIDs are a program's own fault and say nothing about the GPU is decided in
-`xid`.
+A GPU that does not answer is unhealthy until it answers again. A critical XID makes a GPU unhealthy, or the MIG devices
+that it names. If only a reset cures it, the fault lasts until the GPU disappeared and came back, or until the driver
+reports that no recovery is necessary. Other faults last until the GPU has been quiet for a while. That a GPU
+disappeared is observed, or implied by the XID, and is recorded for the next agent, because a GPU may be reset while no
+agent runs. No fault ends while the driver reports a recovery action. `xid` knows the XIDs that programs cause and that
+say nothing about the GPU.
+
+A restart of the agent does not cure a GPU, but a reboot resets all GPUs: the faults on disk are valid for one boot.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
-# Whose immediate action is RESET_GPU or RESTART_VM (151), or that begin the workflow of NVLink 5 (144 to 150), by
+from deviceplugin.disk import records, whole_file
+
+logger = logging.getLogger(__name__)
+
+# XIDs with the immediate action RESET_GPU or RESTART_VM (151), or that start NVLink 5's workflow (144 to 150), from
 # https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html; and 48 and 74 of older GPUs.
 RESET_XIDS: Final = frozenset(
     {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, *range(144, 152), 155, 156, 158}
 )
 OFF_THE_BUS_XID: Final = 79
 QUIET_SECONDS: Final = 300.0
-LEAVING_SECONDS: Final = 5.0  # after an XID a GPU may still answer for a moment, and go then
+STILL_ANSWERING_SECONDS: Final = 5.0  # a GPU may still answer for a moment after the XID and then disappear
+FAULTS_NAME: Final = "faults.json"
+BOOT_ID: Final = Path("sys/kernel/random/boot_id")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a device is not healthy. since, until: on the caller's clock; until is None where only a reset helps.
+    """Why a device is unhealthy. since, until: seconds on the caller's clock; until: None if only a reset helps.
 
-    number: the XID's; 0 where it is unknown. gpu: the UUID of the GPU whose MIG device it is, "" where it is a GPU.
-    away: the GPU was lost since; once it answers, it was reset.
+    number: of the XID; 0 if unknown. gpu: the UUID of the GPU if the device is a MIG device, else "". away: the GPU has
+    disappeared since; once it answers again, it was reset.
     """
 
     reason: str
@@ -44,18 +55,18 @@ Faults = Mapping[str, Fault]
 
 
 def after_xid(faults: Faults, *, uuids: Iterable[str], number: int, now: float, gpu: str = "") -> Faults:
-    """The faults once `number` happened on these GPUs, or on MIG devices of `gpu`; a fault that lasts longer stays."""
+    """Return the faults after XID `number` on these GPUs or on MIG devices of `gpu`. A longer fault stays."""
     if number in RESET_XIDS:
         is_away = number == OFF_THE_BUS_XID
         fault = Fault(f"XID {number} happened: the GPU has to be reset", None, now, number, gpu, is_away)
     else:
-        words = f"XID {number} happened: it is unhealthy until {QUIET_SECONDS:.0f} s without another"
+        words = f"XID {number} happened: it is unhealthy until {QUIET_SECONDS:.0f} s pass without another"
         fault = Fault(words, now + QUIET_SECONDS, now, number, gpu)
     lasting = {uuid for uuid, known in faults.items() if known.until is None}
     return {**faults, **{uuid: fault for uuid in uuids if uuid not in lasting}}
 
 
-def after_look(
+def after_poll(
     faults: Faults,
     *,
     answering: Collection[str],
@@ -63,11 +74,11 @@ def after_look(
     recovered: Collection[str] = (),
     needing: Collection[str] = (),
 ) -> Faults:
-    """The faults once the GPUs were looked at. One that was away and answers again was reset, whoever saw it go.
+    """Return the faults after the GPUs were read. A GPU that disappeared and answers again was reset.
 
-    answering: the GPUs that do. recovered: those GPUs of which the driver says that nothing is left to be done; it may
-    say so before it has noticed, so it is believed only after a while. needing: those of which it says that something
-    is; their faults last.
+    answering: GPUs that answer. recovered: GPUs for which the driver reports that no recovery is necessary. The driver
+    may say so before it has noticed the fault, so this counts only after a while. needing: GPUs with a recovery action;
+    their faults last.
     """
     lasting = {}
     for uuid, fault in faults.items():
@@ -81,7 +92,46 @@ def after_look(
 
 def _lasts(fault: Fault, now: float, is_recovered: bool) -> bool:
     if fault.away:
-        return now - fault.since < LEAVING_SECONDS
+        return now - fault.since < STILL_ANSWERING_SECONDS
     if fault.until is not None:
         return fault.until > now
     return not is_recovered or now - fault.since < QUIET_SECONDS
+
+
+class FaultLog:
+    """The fault file in `directory`. Its times are seconds since boot, as in CLOCK_MONOTONIC."""
+
+    def __init__(self, directory: Path, *, proc: Path = Path("/proc")) -> None:
+        self._path = directory / FAULTS_NAME
+        self._boot = _text(proc / BOOT_ID)
+
+    def read(self) -> Faults:
+        """Read the faults that the previous agent wrote. If the file is unreadable, log that and return none."""
+        try:
+            document = records.load(self._path)
+            if document["boot"] != self._boot:
+                return {}
+            return records.read(dict[str, Fault], document["faults"], newer=True)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            logger.warning(
+                "Starting without the previous agent's GPU faults",
+                extra={"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)},
+            )
+            return {}
+
+    def write(self, faults: Faults) -> None:
+        """Write the faults. A write error is only logged: health checks go on."""
+        document = {"boot": self._boot, "faults": {uuid: records.write(fault) for uuid, fault in faults.items()}}
+        try:
+            whole_file.write(self._path, json.dumps(document))
+        except OSError as error:
+            logger.warning("Could not write the GPU faults", extra={"err": str(error)})
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

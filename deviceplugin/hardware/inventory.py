@@ -1,4 +1,4 @@
-"""What the GPUNode's status says, from what the driver says and what was said before. Pure."""
+"""Builds the GPUNode's status from the driver's report and the previous status. Pure."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from deviceplugin.hardware import gpu_health, nvml, pci
+from deviceplugin.hardware import gpu_health, nvml, nvml_call
 from deviceplugin.state.offer import Unreadable
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize
 
-MAX_CHARACTERS: Final = 32768  # of a condition's message, by the CRD; pods are named in some
+MAX_CHARACTERS: Final = 32768  # the CRD's limit for a condition's message; some messages list pods
 
 
-def merged(
+def merge(
     previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: gpu_health.Faults, held: Iterable[str]
 ) -> tuple[Gpu, ...]:
-    """The node's GPUs, by index.
+    """Return the node's GPUs, by index.
 
-    previous: what was known; a lost GPU cannot say who it is, so it is the one that had its index.
-    held: UUIDs that allocations name. One that the driver does not list any more stays, unhealthy, while it is held:
-        whoever holds it must be able to see what happened.
+    previous: the known GPUs. A lost GPU does not report its UUID, so it is the known one with the same index. held:
+    UUIDs that allocations use. A GPU that the driver no longer lists stays, unhealthy, while it is held, so that its
+    users can see why.
     """
-    gpus = {gpu.uuid: _judged(gpu, faults) for gpu in seen.gpus}
+    gpus = {gpu.uuid: _with_fault(gpu, faults) for gpu in seen.gpus}
     unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable if not gpu.bus_id}
     still_held = frozenset(held)
     for gpu in previous:
         if gpu.uuid in gpus:
             continue
         if gpu.index in unreadable:
-            gpus[gpu.uuid] = _ill(gpu, f"it does not answer: {unreadable[gpu.index]}")
+            gpus[gpu.uuid] = _unhealthy(gpu, f"it does not answer: {unreadable[gpu.index]}")
         elif gpu.uuid in still_held:
-            gpus[gpu.uuid] = _ill(gpu, "the driver does not list it any more")
+            gpus[gpu.uuid] = _unhealthy(gpu, "the driver no longer lists it")
     return tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
 
 
 def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
-    """The unreadable GPUs that are none of `gpus`: a lost GPU does not give its UUID, and none was known before."""
+    """Return the unreadable GPUs that match none of `gpus`: they have no UUID and were unknown before."""
     known: set[int | str] = set()
     for gpu in gpus:
-        known |= {gpu.index, pci.kernel_address(gpu.pci_bus_id)}
+        known |= {gpu.index, nvml_call.kernel_address(gpu.pci_bus_id)}
     return tuple(gpu for gpu in seen.unreadable if (gpu.bus_id or gpu.index) not in known)
 
 
-def unanswered(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
-    """The GPUs while the driver has not answered for so long: who cannot be asked about is not healthy."""
+def mark_silent(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
+    """Return the GPUs as unhealthy, because the driver has not answered for so long."""
     why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if it stays so"
-    return tuple(_ill(gpu, why) if gpu.healthy else gpu for gpu in gpus)
+    return tuple(_unhealthy(gpu, why) if gpu.healthy else gpu for gpu in gpus)
 
 
 def conditions(
@@ -61,21 +61,24 @@ def conditions(
     stopped: str = "",
     more: Sequence[Condition] = (),
 ) -> tuple[Condition, ...]:
-    """What is to be said of the node as a whole, and `more`.
+    """Return the node's condition Ready, and `more`.
 
-    unread: the GPUs that are not in `gpus` because nothing could be read of them. now: in RFC 3339, taken over only
-    where a status changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here however
-    well the GPUs are.
+    unread: GPUs that are missing from `gpus` because nothing could be read. now: RFC 3339, used only where a status
+    changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here even if the GPUs are
+    healthy.
     """
-    ill = [gpu for gpu in gpus if not gpu.healthy]
-    well, count = len(gpus) - len(ill), len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread)
-    healthy = f"{well} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
-    reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in ill]
-    message = "; ".join((healthy, *reasons, *map(str, unread)))
-    is_whole = not ill and not unread
-    reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if well else "AllGpusUnhealthy"
+    unhealthy = [gpu for gpu in gpus if not gpu.healthy]
+    healthy_count, count = (
+        len(gpus) - len(unhealthy),
+        len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread),
+    )
+    summary = f"{healthy_count} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
+    reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in unhealthy]
+    message = "; ".join((summary, *reasons, *map(str, unread)))
+    is_whole = not unhealthy and not unread
+    reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if healthy_count else "AllGpusUnhealthy"
     reason = reason if gpus or unread else "NoGpus"
-    ready = Condition(contract.CONDITION_READY, "True" if well else "False", reason, message)
+    ready = Condition(contract.CONDITION_READY, "True" if healthy_count else "False", reason, message)
     if hung_up:
         ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
     if stopped:
@@ -85,14 +88,14 @@ def conditions(
     return tuple(
         dataclasses.replace(
             condition,
-            message=_shortened(condition.message),
+            message=_truncate(condition.message),
             last_transition=since.get((condition.type, condition.status)) or now,
         )
         for condition in wanted
     )
 
 
-def _shortened(message: str) -> str:
+def _truncate(message: str) -> str:
     return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
 
 
@@ -108,17 +111,17 @@ def status(
     more: Sequence[Condition] = (),
     resizes: tuple[Resize, ...] = (),
 ) -> GpuNode:
-    """The GpuNode with this status in place of its own."""
+    """Return the GPUNode with this status."""
     said = conditions(
         gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
     )
     return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
 
 
-def _judged(gpu: Gpu, faults: gpu_health.Faults) -> Gpu:
+def _with_fault(gpu: Gpu, faults: gpu_health.Faults) -> Gpu:
     fault = faults.get(gpu.uuid)
-    return gpu if fault is None or not gpu.healthy else _ill(gpu, fault.reason)
+    return gpu if fault is None or not gpu.healthy else _unhealthy(gpu, fault.reason)
 
 
-def _ill(gpu: Gpu, reason: str) -> Gpu:
+def _unhealthy(gpu: Gpu, reason: str) -> Gpu:
     return dataclasses.replace(gpu, healthy=False, health_reason=reason)

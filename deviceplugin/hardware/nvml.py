@@ -1,9 +1,7 @@
-"""The GPUs, as the driver describes them.
+"""The GPUs as the driver describes them.
 
-A GPU that has fallen off the bus answers nothing, not even its UUID, so what cannot be read is told by its index, next
-to what can.
-
-NVML looks for GPUs once, when it is initialised. A GPU that was lost is therefore looked for again by beginning again.
+A GPU that has fallen off the bus answers nothing, not even its UUID, so unreadable GPUs are reported by index next to
+the readable ones. NVML looks for GPUs only when it is initialised, so a lost GPU is found again by reinitialising NVML.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml_events, pci, xid
+from deviceplugin.hardware import nvml_call, nvml_events, xid
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
 from deviceplugin.state.offer import Unreadable
 from gpushare.gpu import Gpu
@@ -27,15 +25,15 @@ NO_LIBRARY: Final = int(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 NOT_LOADED: Final = int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _REMEDY: Final = {
     NO_LIBRARY: (
-        "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container by "
-        "the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), or "
-        "mount the host's driver (component driver-root)"
+        "libnvidia-ml.so.1 is not on the library path: install NVIDIA's driver on the node, and run this container "
+        "with the NVIDIA runtime (runtimeClassName, NVIDIA_VISIBLE_DEVICES=all, NVIDIA_DRIVER_CAPABILITIES=utility), "
+        "or mount the host's driver (component driver-root)"
     ),
     NOT_LOADED: "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated under this process: restart the pod or the node",
     pynvml.NVML_ERROR_NO_PERMISSION: "the GPUs' device files may not be opened: run the agent privileged",
 }
-# nvml.h of release 570; nvidia-ml-py has names for them from 12.570 on.
+# from nvml.h of release 570; nvidia-ml-py has a name for it since 12.570
 RECOVERY_ACTION_FIELD: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
     0: "",  # NONE
@@ -44,12 +42,12 @@ RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
     3: "its traffic with other GPUs has to be drained",  # DRAIN_P2P
     4: "it has to be drained and reset",  # DRAIN_AND_RESET
 }
-# The names without a number raise what is no NVMLError when the driver is older than pynvml.
+# The unversioned names raise an error that is not an NVMLError if the driver is older than pynvml.
 _COMPUTING: Final = (
     function_named("nvmlDeviceGetComputeRunningProcesses_v3"),
     function_named("nvmlDeviceGetComputeRunningProcesses_v2"),
 )
-# Clients of MPS may be listed apart, as nvidia-smi tells its types C and M+C apart; an old driver has no such list.
+# The driver may list MPS clients separately (nvidia-smi's types C and M+C). An old driver has no such list.
 _MPS_CLIENTS: Final = (
     function_named("nvmlDeviceGetMPSComputeRunningProcesses_v3"),
     function_named("nvmlDeviceGetMPSComputeRunningProcesses_v2"),
@@ -64,7 +62,7 @@ _WHOLE: Final = 100  # percent
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlSnapshot:
-    """The GPUs as the driver describes them now; `healthy` false where it says itself that one must be reset."""
+    """The GPUs as the driver describes them now. healthy: False if the driver requires a reset or a replacement."""
 
     gpus: tuple[Gpu, ...]
     unreadable: tuple[Unreadable, ...] = ()
@@ -72,7 +70,7 @@ class NvmlSnapshot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlProcess:
-    """A process on a GPU, by its pid on the host; `memory_bytes` is None where the driver does not tell."""
+    """A process on a GPU, by its pid on the host. memory_bytes: None if the driver does not report it."""
 
     pid: int
     memory_bytes: int | None
@@ -80,9 +78,9 @@ class NvmlProcess:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Utilization:
-    """For what part of the time each process had kernels run, by pid; who is not in it, for none.
+    """The fraction of time in which each process ran kernels, by pid; missing processes ran none.
 
-    until_us: up to when, by the driver's clock.
+    until_us: the end of the measured time, on the driver's clock.
     """
 
     parts: Mapping[int, float]
@@ -91,25 +89,25 @@ class Utilization:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class System:
-    """What the driver says of itself: its version, and the newest CUDA that it runs."""
+    """The driver's version, and the newest CUDA version that it supports."""
 
     driver_version: str
     cuda_version: tuple[int, int]
 
 
 class Nvml:
-    """An initialised NVML. Not for several threads at once. `close` it.
+    """An initialised NVML. Not thread-safe. Call `close` at the end.
 
-    sys_root: where sysfs is.
+    sys_root: where sysfs is mounted.
     """
 
     def __init__(self, *, sys_root: Path = _SYS) -> None:
         self._sys_root = sys_root
         self._events = nvml_events.Events()
-        self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by all UUIDs: they do not change
-        self._begin()
+        self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by the UUIDs of all GPUs; the links are fixed
+        self._initialize()
 
-    def _begin(self) -> None:
+    def _initialize(self) -> None:
         try:
             ask(pynvml.nvmlInit)
         except NvmlError as error:
@@ -117,27 +115,27 @@ class Nvml:
             raise NvmlError(f"{error}: {remedy}", error.code) from error
 
     def close(self) -> None:
-        """Let go of the driver. No error if it has gone by itself."""
+        """Shut NVML down. No error if the driver has gone away."""
         self._events.close()
         ask(pynvml.nvmlShutdown, default=None, allowed=None)
 
-    def begin_anew(self) -> None:
-        """Close and initialise again, to find GPUs that have come back. Events in between are lost."""
+    def reinitialize(self) -> None:
+        """Shut down and initialise again, to find GPUs that came back. Events in between are lost."""
         self.close()
         self._links.clear()
-        self._begin()
+        self._initialize()
 
     @property
     def unwatched(self) -> Mapping[str, str]:
-        """By UUID: why nobody would know if this GPU broke."""
+        """GPUs whose failures would go unnoticed, by UUID, with the reason."""
         return self._events.unwatched
 
     def wait_for_xid(self, timeout_seconds: float) -> xid.XidEvent | None:
-        """The next critical event, or None when there was none in that time. It always takes the time when None."""
+        """Return the next critical event; None after `timeout_seconds` without one."""
         return self._events.wait(timeout_seconds)
 
     def snapshot(self) -> NvmlSnapshot:
-        """Read every GPU. Raises NvmlError only when the driver does not answer at all."""
+        """Read every GPU. Raises NvmlError only if the driver does not answer at all."""
         gpus, unreadable = [], []
         for index in range(ask(pynvml.nvmlDeviceGetCount)):
             try:
@@ -149,15 +147,15 @@ class Nvml:
         return NvmlSnapshot(tuple(gpus), tuple(unreadable))
 
     def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
-        """The processes that compute on a GPU, also as clients of MPS."""
+        """Return the processes that compute on a GPU, including MPS clients."""
         return self._listed(uuid, _MPS_CLIENTS)
 
     def users(self, uuid: str) -> tuple[NvmlProcess, ...]:
-        """The processes that compute or draw on a GPU or MIG device."""
+        """Return the processes that compute or draw on a GPU or MIG device."""
         return self._listed(uuid, _MPS_CLIENTS, _DRAWING)
 
     def _listed(self, uuid: str, *others: Sequence[Callable[[Any], list[Any]]]) -> tuple[NvmlProcess, ...]:
-        """Those that compute and those of other lists, if the driver has these; one that is in several is one."""
+        """Return the processes of several lists, as far as the driver has them; each process once."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         lists = [_running(_COMPUTING, handle, uuid)]
         lists += [_running(functions, handle, uuid, allowed=NEED_NO_ANSWER) for functions in others]
@@ -168,7 +166,7 @@ class Nvml:
         return tuple(NvmlProcess(pid, used_bytes) for pid, used_bytes in memory_bytes.items())
 
     def utilization(self, uuid: str, since_us: int) -> Utilization | None:
-        """What processes have used of a GPU's time since then; of 0, lately. None where the driver does not tell."""
+        """Return how much of a GPU's time processes used since `since_us` (0: recently); None if unknown."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         nothing = (pynvml.NVML_ERROR_NOT_FOUND,)
         try:
@@ -177,36 +175,36 @@ class Nvml:
             return None
         percents = collections.defaultdict[int, list[int]](list)
         for sample in samples:
-            if sample.timeStamp > since_us and sample.smUtil <= _WHOLE:  # drivers are known to give others, too
+            if sample.timeStamp > since_us and sample.smUtil <= _WHOLE:  # some drivers return invalid samples
                 percents[int(sample.pid)].append(int(sample.smUtil))
         until_us = max((int(sample.timeStamp) for sample in samples), default=since_us)
         return Utilization({pid: sum(figures) / len(figures) / _WHOLE for pid, figures in percents.items()}, until_us)
 
     def used_bytes(self, uuid: str) -> int:
-        """What a GPU or MIG device has in use altogether, also by nobody who is listed.
+        """Return the memory in use on a GPU or MIG device, including memory of unlisted processes.
 
-        A driver before 510 cannot tell it without what it has reserved for itself.
+        Before release 510 this includes what the driver reserves for itself.
         """
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None, allowed=None)
         return int((memory or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)
 
     def system(self) -> System:
-        """The driver's own versions."""
+        """Return the driver's versions. Raises NvmlError."""
         cuda = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
         return System(str(ask(pynvml.nvmlSystemGetDriverVersion)), (cuda // 1000, cuda % 1000 // 10))
 
     def version(self) -> str:
-        """The driver's; empty where it does not say."""
+        """Return the driver's version; empty if it does not report one."""
         return str(ask(pynvml.nvmlSystemGetDriverVersion, default="", allowed=None))
 
     def device_id(self, uuid: str) -> device_id.DeviceId:
-        """The model of a GPU, by the numbers of the PCI bus."""
+        """Return the model of a GPU by its PCI ids."""
         pci_info = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
         return device_id.of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
 
     def lists(self, bus_id: str) -> bool:
-        """Whether the driver counts the GPU at this PCI address, lost or not."""
+        """Whether the driver counts the GPU at this PCI address, even if it is lost."""
         found = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
         try:
             return ask(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id, default=None, allowed=found) is not None
@@ -214,19 +212,19 @@ class Nvml:
             return True
 
     def minor_number(self, uuid: str) -> int | None:
-        """The number in the GPU's device node, `/dev/nvidia0`."""
+        """Return the minor number of the GPU's device node, as in `/dev/nvidia0`; None if unknown."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
         number = None if handle is None else ask(pynvml.nvmlDeviceGetMinorNumber, handle, default=None, allowed=None)
         return None if number is None else int(number)
 
     def is_virtual(self, uuid: str) -> bool:
-        """Whether a GPU is a part that a hypervisor gives to this machine; one that does not say is none."""
+        """Whether a GPU is a vGPU; False if the driver does not say."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
         mode = handle and ask(pynvml.nvmlDeviceGetVirtualizationMode, handle, default=None, allowed=None)
         return bool(mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
 
     def recovery_action(self, uuid: str) -> str | None:
-        """What has to be done to a GPU, as a clause; "" for nothing, None where the driver does not say."""
+        """Return the action that a GPU needs, as a clause; "" for none, None if the driver does not report it."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
         wanted = [RECOVERY_ACTION_FIELD]
         values = handle and ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted, default=None, allowed=None)
@@ -240,7 +238,7 @@ class Nvml:
         about = f"GPU {index}"
         bus_id = str(ask(pynvml.nvmlDeviceGetPciInfo, handle, about=about).busId)
         capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, about=about)
-        ailment = _ailment(handle)
+        problem = _health_problem(handle)
         return Gpu(
             uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
             index=index,
@@ -249,12 +247,12 @@ class Nvml:
             compute_capability=(int(capability[0]), int(capability[1])),
             numa_node=self._numa_node(handle, bus_id),
             pci_bus_id=bus_id,
-            healthy=not ailment,
-            health_reason=ailment,
+            healthy=not problem,
+            health_reason=problem,
         )
 
     def _link_groups(self, gpus: Sequence[Gpu]) -> Mapping[str, int]:
-        """By UUID the lowest index among those that NVLink joins a GPU with; nothing of one that it joins with none."""
+        """Return the group of each GPU that NVLink connects to others, by UUID: the lowest index in the group."""
         known = tuple(gpu.uuid for gpu in gpus)
         if known not in self._links:
             group = {gpu.uuid: gpu.index for gpu in gpus}
@@ -269,8 +267,8 @@ class Nvml:
         return self._links[known]
 
     def _numa_node(self, handle: Any, bus_id: str) -> int | None:
-        # NVML's own answer is about GPUs whose memory is a NUMA node; which CPUs are near, the kernel knows.
-        short = pci.kernel_address(bus_id)
+        # NVML reports this only for GPUs whose memory is a NUMA node. The kernel knows the nearest CPUs.
+        short = nvml_call.kernel_address(bus_id)
         try:
             numa_node = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
         except (OSError, ValueError):
@@ -281,7 +279,7 @@ class Nvml:
 def _running(
     functions: Sequence[Callable[[Any], list[Any]]], handle: Any, about: str, *, allowed: tuple[int, ...] = ()
 ) -> list[Any]:
-    """The processes on a GPU, by the first of the functions that the driver has; none where the error is `allowed`."""
+    """Return a GPU's processes by the first function that the driver has; empty if the error is `allowed`."""
     for function in functions[:-1]:
         processes = ask(function, handle, about=about, default=None, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
         if processes is not None:
@@ -290,7 +288,7 @@ def _running(
 
 
 def _memory_bytes(handle: Any, about: str) -> int:
-    """What programs can have, without the driver's own part; 0 for a GPU without memory of its own (GB10, Thor)."""
+    """Return the memory available to programs; 0 for a GPU without its own memory (GB10, Thor)."""
     sizes = ask(
         pynvml.nvmlDeviceGetMemoryInfo,
         handle,
@@ -305,7 +303,7 @@ def _memory_bytes(handle: Any, about: str) -> int:
     return 0 if whole is None else int(whole.total)
 
 
-def _ailment(handle: Any) -> str:
+def _health_problem(handle: Any) -> str:
     rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle, default=None, allowed=None)
     if rows is not None and rows[3]:
         return "memory rows could not be remapped: the GPU has to be replaced"

@@ -1,7 +1,8 @@
-"""One call of NVML, and what went wrong with it in a sentence that names the function and the device."""
+"""Calls NVML, and turns errors into sentences that name the function and the device."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,13 +12,11 @@ NEED_NO_ANSWER: Final = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNC
 _NAMES: Final = {
     number: name.removeprefix("NVML_") for name, number in vars(pynvml).items() if name.startswith("NVML_ERROR_")
 }
+_DRIVER: Final = re.compile(r"0000([0-9a-f]{4}:.+)")
 
 
 class NvmlError(Exception):
-    """The driver did not give what was asked; the message is a sentence that names call and device.
-
-    code: NVML's number.
-    """
+    """A call of NVML failed; the message names function and device. code: NVML's error number."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -31,7 +30,7 @@ def ask(
     default: Any = ...,
     allowed: tuple[int, ...] | None = (),
 ) -> Any:
-    """Call NVML. With a `default`, the errors `allowed` (None: all) give that instead of an NvmlError."""
+    """Call NVML. If `default` is given, return it for the `allowed` errors (None: all) instead of raising NvmlError."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
@@ -43,7 +42,7 @@ def ask(
 
 
 def function_named(name: str) -> Callable[..., Any]:
-    """Return NVML's function of this name. If pynvml is too old for it, it fails as if the driver were too old."""
+    """Return NVML's function of this name. If pynvml lacks it, calls fail as with a driver that lacks it."""
     return getattr(pynvml, name, None) or _not_found(name)
 
 
@@ -55,6 +54,13 @@ def _not_found(name: str) -> Callable[..., Any]:
     return fail
 
 
-def name_of(code: int) -> str:
-    """What NVML calls its number, as `ERROR_NOT_SUPPORTED`."""
+def error_name(code: int) -> str:
+    """Return NVML's name of an error number, for example `ERROR_NOT_SUPPORTED`."""
     return _NAMES.get(code, str(code))
+
+
+def kernel_address(bus_id: str) -> str:
+    """Return a PCI address in the kernel's form: `00000000:0A:00.0` becomes `0000:0a:00.0`."""
+    lowered = bus_id.lower()
+    match = _DRIVER.fullmatch(lowered)
+    return match[1] if match else lowered

@@ -1,4 +1,4 @@
-"""The critical events of all GPUs that an initialised NVML knows: XIDs, by the GPU that had them."""
+"""The critical events (XIDs) of all GPUs that an initialised NVML knows."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from deviceplugin.hardware.nvml_call import NvmlError, ask
 
 
 class Events:
-    """Of one NVML. Not for several threads at once. `close` it before that.
+    """The event set of one NVML. Not thread-safe. Close it before NVML shuts down.
 
-    unwatched: by UUID, why nobody would know if this GPU broke.
+    unwatched: GPUs whose failures would go unnoticed, by UUID, with the reason.
     """
 
     def __init__(self) -> None:
         self._set: Any = None
-        self._uuids: dict[int, str | None] = {}  # by handle: once lost, a GPU cannot be asked
+        self._uuids: dict[int, str | None] = {}  # by handle, because a lost GPU does not report its UUID
         self.unwatched: Mapping[str, str] = {}
 
     def close(self) -> None:
-        """Hear of nothing more; the next `wait` begins again."""
+        """Stop receiving events; the next `wait` subscribes again."""
         if self._set is not None:
             ask(pynvml.nvmlEventSetFree, self._set, default=None, allowed=None)
             self._set = None
 
     def wait(self, timeout_seconds: float) -> xid.XidEvent | None:
-        """The next critical event, or None when there was none in that time. It always takes the time when None.
+        """Return the next critical event; None after `timeout_seconds` without one.
 
-        Its `gpu` is None for one that has not answered since this NVML was initialised.
+        The event's `gpu` is None if the GPU has not answered since NVML was initialised.
         """
         end = time.monotonic() + timeout_seconds
         try:
@@ -41,7 +41,7 @@ class Events:
                 self._set = self._subscribed()
             event = ask(pynvml.nvmlEventSetWait_v2, self._set, int(timeout_seconds * 1000))
         except NvmlError as error:
-            # With a GPU lost, the wait fails at once and for good; the snapshot tells of that.
+            # If a GPU is lost, the wait fails immediately and permanently. The snapshot reports the GPU.
             if error.code != pynvml.NVML_ERROR_TIMEOUT:
                 time.sleep(max(0.0, end - time.monotonic()))
             return None
@@ -54,7 +54,7 @@ class Events:
         self._uuids.clear()
         unwatched = {}
         for index in range(ask(pynvml.nvmlDeviceGetCount)):
-            # One that is lost is told of by every snapshot.
+            # Every snapshot reports a lost GPU.
             handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index, default=None, allowed=None)
             uuid = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None) if handle is not None else None
             if uuid is None:
@@ -72,13 +72,13 @@ def _address(handle: Any) -> int:
 
 
 def _register(handle: Any, events: Any) -> str:
-    """Ask for a GPU's events; return why it cannot be watched, or ""."""
+    """Register for a GPU's events; return why that is impossible, or ""."""
     try:
         supported = int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
     except NvmlError as error:
-        return xid.problem_of(events=nvml_call.name_of(error.code))
+        return xid.watch_problem(events=nvml_call.error_name(error.code))
     try:
         ask(pynvml.nvmlDeviceRegisterEvents, handle, pynvml.nvmlEventTypeXidCriticalError & supported, events)
     except NvmlError as error:
-        return xid.problem_of(registering=nvml_call.name_of(error.code))
+        return xid.watch_problem(registering=nvml_call.error_name(error.code))
     return ""

@@ -1,7 +1,7 @@
-"""What the driver says and does about MIG, and the compute mode.
+"""MIG and the compute mode, through the driver.
 
-NVML has three sorts of handles here (GPUs, GPU instances, compute instances), each good only for a while. None of them
-leaves this file: GPUs are named by UUID, instances by their ids, and each call finds its own handles.
+NVML has handles for GPUs, GPU instances and compute instances, each valid only for a while. They do not leave this
+file: callers use UUIDs and instance ids, and each call looks up its own handles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpushare.mig.geometry import Geometry, ProfileGeometry
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib
 from gpushare.modes.hardware_gpu import ComputeMode
 
-# Errors of MIG that callers tell apart.
+# MIG errors that callers handle differently.
 IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
 INSUFFICIENT_RESOURCES: Final = int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
 FUNCTION_NOT_FOUND: Final = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -31,8 +31,8 @@ _NO_KIND: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 _NO_PLACES: Final = (*_NO_KIND, pynvml.NVML_ERROR_NO_PERMISSION)
 _NO_DEVICE: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 _NO_LIST: Final = object()
-_MISCOUNTED: Final = re.compile(r"\bA30\b")  # NVML counts wrongly how many fit, says NVIDIA's mig-parted
-_PLACES: Final = 8  # no GPU has more, of either sort
+_MISCOUNTED: Final = re.compile(r"\bA30\b")  # NVML reports wrong counts for it, according to NVIDIA's mig-parted
+_PLACES: Final = 8  # no GPU has more GPU instances, compute instances or places
 _Place: Final = pynvml.c_nvmlGpuInstancePlacement_t
 _GpuInstance: Final = pynvml.c_nvmlGpuInstance_t
 _ComputeInstance: Final = pynvml.c_nvmlComputeInstance_t
@@ -43,8 +43,8 @@ _ENGINES: Final = {
     "jpeg": "Jpeg",
     "ofa": "Ofa",
 }
-# What a profile has and what it lacks, by its NVML_GPU_INSTANCE_PROFILE_* in the nvml.h of release 610. pynvml 12.535
-# names two of these numbers, and its PROFILE_COUNT ends before the others. A driver refuses numbers it does not know.
+# Attributes that a profile has and lacks, by its NVML_GPU_INSTANCE_PROFILE_* in nvml.h of release 610. pynvml 12.535
+# names two of these numbers, and its PROFILE_COUNT is lower. A driver rejects numbers that it does not know.
 ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     0x7: ((MEDIA,), ()),  # 1_SLICE_REV1
     0x8: ((MEDIA,), ()),  # 2_SLICE_REV1
@@ -61,32 +61,32 @@ PROFILE_COUNT: Final = max(0x12, int(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT))
 
 
 class MigDriver:
-    """What an initialised NVML can do with MIG. `uuid` is a GPU's; every call may raise NvmlError."""
+    """MIG functions of an initialised NVML. `uuid` is a GPU's. Every call may raise NvmlError."""
 
     def __init__(self, driver: nvml.Nvml) -> None:
         self._driver = driver
 
     def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
-        """The processes that compute on a GPU or MIG device."""
+        """Return the processes that compute on a GPU or MIG device."""
         return self._driver.processes(uuid)
 
     def model(self, uuid: str) -> tuple[str, int]:
-        """Name and memory in bytes, of a GPU or a MIG device; 0 where the driver does not tell."""
+        """Return name and memory in bytes of a GPU or MIG device; 0 bytes if the driver does not report it."""
         handle = _handle(uuid)
         return str(ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
 
     def mig_mode(self, uuid: str) -> instance.MigMode | None:
-        """The mode; None for a GPU that cannot be cut."""
+        """Return the MIG mode; None if the GPU does not support MIG."""
         mode = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
         return None if mode is None else instance.MigMode(current=bool(mode[0]), pending=bool(mode[1]))
 
     def set_mig_mode(self, uuid: str, *, enabled: bool) -> str:
-        """Turn MIG on or off: "" when it is in force, else why it waits for a reset of the GPU."""
+        """Turn MIG on or off. Return "" if the change is in force, else why it waits for a reset of the GPU."""
         activation = int(ask(pynvml.nvmlDeviceSetMigMode, _handle(uuid), int(enabled), about=uuid))
         return "" if activation == pynvml.NVML_SUCCESS else str(pynvml.NVMLError(activation))  # type: ignore[no-untyped-call]
 
     def mig_geometry(self, uuid: str) -> Geometry | None:
-        """How a GPU that can do MIG can be cut, in MIG mode or not; None if neither driver nor catalogue knows."""
+        """Return how a MIG-capable GPU can be partitioned, in either mode; None if unknown to driver and catalogue."""
         model, total_bytes = self.model(uuid)
         asked = self._asked_geometry(uuid)
         return asked if asked.kinds else catalogue.of_gpu(model, total_bytes) if total_bytes else None
@@ -122,7 +122,7 @@ class MigDriver:
         return Geometry(model, max(gpu for gpu, _ in slices), max(size for _, size in slices), tuple(kinds.values()))
 
     def mig_instances(self, uuid: str) -> tuple[instance.GpuInstance, ...]:
-        """The GPU instances of a GPU in MIG mode, by place, with the compute instances in each."""
+        """Return the GPU instances of a GPU in MIG mode, by place, with their compute instances."""
         handle = _handle(uuid)
         uuids, busy = self._mig_uuids(handle, uuid), self._mig_busy(handle, uuid)
         instances = []
@@ -142,7 +142,7 @@ class MigDriver:
         return tuple(sorted(instances, key=lambda made: made.start))
 
     def mig_devices(self, uuid: str) -> tuple[instance.MigDevice, ...]:
-        """The MIG devices of a GPU, by NVML's index; none when it is not in MIG mode."""
+        """Return the MIG devices of a GPU, by NVML's index; empty if it is not in MIG mode."""
         total_bytes = self.model(uuid)[1]
         whole = (
             {mig_instance.id: mig_instance for mig_instance in self.mig_instances(uuid)}
@@ -171,7 +171,7 @@ class MigDriver:
         return tuple(mig_devices)
 
     def create_gpu_instance(self, uuid: str, kind: ProfileGeometry, start: int | None) -> int:
-        """Make a GPU instance at that place (None: where the driver likes); its id."""
+        """Create a GPU instance at `start` (None: the driver chooses); return its id."""
         if start is None:
             made = ask(pynvml.nvmlDeviceCreateGpuInstance, _handle(uuid), kind.device_profile_id, about=uuid)
         else:
@@ -181,7 +181,7 @@ class MigDriver:
         return int(ask(pynvml.nvmlGpuInstanceGetInfo, made, about=uuid).id)
 
     def create_compute_instance(self, uuid: str, instance_id: int, slices: int) -> None:
-        """Make a compute instance with so many slices of a GPU instance."""
+        """Create a compute instance with `slices` slices in a GPU instance."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
         number = next((kind for kind, count in self._part_kinds(owner, uuid) if count == slices), None)
         if number is None:
@@ -189,7 +189,7 @@ class MigDriver:
         ask(pynvml.nvmlGpuInstanceCreateComputeInstance, owner, number, about=uuid)
 
     def destroy_compute_instance(self, uuid: str, instance_id: int, part_id: int) -> None:
-        """Destroy it; NvmlError IN_USE while a process computes on it."""
+        """Destroy a compute instance. Raises NvmlError IN_USE while a process computes on it."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
         ask(
             pynvml.nvmlComputeInstanceDestroy,
@@ -197,19 +197,19 @@ class MigDriver:
         )
 
     def destroy_gpu_instance(self, uuid: str, instance_id: int) -> None:
-        """Destroy it; NvmlError IN_USE while it has compute instances."""
+        """Destroy a GPU instance. Raises NvmlError IN_USE while it has compute instances."""
         ask(
             pynvml.nvmlGpuInstanceDestroy,
             ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id),
         )
 
     def set_exclusive_process(self, uuid: str, *, exclusive: bool) -> None:
-        """Let one process at a time have the GPU (MPS is one), or any number."""
+        """Restrict the GPU to one process at a time (such as MPS), or allow any number."""
         mode = pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS if exclusive else pynvml.NVML_COMPUTEMODE_DEFAULT
         ask(pynvml.nvmlDeviceSetComputeMode, _handle(uuid), mode, about=uuid)
 
     def compute_mode(self, uuid: str) -> ComputeMode:
-        """How many processes may use a GPU."""
+        """Return how many processes may use a GPU."""
         mode = ask(pynvml.nvmlDeviceGetComputeMode, _handle(uuid), about=uuid, default=0, allowed=NEED_NO_ANSWER)
         return tuple(ComputeMode)[int(mode)]
 
@@ -240,7 +240,7 @@ class MigDriver:
         return {(int(process.gpuInstanceId), int(process.computeInstanceId)) for process in running}
 
     def _part_kinds(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
-        """The driver's number and the slices of each kind of compute instance that a GPU instance can have."""
+        """Yield the driver's number and the slices of each kind of compute instance that fits a GPU instance."""
         for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             arguments = (owner, number, pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, 1)
             asked = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
@@ -249,7 +249,7 @@ class MigDriver:
                 yield int(info.id), int(info.sliceCount)
 
     def _parts(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
-        """The id and the slices of each compute instance in a GPU instance."""
+        """Yield id and slices of each compute instance in a GPU instance."""
         for number, slices in self._part_kinds(owner, uuid):
             asked = pynvml.nvmlGpuInstanceGetComputeInstances
             for part in _listed(asked, (owner, number), _ComputeInstance, most=_PLACES, about=uuid):
@@ -274,7 +274,7 @@ def _listed(
     about: str,
     allowed: tuple[int, ...] = (),
 ) -> list[Any]:
-    """Return what a call of NVML writes into an array of `kind`; nothing if it fails with an `allowed` error."""
+    """Return the array that a call of NVML fills with `kind`; empty if it fails with an `allowed` error."""
     count, array = ctypes.c_uint(most), (kind * most)()
     written = ask(function, *arguments, array, ctypes.byref(count), about=about, default=_NO_LIST, allowed=allowed)
     return [] if written is _NO_LIST else list(array[: count.value])

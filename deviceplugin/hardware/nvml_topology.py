@@ -1,7 +1,7 @@
-"""How GPUs are joined, as the driver says it: beside `nvml` and `nvml_mig`, a file that imports pynvml.
+"""How the GPUs are connected, according to the driver.
 
-What the driver does not tell (an older one, a GPU in MIG mode, one that is lost) is left out, and is no error: GPUs of
-which nothing is known are as good as any others.
+Connections that the driver does not report (an old driver, a GPU in MIG mode, a lost GPU) are left out without an
+error: GPUs without known connections are treated alike.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml_call, pci
+from deviceplugin.hardware import nvml_call
 
-# By the driver's level of what two GPUs have in common, the words of `allocation.aligned.WEIGHTS`.
+# The driver's topology levels in the words of `allocation.aligned.WEIGHTS`.
 _LEVELS: Final = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "SameBoard",
     pynvml.NVML_TOPOLOGY_SINGLE: "SingleSwitch",
@@ -31,7 +31,7 @@ _LEVELS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlPath:
-    """Between two GPUs: the nearest thing that they have in common, and the links of NVLink from one to the other."""
+    """The path between two GPUs: the nearest thing that they share, and the NVLink links between them."""
 
     common: str
     nvlinks: int = 0
@@ -52,7 +52,7 @@ Paths = Mapping[tuple[str, str], NvmlPath]
 
 
 def paths(gpus: Sequence[str]) -> Paths:
-    """The paths between these GPUs, by UUID, of each pair of which the driver tells one."""
+    """Return the paths between these GPUs, by pair of UUIDs, as far as the driver reports them."""
     handles = {gpu: handle for gpu in gpus if (handle := _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)) is not None}
     buses = {_bus(handle): gpu for gpu, handle in handles.items()}
     linked: collections.Counter[frozenset[str]] = collections.Counter()
@@ -62,16 +62,16 @@ def paths(gpus: Sequence[str]) -> Paths:
     for gpu, other in itertools.combinations(handles, 2):
         level = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[gpu], handles[other])
         if level in _LEVELS:
-            # Each link was counted from both of its ends.
+            # Each link was counted at both ends.
             between[gpu, other] = NvmlPath(_LEVELS[level], -(-linked[frozenset((gpu, other))] // 2))
     return between
 
 
 def clique(gpu: str) -> str:
-    """The NVLink fabric of several nodes that a GPU is in, `CLUSTER.CLIQUE`; empty where it is in none."""
+    """Return the multi-node NVLink fabric of a GPU as `CLUSTER.CLIQUE`; empty if it is in none."""
     fabric = FabricInfo()
     handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)
-    # pynvml hands on what it is given, and the driver writes to where that points.
+    # pynvml passes the pointer through, and the driver writes to it.
     if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(fabric)) is None:
         return ""
     cluster = bytes(fabric.cluster_uuid)
@@ -80,21 +80,21 @@ def clique(gpu: str) -> str:
 
 
 def _link_ends(handle: Any) -> list[str]:
-    """The PCI addresses at the other ends of a GPU's active links; a switch has none of a GPU."""
+    """Return the PCI addresses at the other ends of a GPU's active links: GPUs and switches."""
     addresses = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         active = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if active is None:
-            break  # there are no more
+            break  # no more links
         remote = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
         if remote is not None:
-            addresses.append(pci.kernel_address(str(remote.busId)))
+            addresses.append(nvml_call.kernel_address(str(remote.busId)))
     return addresses
 
 
 def _bus(handle: Any) -> str:
     pci_info = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
-    return pci.kernel_address(str(pci_info.busId)) if pci_info is not None else ""
+    return nvml_call.kernel_address(str(pci_info.busId)) if pci_info is not None else ""
 
 
 def _asked(function: Any, *arguments: Any) -> Any:

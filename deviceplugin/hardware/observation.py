@@ -1,7 +1,7 @@
-"""Looks at the GPUs, all the time, and publishes what there is: the one loop that watches the driver.
+"""Reads the GPUs continuously and publishes them: the only loop that watches the driver.
 
-An event wakes it within a moment; everything that has none (a GPU lost without a word, one that came back, a MIG
-device that somebody made) is found by looking every few seconds.
+An event triggers a refresh within a moment. Changes without an event (a GPU that disappears silently or comes back, a
+MIG device created by another program) are found by polling every few seconds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, pci, xid
+from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.hardware.faults import Notebook
+from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -23,27 +23,25 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-# An event is waited for only so long, and then again: whoever else has a question of the driver waits meanwhile.
+# The wait for an event is short and repeated, because other driver calls have to wait meanwhile.
 WAIT_SECONDS: Final = 0.01
 PAUSE_SECONDS: Final = 0.25
-LOOK_SECONDS: Final = 5.0
-BEGIN_ANEW_SECONDS: Final = 60.0  # while a GPU does not answer, or cannot be watched
-# No call takes so long: neither the first after a boot, nor one that cuts a GPU into MIG devices.
+POLL_SECONDS: Final = 5.0
+REINITIALIZE_SECONDS: Final = 60.0  # while a GPU does not answer or cannot be watched
+# No call takes this long, not even the first one after a boot or a change of the MIG mode.
 SILENT_SECONDS: Final = 60.0
 _APPLICATION_XIDS: Final = xid.Filter()
-_OF_KERNEL: Final = Path("driver/nvidia/gpus")  # below /proc
+_KERNEL_GPUS: Final = Path("driver/nvidia/gpus")  # below /proc
 
 
 class Observation:
-    """Keeps `seen` true to the driver: the GPUs as they are, whatever they are used for.
+    """Keeps `seen` in sync with the driver: the present GPUs, independent of their use.
 
-    unread: the GPUs of which nothing could be read, so that they are not in `seen`.
-    node: the GPUNode as last seen, or None while there is none.
-    known: set once `node` is what the cluster says.
-    changed: called when `gpus` or `ill` are not what they were.
-    proc: where the kernel tells which GPUs are plugged in. roots: where /dev is, this container's own and the host's.
-    informed: set once a look could compare with it. A GPU that was lost before our start is known from there alone, so
-        until then what is seen may be short of it, and must not be written over what the cluster remembers.
+    unread: the GPUs that are missing from `seen` because nothing could be read. node: the GPUNode as last seen; None if
+    there is none. known: set once `node` has been read from the cluster. changed: called when `gpus` or `faulty`
+    change. proc: where the kernel lists the GPUs that are plugged in. roots: where /dev is: this container's own root
+    and the host's. informed: set once a refresh has used the GPUNode. A GPU that was lost before our start is known
+    only from there, so until then `seen` may lack it and must not overwrite the cluster's record.
     """
 
     def __init__(
@@ -54,7 +52,7 @@ class Observation:
         unread: Observable[tuple[Unreadable, ...]],
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
-        notebook: Notebook,
+        fault_log: FaultLog,
         changed: Callable[[], None] = lambda: None,
         ignored: xid.Filter = _APPLICATION_XIDS,
         proc: Path = Path("/proc"),
@@ -66,24 +64,24 @@ class Observation:
         self.unread = unread
         self._node = node
         self._known = known
-        self._notebook = notebook
+        self._fault_log = fault_log
         self._changed = changed
         self._ignored = ignored
         self.informed = asyncio.Event()
         self._clock = clock
-        # What is to be ignored now may be what the last agent was stopped for.
+        # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
-            uuid: fault for uuid, fault in notebook.read().items() if not ignored.ignores(fault.number)
+            uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
         }
-        self._needing: gpu_health.Faults = {}  # what the driver wants to be recovered
-        self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer the last time
-        self._looked = self._began = clock()
-        self._of_kernel, self._roots = proc / _OF_KERNEL, roots
-        self._plugged = self._kernels()
+        self._needing: gpu_health.Faults = {}  # GPUs with a recovery action
+        self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer at the last refresh
+        self._refreshed_at = self._initialized_at = clock()
+        self._kernel_directory, self._roots = proc / _KERNEL_GPUS, roots
+        self._plugged = self._kernel_gpus()
         self._discovered = discovery.NONE
-        self.minors: Mapping[str, int] = {}  # the number of each GPU's device node
-        self.paths: nvml_topology.Paths = {}  # between GPUs
-        self._joined: frozenset[str] = frozenset()  # the UUIDs of those whose `paths` are known
+        self.minors: Mapping[str, int] = {}  # device minor numbers, by UUID
+        self.paths: nvml_topology.Paths = {}  # between pairs of GPUs
+        self._paths_known_for: frozenset[str] = frozenset()  # UUIDs at the time `paths` was read
 
     @property
     def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
@@ -92,12 +90,12 @@ class Observation:
 
     @property
     def gpus(self) -> discovery.DiscoveredGpus:
-        """The same with all that the driver says of the MIG devices."""
+        """The same GPUs with the driver's full description of the MIG devices."""
         return self._discovered
 
     @property
     def parts(self) -> list[tuple[str, str, int, int]]:
-        """The MIG devices, as UUID, UUID of the GPU, and the numbers of the two instances."""
+        """The MIG devices as UUID, UUID of the GPU, and ids of GPU instance and compute instance."""
         return [
             (device.uuid, uuid, device.gpu_instance, device.compute_instance)
             for uuid, gpu in self._discovered.items()
@@ -109,44 +107,44 @@ class Observation:
         return {uuid: gpu_health.Fault(reason, None) for uuid, reason in self._driver.nvml.unwatched.items()}
 
     @property
-    def ill(self) -> frozenset[str]:
-        """UUIDs of what has a fault of its own, GPUs and MIG devices."""
+    def faulty(self) -> frozenset[str]:
+        """The UUIDs of GPUs and MIG devices that have a fault."""
         return frozenset(self._faults)
 
     async def run(self) -> None:
-        """Look at the GPUs until cancelled."""
+        """Watch the GPUs until cancelled."""
         while True:
             await self.step()
 
-    async def watch(self, silent: Callable[[], None]) -> None:
-        """Publish that the driver does not answer, once a question has waited too long; until cancelled.
+    async def watch_for_silence(self, silent: Callable[[], None]) -> None:
+        """Mark the GPUs unhealthy when a driver call has not returned for too long; run until cancelled.
 
-        silent: called then, as whoever tells others of the GPUs may be waiting for the driver, too.
+        silent: called then, because the loop that normally reports GPUs may be waiting for the driver too.
         """
         was_silent = False
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             silent_seconds = self._driver.silent_seconds
             is_silent = silent_seconds >= SILENT_SECONDS
-            if is_silent and not was_silent:  # before the first answer there is no GPU to say it of
+            if is_silent and not was_silent:  # before the first answer there is no GPU to mark
                 logger.warning("The driver does not answer", extra={"seconds": round(silent_seconds)})
             was_silent = is_silent
             if is_silent:
-                gpus = inventory.unanswered(self.seen.gpus, seconds=SILENT_SECONDS)
-                _tell(self.seen.gpus, gpus)
+                gpus = inventory.mark_silent(self.seen.gpus, seconds=SILENT_SECONDS)
+                _log_changes(self.seen.gpus, gpus)
                 self.seen.publish(gpus)
                 silent()
 
     async def step(self) -> None:
-        """Wait a little for an event, and look if there was one, or it is time, or there is news to compare with."""
+        """Wait briefly for an event, and refresh if one came, if it is time, or if the GPUNode has become known."""
         unwatched = self._driver.nvml.unwatched
         event = await self._event()
         if event is not None:
-            self._note(event)
-        is_time = self._clock() - self._looked >= LOOK_SECONDS
+            self._record_event(event)
+        is_time = self._clock() - self._refreshed_at >= POLL_SECONDS
         is_news = event is not None or self._driver.nvml.unwatched != unwatched
         if is_news or is_time or self._known.is_set() > self.informed.is_set():
-            await self.look()
+            await self.refresh()
 
     async def _event(self) -> xid.XidEvent | None:
         event = None
@@ -156,33 +154,33 @@ class Observation:
             await asyncio.sleep(PAUSE_SECONDS)
         return event
 
-    async def look(self) -> None:
-        """Ask the driver for everything and publish it."""
+    async def refresh(self) -> None:
+        """Read everything from the driver and publish it."""
         is_known, node = self._known.is_set(), self._node()
         known = {gpu.uuid: gpu for gpu in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
         previous = tuple(known.values())
-        before = (self._discovered, self.ill)
-        seen, actions = await self._driver.ask(self._see, previous)
-        self._looked = self._clock()
+        before = (self._discovered, self.faulty)
+        seen, actions = await self._driver.ask(self._read_driver, previous)
+        self._refreshed_at = self._clock()
         answering = frozenset(gpu.uuid for gpu in seen.gpus)
         if actions is not None:
             recovered = {uuid for uuid, action in actions.items() if action == ""}
             needing = {uuid for uuid, action in actions.items() if action}
-            self._keep(
-                gpu_health.after_look(
-                    self._faults, answering=answering, now=self._looked, recovered=recovered, needing=needing
+            self._set_faults(
+                gpu_health.after_poll(
+                    self._faults, answering=answering, now=self._refreshed_at, recovered=recovered, needing=needing
                 )
             )
             self._needing = {uuid: gpu_health.Fault(f"the driver says that {actions[uuid]}", None) for uuid in needing}
         self._silent = frozenset(gpu.uuid for gpu in previous) - answering
         held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
-        gpus = inventory.merged(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
+        gpus = inventory.merge(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
         unread = inventory.unidentified(gpus, seen)
         self._discovered, self.minors = await self._driver.ask(self._describe, gpus)
-        if self._joined != answering:  # they do not change while the same GPUs are there
+        if self._paths_known_for != answering:  # fixed while the same GPUs answer
             self.paths = await self._driver.ask(nvml_topology.paths, [gpu.uuid for gpu in seen.gpus])
-            self._joined = answering
-        _tell(self.seen.gpus, gpus)
+            self._paths_known_for = answering
+        _log_changes(self.seen.gpus, gpus)
         if is_known:
             self.informed.set()
         if unread != self.unread.value:
@@ -190,19 +188,19 @@ class Observation:
                 logger.warning("A GPU cannot be read", extra={"index": gpu.index, "err": str(gpu)})
         self.unread.publish(unread)
         self.seen.publish(gpus)
-        if before != (self._discovered, self.ill):
+        if before != (self._discovered, self.faulty):
             self._changed()
 
-    def _see(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
-        """The GPUs, and by UUID what has to be done to each; None where nothing is known of any GPU."""
+    def _read_driver(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
+        """Return the GPUs, and by UUID the recovery action of each; None instead if nothing is known about any GPU."""
         driver = self._driver.nvml
         try:
-            is_time = self._clock() - self._began >= BEGIN_ANEW_SECONDS
-            plugged = self._kernels()
+            is_time = self._clock() - self._initialized_at >= REINITIALIZE_SECONDS
+            plugged = self._kernel_gpus()
             is_missing = self._silent or self.unread.value or driver.unwatched
             if plugged != self._plugged or (is_missing and is_time):
-                self._began, self._plugged = self._clock(), plugged
-                driver.begin_anew()
+                self._initialized_at, self._plugged = self._clock(), plugged
+                driver.reinitialize()
             seen = driver.snapshot()
             if plugged and not seen.gpus and not seen.unreadable:
                 why = f"it lists none of the kernel's GPUs ({len(plugged)}): see the kernel's log for NVRM"
@@ -211,30 +209,32 @@ class Observation:
                 seen = nvml.NvmlSnapshot(seen.gpus, (*seen.unreadable, *unlisted))
             return seen, {gpu.uuid: driver.recovery_action(gpu.uuid) for gpu in seen.gpus}
         except nvml_call.NvmlError as error:
-            # A driver that does not answer at all vouches for no GPU, and tells of none that it was away: it may be the
-            # driver alone that is. One that is not loaded has let go of all, and starts each again when it is loaded.
+            # If the driver does not answer at all, no GPU counts as healthy, and none counts as having disappeared:
+            # only the driver may be at fault. A driver that is not loaded has released all GPUs, and starts them afresh
+            # when it is loaded.
             unreadable = tuple(Unreadable(gpu.index, str(error)) for gpu in previous)
             unreadable = unreadable or (Unreadable(None, str(error)),)
             return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
-    def _kernels(self) -> frozenset[str]:
-        """The GPUs that the kernel's module has, by bus id; none where that does not tell. NVML sees no new ones."""
+    def _kernel_gpus(self) -> frozenset[str]:
+        """Return the bus ids of the kernel module's GPUs, which NVML may not have noticed yet; empty if unknown."""
         try:
-            return frozenset(path.name for path in self._of_kernel.iterdir())
+            return frozenset(path.name for path in self._kernel_directory.iterdir())
         except OSError:
             return frozenset()
 
     def _unlisted(self, plugged: Iterable[str], seen: nvml.NvmlSnapshot) -> Iterator[Unreadable]:
-        """The kernel's GPUs that the driver does not list, as where their initialisation failed.
+        """Yield the kernel's GPUs that the driver does not list, for example after a failed initialisation.
 
-        In a node that is a container, a GPU without a device node is another's. An administrator may exclude GPUs.
+        If the node is itself a container, a GPU without a device node belongs to another node. An administrator may
+        exclude GPUs.
         """
-        listed = {pci.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
+        listed = {nvml_call.kernel_address(gpu.pci_bus_id) for gpu in seen.gpus}
         for bus_id in sorted(set(plugged) - listed):
             if seen.unreadable and self._driver.nvml.lists(bus_id):
                 continue
             try:
-                text = (self._of_kernel / bus_id / "information").read_text()
+                text = (self._kernel_directory / bus_id / "information").read_text()
             except (OSError, UnicodeDecodeError):
                 text = ""
             known = {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
@@ -250,18 +250,18 @@ class Observation:
         known = {uuid: number for uuid, number in minors.items() if number is not None}
         return discovery.read(driver, gpus, self._discovered), {**self.minors, **known}
 
-    def _note(self, event: xid.XidEvent) -> None:
-        logger.warning("The driver told of an XID", extra={"gpu": event.gpu, "xid": event.number})
-        # One that the driver cannot name did not answer before either, and is unhealthy for that already.
+    def _record_event(self, event: xid.XidEvent) -> None:
+        logger.warning("The driver reported an XID", extra={"gpu": event.gpu, "xid": event.number})
+        # A GPU that the driver cannot name did not answer before, so it is unhealthy already.
         if event.gpu is None:
             return
-        struck = xid.stricken(self._watched(event), event, self._ignored)
+        affected = xid.affected(self._watched(event), event, self._ignored)
         gpu = "" if event.gpu_instance == xid.WHOLE_GPU else event.gpu
-        after = gpu_health.after_xid(self._faults, uuids=struck, number=event.number, now=self._clock(), gpu=gpu)
-        self._keep(after)
+        after = gpu_health.after_xid(self._faults, uuids=affected, number=event.number, now=self._clock(), gpu=gpu)
+        self._set_faults(after)
 
     def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
-        """What an event can be about: each GPU as a whole, or, where it names instances, its MIG devices."""
+        """Return the devices that an event can be about: whole GPUs or, if it names instances, MIG devices."""
         if event.gpu_instance == xid.WHOLE_GPU:
             return {uuid: xid.Watched(uuid) for uuid in (*self._discovered, str(event.gpu))}
         return {
@@ -270,25 +270,25 @@ class Observation:
             for device in gpu.devices
         }
 
-    def _keep(self, faults: gpu_health.Faults) -> None:
+    def _set_faults(self, faults: gpu_health.Faults) -> None:
         if faults != self._faults:
             self._faults = faults
-            self._notebook.write(faults)
+            self._fault_log.write(faults)
 
 
-def _tell(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
+def _log_changes(before: tuple[Gpu, ...], after: tuple[Gpu, ...]) -> None:
     known = {gpu.uuid: gpu for gpu in before}
     for gpu in after:
         was = known.get(gpu.uuid)
         extra = {"gpu": gpu.uuid, "index": gpu.index, "model": gpu.model}
         if was is None:
-            logger.info("There is a GPU", extra={**extra, "memory_bytes": gpu.memory_bytes})
+            logger.info("Found a GPU", extra={**extra, "memory_bytes": gpu.memory_bytes})
             if not gpu.memory_bytes:
                 why = "it takes no shares by annotation, and has no label for its memory"
-                logger.warning("The driver does not tell how much memory a GPU has", extra={**extra, "err": why})
+                logger.warning("The driver does not report a GPU's memory", extra={**extra, "err": why})
         if not gpu.healthy and (was is None or was.health_reason != gpu.health_reason):
             logger.warning("A GPU is not healthy", extra={**extra, "err": gpu.health_reason})
         if gpu.healthy and was is not None and not was.healthy:
             logger.info("A GPU is healthy again", extra=extra)
     for uuid in known.keys() - {gpu.uuid for gpu in after}:
-        logger.warning("A GPU is gone", extra={"gpu": uuid})
+        logger.warning("A GPU has disappeared", extra={"gpu": uuid})

@@ -1,7 +1,7 @@
-"""What an event of the driver says about devices, and which XIDs say nothing. Pure.
+"""XID events: which devices they affect, and which XIDs are ignored. Pure.
 
-XIDs that a program causes by its own fault are ignored: https://docs.nvidia.com/deploy/xid-errors/. Two environment
-variables of NVIDIA's plugin change the list.
+XIDs that programs cause are ignored: https://docs.nvidia.com/deploy/xid-errors/. Two environment variables of NVIDIA's
+plugin change the list.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Final
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 DISABLE: Final = "DP_DISABLE_HEALTHCHECKS"
 ENABLE: Final = "DP_ENABLE_HEALTHCHECKS"
-NOT_SUPPORTED: Final = "ERROR_NOT_SUPPORTED"  # NVML: an old GPU that tells no events
-WHOLE_GPU: Final = 0xFFFFFFFF  # instead of an instance's number: the event is about all of them
+NOT_SUPPORTED: Final = "ERROR_NOT_SUPPORTED"  # NVML's error for an old GPU without events
+WHOLE_GPU: Final = 0xFFFFFFFF  # in place of an instance id: all instances
 
 _EVERYTHING: Final = frozenset({"all", "xids"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Filter:
-    """Which XIDs are ignored. all_disabled: all that were not enabled by their number; all_enabled: none."""
+    """The XIDs to ignore. all_disabled: ignore every XID that is not enabled by number. all_enabled: ignore none."""
 
     all_disabled: bool = False
     all_enabled: bool = False
@@ -38,17 +38,17 @@ class Filter:
 
     @property
     def checks_nothing(self) -> bool:
-        """Whether there is no XID that would be looked at, so that none need be waited for."""
+        """Whether every XID is ignored, so that waiting for events is unnecessary."""
         return self.all_disabled and not self.all_enabled and not self.enabled
 
 
 def parse_list(text: str) -> tuple[int, ...]:
-    """The numbers in a comma list, sorted, each once; what is not a number is passed over."""
+    """Return the numbers in a comma-separated list, sorted and unique; other items are ignored."""
     return tuple(sorted({int(item) for item in map(str.strip, text.split(",")) if re.fullmatch(r"[0-9]{1,9}", item)}))
 
 
-def filter_of(environment: Mapping[str, str]) -> Filter:
-    """The filter that the environment asks for. An XID that is enabled by its number is never ignored."""
+def filter_from(environment: Mapping[str, str]) -> Filter:
+    """Build the filter from the environment. An XID that is enabled by number is never ignored."""
     disabled = _words(environment.get(DISABLE, ""))
     enabled = _words(environment.get(ENABLE, ""))
     all_enabled = "all" in enabled
@@ -65,18 +65,18 @@ def _words(text: str) -> frozenset[str]:
 
 
 class XidKind(enum.StrEnum):
-    """What the driver tells, or that it does not."""
+    """The kind of an event, or why there is none."""
 
     XID = "xid"
     DOUBLE_BIT_ECC = "double-bit-ecc"
     SINGLE_BIT_ECC = "single-bit-ecc"
-    WAIT_ERROR = "wait-error"  # waiting for events fails: nothing is known of any GPU
-    TIMEOUT = "timeout"  # nothing happened
+    WAIT_ERROR = "wait-error"  # waiting for events failed, so nothing is known about any GPU
+    TIMEOUT = "timeout"  # no event
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One event. gpu: UUID, None where the driver could not say whose it is; instances: WHOLE_GPU for all of them."""
+    """One event. gpu: UUID; None if the driver could not identify the GPU. instances: WHOLE_GPU for all of them."""
 
     kind: XidKind
     number: int = 0
@@ -87,30 +87,30 @@ class XidEvent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watched:
-    """A device as events know it: its GPU, and for a MIG device its instances."""
+    """A device as events identify it: its GPU, and a MIG device's instances."""
 
     gpu: str
     gpu_instance: int | None = None
     compute_instance: int | None = None
 
 
-def problem_of(*, handle: str = "", events: str = "", registering: str = "") -> str:
-    """Why a device cannot be watched, from NVML's errors; "" if it can, or is of a kind that tells no events.
+def watch_problem(*, handle: str = "", events: str = "", registering: str = "") -> str:
+    """Return why a device cannot be watched; "" if it can, or if its kind has no events.
 
-    Nobody would know if it broke, so it is not trusted with work.
-    handle: of finding it; events: of asking which events it has; registering: of asking for them.
+    A device whose failures would go unnoticed gets no work. handle, events, registering: NVML's errors of finding the
+    device, of asking for its events, and of registering for them.
     """
     if handle:
         return f"the driver does not find it: {handle}"
     if events:
-        return f"the driver does not tell its events: {events}"
+        return f"the driver does not report which events it supports: {events}"
     if registering and registering != NOT_SUPPORTED:
         return f"the driver does not report its events: {registering}"
     return ""
 
 
-def stricken(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -> tuple[str, ...]:
-    """The ids of the devices that an event makes unhealthy: every replica, and every MIG device that it is about."""
+def affected(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -> tuple[str, ...]:
+    """Return the ids of the devices that an event makes unhealthy, including every replica and MIG device."""
     if event.kind is XidKind.WAIT_ERROR:
         return tuple(devices)
     if event.kind is not XidKind.XID or ignored.ignores(event.number):

@@ -1,9 +1,7 @@
-"""How containers of this node get their devices: by NVIDIA's runtime from the environment, or by CDI.
+"""How containers on this node get their devices: from the environment by NVIDIA's runtime, or by CDI.
 
-injection_facts      what an agent can see of it
-runtime_inspection   sees it: mounts, environment, the runtime's configuration
-containerd that configuration
-decision   facts and configuration → how devices are given, and the condition DevicesInjected
-arrival    whether devices have come into the containers
-in_force   what is in force on the node, with that in it
+runtime_inspection   finds out what the node's runtime does
+decision             decides from that and the configuration, and explains it in the condition DevicesInjected; pure
+in_force             the settings in force, with that decision
+arrival              checks whether devices have arrived in running containers
 """

@@ -1,9 +1,9 @@
-"""Whether the devices have come into the containers with shares: seen in their processes, once a container.
+"""Checks once per share container whether its processes have devices.
 
-A runtime that ignores the devices it is asked for reports no error, and the program only finds no GPU. So the agent
-checks the result. A container's root and /dev belong to its tenant, who may put any number of files there, or a file
-system that never answers. The agent therefore looks names up and lists nothing, in a thread for each container that it
-waits for only so long. What it finds proves nothing but a lack.
+A runtime that ignores a request for devices reports no error; the program just finds no GPU. So the agent checks the
+result. A container's root and /dev belong to its tenant, who may put any number of files there, or a file system that
+never answers. The agent therefore looks up fixed names, lists nothing, and works in one thread per container with a
+timeout. The check can prove only that devices are missing.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-SECONDS: Final = 5.0
-LOOKS: Final = 12  # at a container of which no process is seen, as of one in a virtual machine
-LOOK_SECONDS: Final = 5.0  # for one container, whose file systems may not answer
-MAX_STUCK: Final = 8  # threads that a file system holds; with so many, containers stay unknown
-MAX_PROCESSES: Final = 16  # of one container
+POLL_SECONDS: Final = 5.0
+MAX_CHECKS: Final = 12  # per container without a visible process, such as one in a virtual machine
+CHECK_SECONDS: Final = 5.0  # per container: its file systems may not answer
+MAX_STUCK: Final = 8  # blocked threads; beyond this, containers stay unchecked
+MAX_PROCESSES: Final = 16  # per container
 _MAX_BYTES: Final = 1 << 20
 _DRIVER: Final = re.compile(rb" \S*/(?:libcuda\.so|libnvidia-ml\.so)[^/ ]* ")
-# The driver has no more minor numbers for GPUs. dxg: Windows' subsystem for Linux.
+# All minor numbers of the driver. dxg is the device of Windows Subsystem for Linux.
 _GPU_NODES: Final = ("dxg", *(f"nvidia{minor}" for minor in range(254)))
 
 
 class Arrivals:
-    """Looks until cancelled. `missing`: the containers that run without devices, by pod and their own name.
+    """Checks containers until cancelled. missing: containers that run without devices, as `namespace/pod/container`.
 
-    pods: of the node; node: the GPUNode, None while it is unknown. warn: an Event with this reason and note about a
-    pod, by namespace and name. changed: `missing` has.
+    pods: the node's pods. node: the GPUNode; None while unknown. warn: sends an Event with this reason and note about a
+    pod, by namespace and name. changed: called when `missing` changes.
     """
 
     def __init__(
@@ -63,31 +63,33 @@ class Arrivals:
         self._changed = changed
         self._proc = proc
         self._seen: dict[Container, bool] = {}
-        self._looks: collections.Counter[Container] = collections.Counter()
+        self._checks: collections.Counter[Container] = collections.Counter()
         self._stuck = 0
         self.missing: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await self.step()
-            await asyncio.sleep(SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def step(self) -> None:
-        """Look at the containers that are new, and forget those that are gone."""
+        """Check new containers, and forget those that are gone."""
         running = dict(_running(self._pods(), self._node()))
         self._seen = {container: arrived for container, arrived in self._seen.items() if container in running}
-        new = {container for container in running.keys() - self._seen.keys() if self._looks[container] < LOOKS}
-        self._looks = collections.Counter(
-            {container: self._looks[container] + (container in new) for container in running}
+        new = {container for container in running.keys() - self._seen.keys() if self._checks[container] < MAX_CHECKS}
+        self._checks = collections.Counter(
+            {container: self._checks[container] + (container in new) for container in running}
         )
-        arrivals = await self._look(new) if new else {}
+        arrivals = await self._check(new) if new else {}
         self._seen |= arrivals
         for without_device in sorted(
             arrivals.keys() - {container for container, arrived in arrivals.items() if arrived}, key=running.__getitem__
         ):
             namespace, name, container = running[without_device]
-            note = f"the container {container} has a share of a GPU, and got neither device nor driver from the runtime"
+            note = (
+                f"the container {container} has a share of a GPU but got neither a device nor a driver from the runtime"
+            )
             self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
         missing = tuple(
             sorted("/".join(running[container]) for container, arrived in self._seen.items() if not arrived)
@@ -96,11 +98,11 @@ class Arrivals:
             self.missing = missing
             self._changed()
 
-    async def _look(self, containers: set[Container]) -> Mapping[Container, bool]:
-        """Of each container with a visible process, whether one of its processes has a device or a driver."""
+    async def _check(self, containers: set[Container]) -> Mapping[Container, bool]:
+        """Return, for each container with a visible process, whether a process has a device or a driver."""
         arrivals: dict[Container, bool] = {}
         for container, directories in (await asyncio.to_thread(self._processes, containers)).items():
-            arrived = await self._in_time(container, directories)
+            arrived = await self._check_with_timeout(container, directories)
             if arrived is not None:
                 arrivals[container] = arrived
         return arrivals
@@ -113,10 +115,10 @@ class Arrivals:
                 processes[who].append(self._proc / entry)
         return processes
 
-    async def _in_time(self, container: Container, directories: Iterable[Path]) -> bool | None:
-        """Whether one of these processes has a device or a driver; None if unknown, also after `LOOK_SECONDS`.
+    async def _check_with_timeout(self, container: Container, directories: Iterable[Path]) -> bool | None:
+        """Whether one of these processes has a device or a driver; None if unknown or after CHECK_SECONDS.
 
-        The thread of a look that does not end stays behind; its container is not looked at again.
+        A thread that does not finish is abandoned, and its container is not checked again.
         """
         if self._stuck >= MAX_STUCK:
             return None
@@ -128,19 +130,19 @@ class Arrivals:
             if not answer.done():
                 answer.set_result(arrived)
 
-        def look() -> None:
+        def check() -> None:
             arrived = _any_has_devices(directories)
-            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(end, arrived)
 
         self._stuck += 1
-        # A daemon thread: the agent's end must not wait for a tenant's file system.
-        threading.Thread(target=look, daemon=True, name=f"devices-{container.container_id[:12]}").start()
+        # A daemon thread, so that a tenant's file system cannot block the agent's exit.
+        threading.Thread(target=check, daemon=True, name=f"devices-{container.container_id[:12]}").start()
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
+            async with asyncio.timeout(CHECK_SECONDS):
                 return await answer
         except TimeoutError:
-            self._looks[container] = LOOKS
+            self._checks[container] = MAX_CHECKS
             logger.warning("A container's file system does not answer", extra={"container": container.container_id})
             return None
 
@@ -156,12 +158,12 @@ def _any_has_devices(directories: Iterable[Path]) -> bool | None:
 
 
 def has_devices(directory: Path) -> bool | None:
-    """Whether a process, by its directory in /proc, has a GPU's node or a mounted driver; None if that is not seen."""
+    """Whether a process, given by its /proc directory, has a GPU device node or a mounted driver; None if unknown."""
     try:
         with (directory / "mountinfo").open("rb") as file:
             if _DRIVER.search(file.read(_MAX_BYTES)):
                 return True
-        # A symbolic link in its place would lead through this process's own root.
+        # Do not follow a symbolic link: it would resolve in this process's own root.
         dev = os.open(directory / "root/dev", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         return None
@@ -182,7 +184,7 @@ def _exists(name: str, directory: int) -> bool:
 
 
 def _running(pods: Iterable[PodJson], node: GpuNode | None) -> Iterator[tuple[Container, tuple[str, str, str]]]:
-    """The containers with shares that run, and how they are called."""
+    """Yield the running containers with shares, each with its namespace, pod and name."""
     shares = {entry.id: entry.shares for entry in (node.allocations if node is not None else ())}
     for manifest in pods:
         pod_shares = shares.get(pod.annotations_of(manifest).get(contract.ALLOCATION, ""), ())

@@ -1,9 +1,9 @@
-"""How devices are given on a node, and what the GPUNode says of it. Pure.
+"""Decides how containers get devices, and explains it for the GPUNode. Pure.
 
-What a configuration names is done as it says. Where it names nothing, the agent takes what it has seen to work: the
-environment, if NVIDIA's runtime gave the agent's own container a driver that way and is nobody's choice but the node's;
-CDI, if the runtime knows it and this agent can describe the devices; the environment again for pods that name the
-agent's own RuntimeClass. What is known not to work is refused: a container would start, and have no GPU.
+A configured strategy is used as it is. Without one, the agent uses what it has seen to work: the environment, if
+NVIDIA's runtime gave the agent's own container a driver because it is the node's default runtime; CDI, if the runtime
+supports it and this agent can write the specifications; and the environment again for pods that name the agent's
+RuntimeClass. Strategies that are known not to work are refused, because a container would start without a GPU.
 """
 
 from __future__ import annotations
@@ -15,36 +15,58 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.injection.injection_facts import InjectionFacts
 from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
 from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
 
-_MAX_NAMED: Final = 20  # containers
-_CLASS: Final = "nvidia"  # how names of NVIDIA's runtimes begin: nvidia, nvidia-cdi, nvidia-legacy
-# The first versions that know CDI, and those that use it unless they are told not to.
+_MAX_NAMED: Final = 20  # containers in a message
+_CLASS: Final = "nvidia"  # prefix of NVIDIA's runtimes: nvidia, nvidia-cdi, nvidia-legacy
+# The first versions that support CDI, and the first that enable it by default.
 _KNOWS: Final = {"containerd": (1, 7), "cri-o": (1, 28)}
 _USES: Final = {"containerd": (2, 0), "cri-o": (1, 28)}
 _REMEDY: Final = (
-    "make NVIDIA's runtime the default one of the node, or run the agent by its RuntimeClass (component "
-    "runtime-class), or use a runtime with CDI and add the component cdi"
+    "make NVIDIA's runtime the node's default, or run the agent with its RuntimeClass (component "
+    "runtime-class), or use a runtime that supports CDI and add the component cdi"
 )
+_ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InjectionFacts:
+    """Observations of the agent about device injection on its node.
+
+    in_pod: whether the agent runs in a pod; otherwise it cannot observe anything about containers. runtime: as the Node
+    reports it, for example `containerd://1.7.24`; empty while unknown. runtime_class: of the agent's own pod; empty for
+    none, None while unknown. driver_requested: whether the agent's container requests a driver in its environment.
+    driver_mounted: whether a runtime mounted a driver. default_runtime, cdi_enabled: from the runtime's configuration;
+    None if not visible. cdi_problem: why this agent cannot write CDI specifications, with the remedy; empty if it can.
+    """
+
+    in_pod: bool = False
+    runtime: str = ""
+    runtime_class: str | None = None
+    driver_requested: bool = False
+    driver_mounted: bool = False
+    default_runtime: str | None = None
+    cdi_enabled: bool | None = None
+    cdi_problem: str = ""
 
 
 class Works(enum.IntEnum):
-    """Whether a way of giving devices works, the better the larger."""
+    """Whether a strategy works; higher is better."""
 
     NO = 0
     UNKNOWN = 1
-    BY_CLASS = 2  # for pods that name the RuntimeClass
+    BY_CLASS = 2  # only for pods that name the RuntimeClass
     YES = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Injection:
-    """How devices are given: `strategies` as in a configuration.
+    """The decision. strategies: as in a configuration.
 
-    needs_class: the RuntimeClass that a pod has to name, empty if none; refusal: why nothing is given, empty if it is.
+    needs_class: the RuntimeClass that pods must name; empty if none. refusal: why no device is injected; empty if they
+    are.
     """
 
     strategies: tuple[str, ...]
@@ -52,8 +74,8 @@ class Injection:
     needs_class: str = ""
     refusal: str = ""
 
-    def shown(self, missing: Sequence[str]) -> Condition:
-        """The condition. missing: containers that run without devices, whatever should have given them some."""
+    def condition_with(self, missing: Sequence[str]) -> Condition:
+        """Return the condition. missing: containers that run without devices, which make the condition False."""
         if not missing:
             return self.condition
         more = f" and {len(missing) - _MAX_NAMED} more" if len(missing) > _MAX_NAMED else ""
@@ -61,18 +83,18 @@ class Injection:
         return Condition(INJECTED, "False", "DevicesMissing", message)
 
     @property
-    def describes(self) -> bool:
-        """Whether containers are told names of CDI."""
+    def uses_cdi(self) -> bool:
+        """Whether containers get CDI device names."""
         return any(map(cdi.is_strategy, self.strategies))
 
     def allows(self, runtime_class: str) -> bool:
-        """Whether a pod of this RuntimeClass, empty for none, gets what it is given."""
+        """Whether pods with this RuntimeClass (empty for none) get their devices."""
         return not self.needs_class or runtime_class == self.needs_class or runtime_class.startswith(_CLASS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Way:
-    """One strategy, whether it works, and why so, as a clause."""
+class _Assessment:
+    """A strategy, whether it works, and why, as a clause."""
 
     strategy: str
     works: Works
@@ -80,27 +102,31 @@ class _Way:
 
 
 def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
-    """What is to be done and said. named: the strategies that the configuration names; none if it names none."""
+    """Decide how devices are injected. named: the configured strategies; empty if none are configured."""
     if not facts.in_pod:
-        why = "this agent runs in no pod, so it cannot see how containers get devices"
+        why = "this agent does not run in a pod, so it cannot see how containers get devices"
         return _unknown(named or (answer.ENVVAR,), why)
     if named:
-        ways = [_way(strategy, facts) for strategy in named]
+        assessments = [_assess(strategy, facts) for strategy in named]
     else:
-        ways = [_way(answer.ENVVAR, facts), _way(cdi.CRI, facts)]
-        # What may be off without a word is for those to name who know that it is on.
-        ways = [ways[0], dataclasses.replace(ways[1], works=Works.NO)] if ways[1].works < Works.YES else ways
-    best = max(ways, key=lambda way: way.works)  # the first of those that are equally good
+        assessments = [_assess(answer.ENVVAR, facts), _assess(cdi.CRI, facts)]
+        # CDI may be disabled without notice, so use it unasked only if it is known to be enabled.
+        assessments = (
+            [assessments[0], dataclasses.replace(assessments[1], works=Works.NO)]
+            if assessments[1].works < Works.YES
+            else assessments
+        )
+    best = max(assessments, key=lambda one: one.works)  # ties go to the first
     strategies = named or (best.strategy,)
     if best.works is Works.NO:
-        return _refused(strategies, ways)
+        return _refused(strategies, assessments)
     if best.works is Works.UNKNOWN:
         return _unknown(strategies, best.why)
     if best.works is Works.BY_CLASS:
         name = facts.runtime_class or ""
         sentence = (
-            f"{best.why}: pods have to name it (runtimeClassName: {name}), and a container with a share of one that "
-            "does not is refused at its start"
+            f"{best.why}: pods must set runtimeClassName: {name}; share containers of other pods are refused at "
+            "their start"
         )
         return Injection(strategies, Condition(INJECTED, "True", "RuntimeClass", sentence), needs_class=name)
     if cdi.is_strategy(best.strategy):
@@ -109,55 +135,54 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
 
 
 def _unknown(strategies: tuple[str, ...], why: str) -> Injection:
-    sentence = f"{', '.join(strategies)}, which is not known to work: {why}"
+    sentence = f"{', '.join(strategies)}, not verified: {why}"
     return Injection(strategies, Condition(INJECTED, "Unknown", "NotSeen", sentence))
 
 
-def _refused(strategies: tuple[str, ...], ways: list[_Way]) -> Injection:
-    sentence = f"containers would get no GPU: {'; '.join(f'{way.strategy}: {way.why}' for way in ways)}; {_REMEDY}"
+def _refused(strategies: tuple[str, ...], assessments: list[_Assessment]) -> Injection:
+    sentence = (
+        f"containers would get no GPU: {'; '.join(f'{one.strategy}: {one.why}' for one in assessments)}; {_REMEDY}"
+    )
     return Injection(strategies, Condition(INJECTED, "False", REASON_NOTHING_INJECTS, sentence), refusal=sentence)
 
 
-def _way(strategy: str, facts: InjectionFacts) -> _Way:
+def _assess(strategy: str, facts: InjectionFacts) -> _Assessment:
     if not cdi.is_strategy(strategy):
-        return _Way(strategy, *_environment(facts))
-    works, why = _cdi(facts)
-    if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.undescribed:
-        # NVIDIA's runtime reads annotations itself where it is made to, as before runtimes knew of CDI.
-        works = min(_environment(facts)[0], Works.UNKNOWN)
-    return _Way(strategy, works, why)
+        return _Assessment(strategy, *_assess_environment(facts))
+    works, why = _assess_cdi(facts)
+    if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.cdi_problem:
+        # NVIDIA's runtime can be configured to read the annotations itself.
+        works = min(_assess_environment(facts)[0], Works.UNKNOWN)
+    return _Assessment(strategy, works, why)
 
 
-def _environment(facts: InjectionFacts) -> tuple[Works, str]:
-    """Whether NVIDIA's runtime goes by the environment (and by mounts that stand for devices) of any container."""
+def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
+    """Assess whether NVIDIA's runtime acts on any container's environment and device-like mounts."""
     if facts.default_runtime is not None and facts.default_runtime.startswith(_CLASS):
         return Works.YES, f"the node's default runtime is {facts.default_runtime}"
-    if facts.driver_mounted and facts.asked:
+    if facts.driver_mounted and facts.driver_requested:
         if facts.runtime_class is None:
             return Works.UNKNOWN, "the RuntimeClass of the agent's pod is not known yet"
         if facts.runtime_class:
             return Works.BY_CLASS, f"NVIDIA's runtime is used by RuntimeClass {facts.runtime_class}"
         return Works.YES, "the node's default runtime gave the agent's own container its driver"
-    if facts.asked:
-        return Works.NO, "the agent's own container asks NVIDIA's runtime for a driver and was given none"
+    if facts.driver_requested:
+        return Works.NO, "the agent's own container requested a driver from NVIDIA's runtime and got none"
     return (
         Works.UNKNOWN,
-        f"the agent's container has no {_ASKS}, by which it would see whether NVIDIA's runtime is used",
+        f"the agent's container does not set {_ASKS}, so it cannot see whether NVIDIA's runtime is used",
     )
 
 
-_ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
-
-
-def _cdi(facts: InjectionFacts) -> tuple[Works, str]:
-    """Whether the container runtime goes by names of CDI, and knows those of this agent."""
-    if facts.undescribed:
-        return Works.NO, facts.undescribed
+def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
+    """Assess whether the container runtime supports CDI and this agent's specifications are complete."""
+    if facts.cdi_problem:
+        return Works.NO, facts.cdi_problem
     if not facts.runtime:
         return Works.UNKNOWN, "the node's container runtime is not known yet"
     match = re.match(r"([a-z-]+)://v?(\d+)\.(\d+)", facts.runtime)
     if match is None or match[1] not in _KNOWS:
-        return Works.UNKNOWN, f"nothing is known of CDI in {facts.runtime}"
+        return Works.UNKNOWN, f"it is unknown whether {facts.runtime} supports CDI"
     name, version = match[1], (int(match[2]), int(match[3]))
     if version < _KNOWS[name]:
         return Works.NO, f"{facts.runtime} ignores CDI: it needs {name} {'.'.join(map(str, _KNOWS[name]))}"
@@ -167,6 +192,6 @@ def _cdi(facts: InjectionFacts) -> tuple[Works, str]:
     if version < _USES[name]:
         return (
             Works.UNKNOWN,
-            f"{facts.runtime} ignores CDI unless enable_cdi = true, which is not to be seen",
+            f"{facts.runtime} ignores CDI unless enable_cdi = true, and its configuration is not visible",
         )
-    return Works.YES, f"{facts.runtime} knows CDI, and this agent describes the devices"
+    return Works.YES, f"{facts.runtime} supports CDI, and this agent writes the specifications"

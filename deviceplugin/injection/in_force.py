@@ -1,4 +1,4 @@
-"""What is in force on the node, with the way in which its containers get devices."""
+"""The node settings in force, combined with the injection decision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
 from gpushare import pod
@@ -16,10 +16,10 @@ from gpushare.pod import PodJson
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Injecting:
-    """What is in force, with the way that is chosen where the settings name none.
+class NodeInjection:
+    """The node's settings in force; if they name no strategy, the decision provides it.
 
-    facts: what was seen at the start; runtime: as the Node names it now; pods: of the node, the agent's own among them,
+    facts: observed at startup. runtime: as the Node reports it now. pods: the node's pods, including the agent's own,
     which has `pod_uid`.
     """
 
@@ -31,7 +31,7 @@ class Injecting:
     pod_uid: str
 
     def injection(self) -> decision.Injection:
-        """How it is done now."""
+        """Decide from what is known now."""
         own = (
             next((manifest for manifest in self.pods() if pod.uid(manifest) == self.pod_uid), None)
             if self.pod_uid
@@ -46,20 +46,20 @@ class Injecting:
         return decision.decide(facts, settings.device_list_strategies if settings.names_strategies else ())
 
     def settings(self) -> NodeSettings:
-        """Those in force, with the way that was chosen."""
+        """Return the settings in force, with the chosen strategies."""
         return dataclasses.replace(self.in_force.value.settings, device_list_strategies=self.injection().strategies)
 
     @property
     def offered(self) -> offering.Offer:
-        """The devices that there are."""
+        """The devices that the node offers."""
         return self.in_force.value.offered
 
     @property
     def closed(self) -> frozenset[str]:
-        """The GPUs that take nothing new."""
+        """The GPUs that accept no new pods."""
         return self.in_force.value.closed
 
     @property
     def refusal(self) -> str:
-        """Why a container gets no device, where its configuration names no way; empty if it gets one."""
+        """Why containers get no device, if no strategy is configured; empty if they get one."""
         return "" if self.in_force.value.settings.names_strategies else self.injection().refusal

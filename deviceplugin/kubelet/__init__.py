@@ -1,12 +1,9 @@
-"""The agent as the kubelet's device plugin: what it is told, what it asks, and what it tells.
+"""The agent as the kubelet's device plugin: registration, the kubelet's calls, and the answers to them.
 
-advertisement         GPUs to the devices that the kubelet counts
-plugins               a plugin for each resource, as many as are advertised
-plugin_registration   one plugin, registered again whenever the kubelet forgets
-plugin_service        the kubelet's calls
-left_behind           what a kubelet that starts counts for pods that are no more
-withdrawal            how a device leaves the kubelet's list
-share_answers         what containers of shares get
-device_answers        what containers of GPUs, MIG devices and replicas get
-pod_resources         who holds what
+plugins               one plugin per advertised resource
+plugin_registration   registers a plugin with the kubelet, and again after the kubelet restarts
+plugin_service        the gRPC service that the kubelet calls
+device_answers        allocation of GPUs, MIG devices and replicas
+share_answers         allocation of shares
+share_start           work that waits until the pod of a share container is known
 """

@@ -1,4 +1,4 @@
-"""What a container gets that asks for GPUs, MIG devices or replicas: of NVIDIA's resources, and of the admin's own."""
+"""Allocation of GPUs, MIG devices and replicas, under NVIDIA's resource names or the administrator's."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from deviceplugin.allocation import answer, greedy, preference, refusing_containers
+from deviceplugin.allocation import answer, greedy, preference
 from deviceplugin.cdi import specs
-from deviceplugin.injection.in_force import Injecting
+from deviceplugin.injection.in_force import NodeInjection
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.mps import daemon_files, limits
@@ -19,33 +19,33 @@ from gpushare.modes.offering import Offered
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceAnswers:
-    """Answers for all resources whose ids are devices, as `plugin_service.Answers`.
+    """The `plugin_service.ContainerAllocator` for resources whose ids are devices.
 
-    nodes: the device nodes of the host; mps: where the MPS daemon of a GPU (by UUID) has its files; memory_bytes: of a
-    GPU; scores: how well pairs of GPUs are joined; described: has the devices described for container runtimes, and
-    raises SpecError where that cannot be; allocated: called with the resource and the ids of each container.
+    nodes: the device nodes of the host. mps: the files of a GPU's MPS daemon, by the GPU's UUID. memory_bytes: a GPU's
+    memory. scores: how closely each pair of GPUs is connected. described: writes the CDI files; raises SpecError.
+    allocated: called with the resource and the ids of each container.
     """
 
     has_preference = True
-    starts = False  # whose container it is says nothing here
+    needs_start = False  # allocation does not depend on the pod
 
-    in_force: Injecting
+    in_force: NodeInjection
     _: dataclasses.KW_ONLY
-    nodes: Callable[[], answer.Nodes]
+    nodes: Callable[[], answer.DevicePaths]
     mps: Callable[[str], daemon_files.DaemonFiles]
     memory_bytes: Callable[[str], int]
     scores: Callable[[], Mapping[tuple[str, str], int]]
     described: Callable[[NodeSettings], None]
     allocated: Callable[[str, Iterable[str]], None]
 
-    def left_behind(self, _: str) -> int | None:
-        """None: no other device can stand in for a GPU that the kubelet counts for a pod that is no more."""
+    def stale_devices(self, _: str) -> int | None:
+        """Return None: another device cannot stand in for a GPU that the kubelet still counts for a deleted pod."""
         return None
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """The devices, in the ways that are configured. Raises AllocateRefusedError."""
-        devices, shared = self._together(resource, device_ids)
-        made = answer.answer(
+        """Return the devices in the configured form. Raises AllocateRefusedError."""
+        devices, shared = self._check_devices(resource, device_ids)
+        response = answer.container_response(
             resource,
             devices,
             self.in_force.settings(),
@@ -57,28 +57,28 @@ class DeviceAnswers:
             self.described(self.in_force.settings())
         except specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        sizes = {} if shared is None else self._sizes(devices)
+        limits_env = {} if shared is None else self._mps_limits(devices)
         self.allocated(resource, device_ids)
         return messages.ContainerAllocateResponse(
-            envs={**made.envs, **sizes},
+            envs={**response.envs, **limits_env},
             mounts=[
                 messages.Mount(container_path=mount.container, host_path=mount.host, read_only=mount.read_only)
-                for mount in made.mounts
+                for mount in response.mounts
             ],
             devices=[
                 messages.DeviceSpec(
                     container_path=device.container, host_path=device.host, permissions=device.permissions
                 )
-                for device in made.devices
+                for device in response.devices
             ],
-            annotations=made.annotations,
-            cdi_devices=[messages.CDIDevice(name=name) for name in made.cdi_devices],
+            annotations=response.annotations,
+            cdi_devices=[messages.CDIDevice(name=name) for name in response.cdi_devices],
         )
 
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The best of those by the configured policy, of which `allocate` gives all. Raises AllocateRefusedError."""
+        """Choose the best devices under the configured policy; `allocate` accepts them. Raises AllocateRefusedError."""
         known, closed = self._devices(resource), self.in_force.closed
         usable = [identity for identity in available if identity in known and known[identity].gpu not in closed]
         try:
@@ -92,35 +92,35 @@ class DeviceAnswers:
             )
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        self._together(resource, chosen)
+        self._check_devices(resource, chosen)
         return chosen
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Nothing to do before a container of these starts."""
+        """Do nothing: these containers need no preparation."""
 
     def _devices(self, resource: str) -> dict[str, Offered]:
         return {device.id: device for device in self.in_force.offered.get(resource, ())}
 
-    def _together(
+    def _check_devices(
         self, resource: str, device_ids: Sequence[str]
     ) -> tuple[Sequence[Offered], daemon_files.DaemonFiles | None]:
-        """The devices and the files of their MPS daemon. Raises AllocateRefusedError if no container can have these."""
+        """Return the devices and the files of their MPS daemon. Raises AllocateRefusedError."""
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
         known = self._devices(resource)
         try:
-            refusing_containers.check(resource, device_ids, known)
+            preference.check_request(resource, device_ids, known)
         except greedy.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         devices = [known[identity] for identity in device_ids]
-        shut = sorted({device.gpu for device in devices} & self.in_force.closed)
-        if shut:
+        closed = sorted({device.gpu for device in devices} & self.in_force.closed)
+        if closed:
             raise plugin_service.AllocateRefusedError(
-                f"{', '.join(shut)} takes nothing new: its mode is being changed; make the pod again"
+                f"{', '.join(closed)} accepts no new pods while its mode changes: recreate the pod"
             )
-        return devices, self._mps_of(resource, devices)
+        return devices, self._mps_places(resource, devices)
 
-    def _mps_of(self, resource: str, devices: Sequence[Offered]) -> daemon_files.DaemonFiles | None:
+    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> daemon_files.DaemonFiles | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
             return None
@@ -131,6 +131,6 @@ class DeviceAnswers:
             )
         return self.mps(gpus[0])
 
-    def _sizes(self, devices: Sequence[Offered]) -> dict[str, str]:
+    def _mps_limits(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]
         return limits.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

@@ -1,36 +1,71 @@
-"""The kubelet's calls: messages in, pure functions, messages out. One of these serves one resource."""
+"""The gRPC service that the kubelet calls; one instance serves one resource.
+
+A device leaves the kubelet's list in two steps: first it is unhealthy, and after REMOVAL_SECONDS it is gone. The
+kubelet chooses devices, calls Allocate, and then looks the devices up in its newest list. In Kubernetes 1.36 a missing
+device is a nil pointer there (`allocateContainerResources` in `pkg/kubelet/cm/devicemanager/manager.go`), and the
+kubelet crashes. It never chooses unhealthy devices, so after a while no allocation of them is in flight.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import grpc
 
-from deviceplugin.kubelet import withdrawal
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state import advertisement
-from deviceplugin.state.advertisement import Advertisement
+from deviceplugin.state.advertisement import AdvertisedDevice, Advertisement
 from deviceplugin.state.offer import Observable
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 0.05  # while the kubelet starts: a pod comes as soon after another has gone
+REMOVAL_SECONDS: Final = 30.0  # enough for the kubelet to read a list and for a running Allocate to end
+# while the kubelet starts, because a deleted pod's replacement may arrive this fast
+STARTING_POLL_SECONDS: Final = 0.05
 HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
-
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class GradualRemoval:
+    """The devices of one resource that the kubelet lists, including those on their way out. clock: seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._listed: Mapping[str, AdvertisedDevice] = {}
+        self._removed_at: Mapping[str, float] = {}  # by id, for devices that are listed but no longer advertised
+
+    def listed(self, advertised: Iterable[AdvertisedDevice]) -> tuple[AdvertisedDevice, ...]:
+        """Return the list for the kubelet: the advertised devices, and the removed ones as unhealthy."""
+        now = self._clock()
+        wanted = {device.id: device for device in advertised}
+        removed_at = {identity: self._removed_at.get(identity, now) for identity in self._listed.keys() - wanted.keys()}
+        leaving = {
+            identity: dataclasses.replace(device, healthy=False)
+            for identity, device in self._listed.items()
+            if identity in removed_at and now - removed_at[identity] < REMOVAL_SECONDS
+        }
+        self._removed_at = {identity: removed_at[identity] for identity in leaving}
+        self._listed = wanted | leaving
+        return tuple(self._listed.values())
+
+    def due_seconds(self) -> float | None:
+        """Return the seconds until the next device may leave the list; None if no device is leaving."""
+        first = min(self._removed_at.values(), default=None)
+        return None if first is None else max(0.0, first + REMOVAL_SECONDS - self._clock())
+
+
 class AllocateRefusedError(Exception):
-    """What the kubelet asked for cannot be given; the sentence ends up in the pod's status."""
+    """The kubelet's request cannot be met. The message appears in the pod's status."""
 
 
 class ContainerAllocator(Protocol):
-    """What containers get of the resources of one kind.
+    """Allocates the resources of one kind to containers.
 
     has_preference: whether it matters which devices of a resource the kubelet picks.
     """
@@ -38,73 +73,73 @@ class ContainerAllocator(Protocol):
     has_preference: bool
 
     @property
-    def starts(self) -> bool:
-        """Whether `start` is to be called before each start of a container."""
+    def needs_start(self) -> bool:
+        """Whether the kubelet must call `start` before each container starts."""
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """What a container with these devices gets. Raises AllocateRefusedError."""
+        """Return what a container with these devices gets. Raises AllocateRefusedError."""
 
-    def left_behind(self, resource: str) -> int | None:
-        """How many devices are to be told beside those advertised, for a moment; None once there will be none."""
+    def stale_devices(self, resource: str) -> int | None:
+        """Return how many devices to list in addition to the advertised ones; None once the kubelet has started."""
 
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The `size` best of `available`, with all of `required`. Raises AllocateRefusedError."""
+        """Return the best `size` devices of `available`, including all `required` ones. Raises AllocateRefusedError."""
 
     async def start(self, resource: str, device_ids: Sequence[str]) -> None:
-        """A container with these devices is about to be made. Raises AllocateRefusedError; the kubelet tries again."""
+        """Prepare a container with these devices. Raises AllocateRefusedError; the kubelet retries."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Served:
-    """A resource, and who answers for it."""
+class ServedResource:
+    """A resource and its allocator."""
 
     name: str
     answers: ContainerAllocator
 
 
 class DevicePlugin(services.DevicePluginServicer):
-    """One resource's plugin. calls: how many ListAndWatch calls there were; streams: how many are being answered."""
+    """The device plugin of one resource. calls: ListAndWatch calls so far; streams: those still open."""
 
-    def __init__(self, served: Served, advertised: Observable[Advertisement]) -> None:
+    def __init__(self, served: ServedResource, advertised: Observable[Advertisement]) -> None:
         self._name = served.name
         self._answers = served.answers
         self._advertised = advertised
-        self._withdrawal = withdrawal.Withdrawal()
+        self._removal = GradualRemoval()
         self.streams = self.calls = 0
 
     async def GetDevicePluginOptions(  # noqa: N802
         self, _: messages.Empty, __: Context
     ) -> messages.DevicePluginOptions:
-        """Whether we have a preference, and want to be called before each start."""
+        """Return whether we have a preference and need PreStartContainer."""
         return options(self._answers)
 
     async def ListAndWatch(  # noqa: N802
         self, _: messages.Empty, __: Context
     ) -> AsyncIterator[messages.ListAndWatchResponse]:
-        """The whole list now, and again whenever it changes."""
+        """Send the whole list now, and again after each change."""
         self.streams += 1
         self.calls += 1
         sent = None
         following = self._advertised.follow()
         change = asyncio.ensure_future(anext(following))
-        more: int | None = 0
+        extra: int | None = 0
         try:
             while True:
-                due_seconds = self._withdrawal.due_seconds() if more is None else LOOK_SECONDS
+                due_seconds = self._removal.due_seconds() if extra is None else STARTING_POLL_SECONDS
                 await asyncio.wait({change}, timeout=due_seconds)
                 if change.done():
                     change = asyncio.ensure_future(anext(following))
                 advertised = self._advertised.value.get(self._name, ())
-                if more is not None and advertised:
-                    more = self._answers.left_behind(self._name)
-                devices = self._withdrawal.listed(advertisement.and_more(self._name, advertised, more or 0))
+                if extra is not None and advertised:
+                    extra = self._answers.stale_devices(self._name)
+                devices = self._removal.listed(advertisement.and_more(self._name, advertised, extra or 0))
                 if devices == sent:
                     continue
                 sent = devices
                 logger.info(
-                    "Told the kubelet the devices",
+                    "Sent the devices to the kubelet",
                     extra={
                         "resource": self._name,
                         "devices": len(devices),
@@ -126,7 +161,7 @@ class DevicePlugin(services.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: messages.PreferredAllocationRequest, context: Context
     ) -> messages.PreferredAllocationResponse:
-        """Which of the devices are best together; the kubelet may take others."""
+        """Return the devices that fit best together; the kubelet may choose others."""
         answers = []
         for container in request.container_requests:
             try:
@@ -144,7 +179,7 @@ class DevicePlugin(services.DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self, request: messages.AllocateRequest, context: Context
     ) -> messages.AllocateResponse:
-        """What each container gets; INVALID_ARGUMENT for what may not be given."""
+        """Return what each container gets; INVALID_ARGUMENT if the request is refused."""
         answers = []
         for container in request.container_requests:
             try:
@@ -164,7 +199,7 @@ class DevicePlugin(services.DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self, request: messages.PreStartContainerRequest, context: Context
     ) -> messages.PreStartContainerResponse:
-        """What is left to be done once it is known whose container it is; FAILED_PRECONDITION where that cannot be."""
+        """Finish what had to wait for the pod's identity; FAILED_PRECONDITION if that is impossible."""
         try:
             await self._answers.start(self._name, request.devices_ids)
         except AllocateRefusedError as error:
@@ -174,9 +209,9 @@ class DevicePlugin(services.DevicePluginServicer):
 
 
 def options(answers: ContainerAllocator) -> messages.DevicePluginOptions:
-    """What the kubelet is to call."""
+    """Return the optional calls that the kubelet has to make."""
     return messages.DevicePluginOptions(
-        get_preferred_allocation_available=answers.has_preference, pre_start_required=answers.starts
+        get_preferred_allocation_available=answers.has_preference, pre_start_required=answers.needs_start
     )
 
 

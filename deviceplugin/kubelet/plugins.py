@@ -1,7 +1,7 @@
-"""One plugin a resource, as many as are advertised now: they come and go without the others noticing.
+"""Runs one plugin per advertised resource. Plugins start and stop independently.
 
-A resource that is no longer advertised is told as empty for a while before its plugin ends, once its devices have left:
-the kubelet would otherwise show its last devices as capacity for another five minutes.
+A resource that is no longer advertised keeps its plugin for a while, with an empty list: the kubelet would otherwise
+report the last devices as capacity for another five minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.kubelet import coming, plugin_registration, plugin_service, withdrawal
+from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 
@@ -25,8 +25,8 @@ EMPTY_SECONDS: Final = 10.0
 class Plugins:
     """Keeps a registration for each resource of `advertised`.
 
-    answers: who answers for a resource of this name. registered: is told whose plugins the kubelet knows; hung_up: why
-    it does not read the lists of some, empty while it does.
+    answers: returns the allocator of a resource. registered: receives the resources whose plugins the kubelet knows.
+    hung_up: receives the reason if the kubelet keeps closing the stream of a resource, else an empty string.
     """
 
     def __init__(
@@ -49,11 +49,10 @@ class Plugins:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.TimerHandle] = {}
         self._failed = asyncio.get_running_loop().create_future()
-        self._coming = coming.Coming(directory / plugin_registration.KUBELET_SOCKET)
 
     @property
     def problem(self) -> str:
-        """Why the kubelet does not list what is advertised, as a sentence; empty when it does."""
+        """A sentence that says why the kubelet does not list an advertised resource; empty if it lists all."""
         wanted = self._advertised.value
         return "; ".join(
             registration.problem
@@ -62,7 +61,7 @@ class Plugins:
         )
 
     async def run(self) -> None:
-        """Serve what is advertised until cancelled."""
+        """Serve the advertised resources until cancelled."""
         following = asyncio.create_task(self._follow())
         try:
             await asyncio.wait({following, self._failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -77,46 +76,50 @@ class Plugins:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._coming.close()
 
     async def _follow(self) -> None:
         async for wanted in self._advertised.follow():
             for name in wanted:
-                self._begin(name)
+                self._start(name)
             for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
                 loop = asyncio.get_running_loop()
-                self._endings[name] = loop.call_later(withdrawal.SECONDS + self._empty_seconds, self._end, name)
+                self._endings[name] = loop.call_later(
+                    plugin_service.REMOVAL_SECONDS + self._empty_seconds, self._end, name
+                )
 
-    def _begin(self, name: str) -> None:
+    def _start(self, name: str) -> None:
         ending = self._endings.pop(name, None)
         if ending is not None:
             ending.cancel()
         if name in self._tasks:
             return
-        made = plugin_registration.Registration(
-            plugin_service.Served(name, self._answers(name)),
+        registration = plugin_registration.Registration(
+            plugin_service.ServedResource(name, self._answers(name)),
             advertised=self._advertised,
             directory=self._directory,
-            changed=self._look,
-            pause=self._coming.pause(),
+            changed=self._publish,
         )
-        self._registrations[name] = made
-        self._tasks[name] = asyncio.create_task(made.run(), name=name)
+        self._registrations[name] = registration
+        self._tasks[name] = asyncio.create_task(registration.run(), name=name)
         self._tasks[name].add_done_callback(self._ended)
 
-    def _look(self) -> None:
-        self._registered.publish(frozenset(name for name, made in self._registrations.items() if not made.problem))
-        self._hung_up.publish("; ".join(made.hung_up for made in self._registrations.values() if made.hung_up))
+    def _publish(self) -> None:
+        self._registered.publish(
+            frozenset(name for name, registration in self._registrations.items() if not registration.problem)
+        )
+        self._hung_up.publish(
+            "; ".join(registration.hung_up for registration in self._registrations.values() if registration.hung_up)
+        )
 
     def _end(self, name: str) -> None:
         del self._endings[name]
-        logger.info("No longer served", extra={"resource": name})
+        logger.info("Stopped serving a resource", extra={"resource": name})
         self._tasks.pop(name).cancel()
         del self._registrations[name]
-        self._look()
+        self._publish()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and not self._failed.done():
-            error = task.exception() or RuntimeError(f"the plugin of {task.get_name()} ended, and should not have")
+            error = task.exception() or RuntimeError(f"the plugin of {task.get_name()} ended unexpectedly")
             with contextlib.suppress(asyncio.InvalidStateError):
                 self._failed.set_exception(error)

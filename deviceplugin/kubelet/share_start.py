@@ -1,10 +1,11 @@
-"""What is done before a container with a share starts, where NVIDIA's runtime does not go by its environment alone.
+"""Prepares a share container before it starts, on nodes where the environment alone does not select the GPU.
 
-The kubelet says which ids the container has (PreStartContainer), and on another socket which pod has them; the pod's
-allocation says which GPUs these are. They are described under the name that Allocate gave, before the container is made
-of it. What cannot be found out is refused: the kubelet tells the pod why, and tries again.
+PreStartContainer has the ids of the container, the kubelet's pod-resources API has the pod of these ids, and the pod's
+allocation has the GPUs. The GPUs are described under the CDI name from Allocate, before the runtime creates the
+container. If the pod cannot be found, the start is refused: the kubelet reports the reason in the pod's status and
+retries.
 
-Where the devices are denied to processes that are not registered, that begins here too: the pod has its cgroup by now.
+Denial of the devices to unregistered processes starts here too, because the pod's cgroup exists by now.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ _INIT: Final = (
     "init containers are listed only in the kubelet's file "
     f"{kubelet_checkpoint.NAME}, which the agent must be able to read"
 )
-_APART: Final = "their shares are on different GPUs: ask for another amount in one of them"
+_APART: Final = "their shares are on different GPUs: request a different amount in one of them"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
-    """What is done for a container before it starts.
+    """The work before a share container starts.
 
-    held: who holds what, as the kubelet says it; raises PodResourcesError. find: what a container of a pod, by
-    namespace, name and its own name, was given.
+    held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
+    by namespace, pod and container name. denied: covers a pod's cgroup.
     """
 
     injection: Callable[[], Injection]
@@ -50,46 +51,46 @@ class ShareStart:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a container may be refused, or something has to be done for it."""
-        return self.denied.is_on or _matters(self.injection())
+        """Whether a container may be refused or needs preparation."""
+        return self.denied.is_on or _needs_owner(self.injection())
 
-    def forget(self, name: str) -> None:
-        """A name of CDI is given again, and stands for nothing yet."""
-        self.descriptions.forget_share(name)
+    def reset(self, name: str) -> None:
+        """Remove the description of a CDI name whose ids are allocated again."""
+        self.descriptions.remove_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
-        """Find out whose container has these ids, and do what it needs. Raises AllocateRefusedError."""
+        """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
         injection = self.injection()
         if injection.refusal:
             raise plugin_service.AllocateRefusedError(injection.refusal)
         if not self.is_needed:
             return
-        name = cdi.share(device_ids)
-        holder = await self._known(resource, device_ids)
+        name = cdi.share_name(device_ids)
+        holder = await self._given(resource, device_ids)
         try:
             self.denied.cover(holder.pod_uid if isinstance(holder, tenant.Given) else "")
         except denial.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        if not _matters(injection):
+        if not _needs_owner(injection):
             return
         if isinstance(holder, Refusal):
-            # It was described for this very container when it started before: Allocate has not been called since.
+            # An earlier start of this container wrote the description: Allocate would have removed it.
             if self.descriptions.has_share(name):
                 return
-            raise plugin_service.AllocateRefusedError(f"the GPUs of this container are not known: {holder.reason}")
+            raise plugin_service.AllocateRefusedError(f"the GPUs of this container are unknown: {holder.reason}")
         if not injection.allows(holder.runtime_class):
             raise plugin_service.AllocateRefusedError(
-                f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: name runtimeClassName: "
-                f"{injection.needs_class} in it"
+                f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: set runtimeClassName: "
+                f"{injection.needs_class}"
             )
-        if injection.describes:
+        if injection.uses_cdi:
             try:
-                self.descriptions.share(name, holder.uuids, self.settings())
+                self.descriptions.write_share(name, holder.uuids, self.settings())
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
-    async def _known(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
-        """What the container with these ids was given."""
+    async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
+        """Find the allocation of the container with these ids."""
         ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
         try:
             for container in await self.held():
@@ -98,22 +99,22 @@ class ShareStart:
                 )
         except pod_resources.PodResourcesError as error:
             return Refusal(str(error))
-        self.descriptions.forget_shares({cdi.share(theirs) for theirs in ids.values()})
-        holders = [who for (held, *who), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
+        self.descriptions.keep_only_shares({cdi.share_name(theirs) for theirs in ids.values()})
+        holders = [owner for (held, *owner), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
         if not holders:
             return Refusal(
-                f"the kubelet does not say which container has these {len(device_ids)} of {resource}: {_INIT}"
+                f"the kubelet reports no container with these {len(device_ids)} devices of {resource}: {_INIT}"
             )
-        # The kubelet gives the ids of an init container to the containers that start when it has ended.
-        found = [await self.find(*who) for who in holders]
+        # The kubelet reuses an init container's ids for the containers that start after it.
+        found = [await self.find(*owner) for owner in holders]
         if any(other != found[0] for other in found):
             names = " and ".join(errors.quoted(container) for _, _, container in holders)
             return Refusal(
-                f"the containers {names} have the same {len(device_ids)} of {resource} in turn, and {_APART}"
+                f"the containers {names} use the same {len(device_ids)} devices of {resource} in turn, but {_APART}"
             )
         return found[0]
 
 
-def _matters(injection: Injection) -> bool:
-    """Whether a container has to be known for what it is given."""
-    return bool(injection.refusal or injection.needs_class or injection.describes)
+def _needs_owner(injection: Injection) -> bool:
+    """Whether the container's pod must be known to inject its devices."""
+    return bool(injection.refusal or injection.needs_class or injection.uses_cdi)

@@ -1,7 +1,6 @@
-"""The labels of a GPU node, named and valued as those of NVIDIA's GPU Feature Discovery.
+"""The labels of a GPU node, with the names and values of NVIDIA's GPU Feature Discovery.
 
-words           values of labels: model, family, mode, versions
-gpu_resources   labels of a resource: count, replicas, memory, product, MIG attributes
-whole           all labels of a node
-writer          puts them on the Node, and takes ours away again
+label_values   values of labels: family, mode, versions
+gpu_labels     the labels that describe a node's GPUs; pure
+node_labels    reads what the labels need, and keeps them on the Node
 """

@@ -231,7 +231,7 @@ class Arbiter:
             if share is not None and self._unclaimed_bytes is not None:
                 unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
         except Exception:
-            logger.exception("Could not look who holds a GPU's memory", extra={"share": asked.share})
+            logger.exception("Could not measure a GPU's unclaimed memory", extra={"share": asked.share})
         self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
 
     async def _identify(self, container: Container) -> None:

@@ -1,7 +1,5 @@
-"""MIG on this node: GPUs are cut as the config says.
+"""MIG on this node: partitions GPUs as the configuration says.
 
-instance      what there is on a GPU, as the driver says
-identity      which instance of which GPU a MIG device is
-mig_plan      from what there is to what is wanted: a pure decision, as steps
-partitioner   reads, plans and does it, one step after the other
+mig_plan      plans the steps from the present instances to the wanted ones; pure
+partitioner   reads a GPU, plans, and executes the steps
 """

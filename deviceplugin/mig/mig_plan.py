@@ -1,8 +1,8 @@
-"""MigPlan: from what there is on one GPU to what is wanted, in steps. Pure.
+"""Plans the steps that change one GPU's MIG instances to the wanted ones. Pure.
 
-What is there and wanted stays, wherever it is; only what is idle is destroyed; what is in use and in the way makes the
-whole GPU wait, so that nothing is half-applied on purpose. If the steps are broken off, the next plan starts from what
-there is then: the plan of a GPU that is as wanted has no steps.
+Present instances that are wanted stay where they are, and only idle ones are destroyed. If an instance in use is in the
+way, the whole GPU waits, so that nothing is half-applied on purpose. After an interruption, the next plan starts from
+the instances that exist then; a GPU that is as wanted has a plan without steps.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gpushare.mig.instance_layout import Wanted
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetMode:
-    """Turn MIG on or off. What can be made is known only afterwards: plan again."""
+    """Turn MIG on or off. The possible instances are known only afterwards, so plan again."""
 
     enabled: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DestroyPart:
-    """A step: destroy a compute instance."""
+    """Destroy a compute instance."""
 
     instance_id: int
     part_id: int
@@ -36,14 +36,14 @@ class DestroyPart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Destroy:
-    """Destroy a GPU instance, which has no compute instances any more."""
+    """Destroy a GPU instance that has no compute instances left."""
 
     instance_id: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Create:
-    """Make a GPU instance at a place, and its compute instances."""
+    """Create a GPU instance at a place, with its compute instances."""
 
     kind: ProfileGeometry
     start: int
@@ -52,7 +52,7 @@ class Create:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreatePart:
-    """Make a compute instance that a GPU instance lacks."""
+    """Create a compute instance that a GPU instance lacks."""
 
     instance_id: int
     slices: int
@@ -62,16 +62,16 @@ Step = SetMode | DestroyPart | Destroy | Create | CreatePart
 
 
 class MigVerdict(enum.StrEnum):
-    """What came of a plan."""
+    """The outcome of planning."""
 
-    DO = "do"  # the steps are to be done; none: it is as wanted
-    WAIT = "wait"  # something in use is in the way
-    REFUSE = "refuse"  # no GPU of this model can be like that
+    DO = "do"  # execute the steps; without steps the GPU is as wanted
+    WAIT = "wait"  # an instance in use is in the way
+    REFUSE = "refuse"  # impossible on this GPU model
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigPlan:
-    """`reason` is a sentence unless the verdict is DO; in_the_way: UUIDs of MIG devices, or of the GPU itself."""
+    """A plan for one GPU. reason: a sentence unless the verdict is DO. in_the_way: UUIDs of MIG devices or the GPU."""
 
     verdict: MigVerdict
     steps: tuple[Step, ...] = ()
@@ -81,19 +81,19 @@ class MigPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Present:
-    """One GPU as it is. geometry: None if nobody knows how this model is cut. busy: a process has the whole GPU."""
+    """The present state of one GPU. geometry: None if unknown for this model. busy: a process uses the whole GPU."""
 
     uuid: str
-    mode: MigMode | None  # None: it cannot do MIG
+    mode: MigMode | None  # None if the GPU does not support MIG
     geometry: Geometry | None
     instances: tuple[GpuInstance, ...] = ()
     busy: bool = False
 
 
 def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
-    """The plan for one GPU.
+    """Make the plan for one GPU.
 
-    wanted: profiles with counts; None: MIG off. held: UUIDs of MIG devices and GPUs that pods have, whether or not a
+    wanted: profiles with counts; None to turn MIG off. held: UUIDs of MIG devices and GPUs that pods hold, even if no
     process of theirs runs yet.
     """
     if present.mode is None:
@@ -111,7 +111,9 @@ def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = froz
     if not present.mode.current:
         return _mode_step(present, held, enabled=True)
     if present.geometry is None:
-        return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not say how it can be cut")
+        return MigPlan(
+            MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not report how it can be partitioned"
+        )
     return _cut(present, present.geometry, wanted, held)
 
 
@@ -151,7 +153,7 @@ def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[s
 
 
 def _keepable(instances: Sequence[GpuInstance], used: frozenset[str]) -> Iterator[tuple[GpuInstance, ...]]:
-    """The sets of instances that might stay, the largest first; those in use are in all of them."""
+    """Yield the sets of instances that could stay, the largest first; each contains all instances in use."""
     fixed = [instance for instance in instances if any(part.uuid in used for part in instance.parts)]
     idle = [instance for instance in instances if instance not in fixed]
     for count in range(len(idle), -1, -1):
@@ -165,10 +167,10 @@ _Needed = tuple[ProfileGeometry, tuple[int, ...]]
 def _matched(
     kept: Sequence[GpuInstance], needed: Sequence[_Needed]
 ) -> tuple[list[tuple[GpuInstance, tuple[int, ...]]], list[_Needed]] | None:
-    """What each kept instance shall be, and what is missing; None if one of them is not wanted."""
+    """Match each kept instance to a wanted one, and return the rest; None if a kept instance is not wanted."""
     missing = list(needed)
     matches = []
-    # Those with most in them first: an empty one can become anything of its kind.
+    # Match the fullest instances first: an empty one can become anything of its kind.
     for instance in sorted(kept, key=lambda instance: -len(instance.parts)):
         has = collections.Counter(part.slices for part in instance.parts)
         fits = [
@@ -199,5 +201,5 @@ def _used(instances: Sequence[GpuInstance], held: frozenset[str]) -> tuple[str, 
 
 
 def _wait(present: Present, used: tuple[str, ...], why: str) -> MigPlan:
-    reason = f"{present.uuid} waits until {', '.join(used)} is not in use any more, {why}"
+    reason = f"{present.uuid} waits until {', '.join(used)} is no longer in use, {why}"
     return MigPlan(MigVerdict.WAIT, reason=reason, in_the_way=used)

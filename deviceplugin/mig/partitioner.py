@@ -1,10 +1,8 @@
-"""Partitioner: makes a GPU what the config wants. Reads, plans, does; and reads again until there is nothing to do.
+"""Partitions a GPU as the configuration wants: reads, plans and executes, until nothing is left to do.
 
-It may be killed between any two calls of the driver. What is there then is what the next run begins with, so nothing is
-written down anywhere: the GPU is the state.
-
-Whoever calls it has withdrawn the GPU's devices from the kubelet before, or the kubelet may give a device to a pod in
-the very moment in which it is destroyed.
+The agent may be killed between any two driver calls. The next run starts from the GPU's state at that time, so the GPU
+itself is the only state. The caller must have withdrawn the GPU's devices from the kubelet; otherwise the kubelet could
+allocate a device while it is being destroyed.
 """
 
 from __future__ import annotations
@@ -25,22 +23,24 @@ from gpushare.mig.profile import Profile
 
 logger = logging.getLogger(__name__)
 
-ROUNDS: Final = 4  # mode, cut, and two more for what others did meanwhile
+MAX_ROUNDS: Final = 4  # mode, partitioning, and two for changes by other programs
 
 
 class MigState(enum.StrEnum):
-    """What a GPU is after a run."""
+    """The state of a GPU after a run."""
 
     AS_WANTED = "as-wanted"
-    WAITING = "waiting"  # for something in use
-    REFUSED = "refused"  # it cannot be like that
-    NEEDS_RESET = "needs-reset"  # the mode is set, and comes into force with a reset of the GPU or the node
-    FAILED = "failed"  # the driver did not do it
+    WAITING = "waiting"  # until an instance is no longer in use
+    REFUSED = "refused"  # impossible on this GPU
+    NEEDS_RESET = "needs-reset"  # the mode change takes effect at a reset of the GPU or a reboot
+    FAILED = "failed"  # the driver reported an error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """reason: a sentence unless it is as wanted. in_the_way: UUIDs. changed: it has other MIG devices than before."""
+    """The result of a run. reason: a sentence unless the GPU is as wanted. in_the_way: UUIDs. changed: whether MIG
+    devices changed.
+    """
 
     state: MigState
     reason: str = ""
@@ -49,44 +49,42 @@ class Result:
 
 
 class Partitioner:
-    """Cuts GPUs through the driver. Blocks while the driver works: seconds, at a change of mode."""
+    """Partitions GPUs through the driver. Blocks for seconds when the MIG mode changes."""
 
     def __init__(self, driver: nvml_mig.MigDriver) -> None:
         self._driver = driver
 
-    def look(self, uuid: str) -> Present:
-        """The GPU as it is. Raises NvmlError."""
+    def read(self, uuid: str) -> Present:
+        """Read the present state of a GPU. Raises NvmlError."""
         mode = self._driver.mig_mode(uuid)
         geometry = self._driver.mig_geometry(uuid) if mode is not None else None
         instances = self._driver.mig_instances(uuid) if mode is not None and mode.current else ()
         return Present(uuid, mode, geometry, instances, busy=bool(self._driver.processes(uuid)))
 
     def preview(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> mig_plan.MigPlan:
-        """What `apply` would begin with. Raises NvmlError."""
-        return mig_plan.make(self.look(uuid), wanted, held=held)
+        """Return the plan that `apply` would start with. Raises NvmlError."""
+        return mig_plan.make(self.read(uuid), wanted, held=held)
 
     def apply(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> Result:
-        """Make the GPU have these MIG devices (None: not in MIG mode). Never raises for what the driver refuses."""
+        """Give the GPU these MIG devices; None turns MIG off. Driver errors are returned as a Result."""
         changed = False
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             try:
                 proposed = self.preview(uuid, wanted, held=held)
                 if proposed.verdict is not MigVerdict.DO or not proposed.steps:
                     return _concluded(proposed, changed=changed)
                 logger.info("Cutting a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
-                waits = self._do(uuid, proposed.steps)
+                waits = self._apply_steps(uuid, proposed.steps)
             except nvml_call.NvmlError as error:
                 return _failed(error, uuid, changed=changed)
             if waits:
-                reason = (
-                    f"{uuid}: the driver set MIG's mode but cannot change it now ({waits}): reset the GPU or the node"
-                )
+                reason = f"{uuid}: the change of the MIG mode is pending ({waits}): reset the GPU or reboot the node"
                 return Result(MigState.NEEDS_RESET, reason, changed=changed)
-        return Result(MigState.FAILED, f"{uuid} is changed by someone else at the same time: end that", changed=changed)
+        return Result(MigState.FAILED, f"{uuid} is being changed by another program: stop it", changed=changed)
 
-    def _do(self, uuid: str, steps: tuple[mig_plan.Step, ...]) -> str:
-        """Do them in order; why a change of mode has to wait for a reset, or nothing."""
+    def _apply_steps(self, uuid: str, steps: tuple[mig_plan.Step, ...]) -> str:
+        """Execute the steps in order. Return why a mode change waits for a reset, or ""."""
         creates: list[mig_plan.Create] = []
         for step in steps:
             match step:
@@ -106,15 +104,15 @@ class Partitioner:
         except nvml_call.NvmlError as error:
             if error.code != nvml_mig.FUNCTION_NOT_FOUND:
                 raise
-            self._do_anywhere(uuid, creates)
+            self._create_anywhere(uuid, creates)
         return ""
 
     def _fill(self, uuid: str, instance_id: int, parts: tuple[int, ...]) -> None:
         for slices in parts:
             self._driver.create_compute_instance(uuid, instance_id, slices)
 
-    def _do_anywhere(self, uuid: str, creates: list[mig_plan.Create]) -> None:
-        """With a driver that chooses the places itself: in the first order in which it finds room for all."""
+    def _create_anywhere(self, uuid: str, creates: list[mig_plan.Create]) -> None:
+        """Create the instances with a driver that chooses their places, in the first order that fits."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
         if orders.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
@@ -153,5 +151,5 @@ def _concluded(proposed: mig_plan.MigPlan, *, changed: bool) -> Result:
 
 def _failed(error: nvml_call.NvmlError, uuid: str, *, changed: bool) -> Result:
     if error.code == nvml_mig.IN_USE:
-        return Result(MigState.WAITING, f"{uuid} came into use meanwhile: {error}", (uuid,), changed)
+        return Result(MigState.WAITING, f"{uuid} is in use again: {error}", (uuid,), changed)
     return Result(MigState.FAILED, str(error), changed=changed)

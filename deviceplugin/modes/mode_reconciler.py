@@ -268,7 +268,7 @@ class ModeReconciler:
                 ready,
                 closed=self._closed,
                 in_use=self._gpu_users.allocated_ids,
-                unhealthy=self._observed.ill | self._without_daemon(offered),
+                unhealthy=self._observed.faulty | self._without_daemon(offered),
                 usable=self._state.allocatable.value,
             )
         )

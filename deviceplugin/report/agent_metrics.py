@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
-from deviceplugin.audit import audit_metrics
+from deviceplugin.audit import audit_document
 from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import share_metrics, share_peaks
 from deviceplugin.report.device_holders import DeviceHolder
@@ -70,7 +70,7 @@ class AgentCollector(Collector):
         yield share_metrics.allocation(now.node, now.holders, node_name=name)
         yield self._containers(now.holders)
         yield self._conditions(now.node)
-        yield from audit_metrics.figures(now.audit, node_name=name)
+        yield from audit_document.figures(now.audit, node_name=name)
         yield from share_peaks.metrics(now.peaks, node_name=name)
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=now.connections

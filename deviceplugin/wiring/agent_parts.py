@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.denial import covering
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
-from deviceplugin.labels import wanted, writer
+from deviceplugin.labels import node_labels
 from deviceplugin.link import arbiter_process
 from deviceplugin.mig import partitioner
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, setup_parts
@@ -43,7 +43,7 @@ class ReportParts:
     hardware: HardwareParts
     shares: ShareParts
     status: GpuNodeStatus
-    labels: writer.LabelWriter
+    labels: node_labels.LabelWriter
     capacity: NodeCapacity
     holders: device_holders.DeviceHolders
     announcer: announcements.HealthAnnouncer
@@ -108,13 +108,13 @@ def build_reports(
             audited=shares.conditions,
             injected=kubelet.conditions,
         ),
-        labels=writer.LabelWriter(
+        labels=node_labels.LabelWriter(
             api,
             node_name=name,
             wake=cluster.wake.labels,
             in_force=state.in_force,
             metadata=cluster.configuration.metadata,
-            wanted=wanted.WantedLabels(hardware.driver, hardware.observation, state.in_force).now,
+            wanted=node_labels.WantedLabels(hardware.driver, hardware.observation, state.in_force).now,
         ),
         capacity=NodeCapacity(
             api, node_name=name, allocatable=state.allocatable, written=cluster.configuration.memory_capacity
@@ -160,7 +160,7 @@ def build_modes(cluster: ClusterParts, hardware: HardwareParts, reports: ReportP
         return allocatable.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
 
     delayed = allocatable.DelayedDecrease(measure)
-    driver, changed = hardware.driver, hardware.observation.look
+    driver, changed = hardware.driver, hardware.observation.refresh
     mode_setup = setup.ModeSetup(
         setup_parts.ComputeModePart(driver, hardware.mig, changed),
         setup_parts.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),

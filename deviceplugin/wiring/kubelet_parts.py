@@ -11,7 +11,7 @@ from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
 from deviceplugin.disk import library, old_libraries
 from deviceplugin.injection import arrival, in_force, runtime_inspection
-from deviceplugin.kubelet import device_answers, left_behind, plugin_service, plugins, share_answers, share_start
+from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
 from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
 from deviceplugin.wiring.share_parts import ShareParts
@@ -25,7 +25,7 @@ class KubeletParts:
 
     cluster: ClusterParts
     denied: covering.Covering
-    injecting: in_force.Injecting
+    injecting: in_force.NodeInjection
     arrivals: arrival.Arrivals
     specs: specs.Specs
     plugins: plugins.Plugins
@@ -50,7 +50,9 @@ class KubeletParts:
         """Return the conditions about the injection of devices and about denial."""
         missing = self.arrivals.missing
         # Outside a pod, the agent cannot inspect its own container.
-        shown = (self.injecting.injection().shown(missing),) if self.cluster.settings.pod_uid or missing else ()
+        shown = (
+            (self.injecting.injection().condition_with(missing),) if self.cluster.settings.pod_uid or missing else ()
+        )
         # Until the pods are known, keep the condition that the previous agent wrote.
         last = self.cluster.gpunode.now() if self.denied.is_on else None
         previous = last.condition(contract.CONDITION_UNREGISTERED_DENIED) if last is not None else None
@@ -70,9 +72,9 @@ def build(
 ) -> KubeletParts:
     """Build the device plugins with the parts of their answers."""
     settings, state, pods = cluster.settings, cluster.state, cluster.pods
-    injecting = in_force.Injecting(
+    injecting = in_force.NodeInjection(
         state.in_force,
-        runtime_inspection.look(settings, os.environ),
+        runtime_inspection.inspect(settings, os.environ),
         runtime=cluster.configuration.runtime,
         pods=pods.all,
         pod_uid=settings.pod_uid,
@@ -92,7 +94,7 @@ def build(
         share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
         settings=injecting.settings,
         allocated=counters_allocated,
-        left_behind=left_behind.LeftBehind(settings.kubelet_directory, living=pods.running_uids).count,
+        stale_devices=share_answers.StaleAllocations(settings.kubelet_directory, living=pods.running_uids).count,
         start=share_start.ShareStart(
             injection=injecting.injection,
             settings=injecting.settings,

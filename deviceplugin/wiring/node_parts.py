@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.allocation import answer, joined
+from deviceplugin.allocation import aligned, answer
 from deviceplugin.arbiter import socket_server
-from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
+from deviceplugin.hardware import discovery, gpu_health, nvml, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.modes import cluster_config, gpu_users
 from deviceplugin.mps import daemons
@@ -123,14 +123,14 @@ class HardwareParts:
             uuid: gpu.uuid for gpu in self.gpus() for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
         }
 
-    def nodes(self) -> answer.Nodes:
+    def nodes(self) -> answer.DevicePaths:
         """Return the device nodes of each GPU."""
         root = Path(self.state.in_force.value.settings.container_driver_root)
-        return device_nodes.nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
+        return discovery.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
 
     def scores(self) -> Mapping[tuple[str, str], int]:
         """Return how well each pair of GPUs is connected."""
-        return joined.scores(self.state.gpus.gpus, self.observation.paths)
+        return aligned.scores_by_uuid(self.state.gpus.gpus, self.observation.paths)
 
     def unreadable(self) -> str | None:
         """Return why no GPU of this node can be read; None if one can, or if there is none."""
@@ -160,9 +160,9 @@ def build_hardware(cluster: ClusterParts, opened: nvml.Nvml) -> HardwareParts:
             unread=state.unread,
             node=cluster.gpunode.now,
             known=cluster.gpunode.informer.synced,
-            notebook=faults.Notebook(settings.state_directory, proc=settings.proc_root),
+            fault_log=gpu_health.FaultLog(settings.state_directory, proc=settings.proc_root),
             changed=cluster.wake.all,
-            ignored=xid.filter_of(os.environ),
+            ignored=xid.filter_from(os.environ),
             proc=settings.proc_root,
             roots=(Path("/"), settings.container_driver_root),
         ),

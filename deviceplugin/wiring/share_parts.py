@@ -9,7 +9,7 @@ import functools
 import time
 from typing import Final
 
-from deviceplugin.audit import auditor, contexts, unclaimed_memory
+from deviceplugin.audit import auditor, overhead, unclaimed_memory
 from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
 from deviceplugin.report import announcements, share_peaks
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
@@ -61,8 +61,8 @@ def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_proce
     """Build the connection to the arbiter's process, and the audit."""
     settings, state, pods = cluster.settings, cluster.state, cluster.pods
     running = running_shares.Shares()
-    sizes = contexts.ContextSizes(
-        contexts.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
+    sizes = overhead.ContextSizes(
+        overhead.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
         state.gpus,
         driver_version=hardware.driver_version,
     )
@@ -75,7 +75,7 @@ def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_proce
         node=cluster.gpunode.now,
         tell=cluster.wake.status.set,
         context_bytes=sizes.bytes_on,
-        unclaimed_bytes=functools.partial(unclaimed_memory.ask, hardware.driver, running),
+        unclaimed_bytes=functools.partial(unclaimed_memory.unclaimed_on_gpu, hardware.driver, running),
         refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
         shares=running,
     )
@@ -95,7 +95,7 @@ def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_proce
             changed=cluster.wake.status.set,
             node_name=settings.node_name,
             identify=cluster.identify,
-            ends=settings.end_unlimited,
+            end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         ),
         peaks=share_peaks.Peaks(settings.state_directory, uses=running.uses, leases=running.held, pods=pods.uids),

@@ -15,8 +15,7 @@ import prometheus_client
 from deviceplugin.arbiter.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, NodeAudit
-from deviceplugin.audit.seen import SeenProcess
+from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, NodeAudit, SeenProcess
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.share_peaks import Peak
 from gpushare import contract, errors, ledger

@@ -24,7 +24,7 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from deviceplugin.audit import audit_metrics, auditor, contexts, unclaimed_memory
+from deviceplugin.audit import audit_document, auditor, overhead, unclaimed_memory
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.state.offer import Offer
@@ -39,7 +39,7 @@ class Node:
         self,
         opened: nvml.Nvml,
         gpus: Offer,
-        sizes: contexts.ContextSizes,
+        sizes: overhead.ContextSizes,
         made: arbiter_node.ArbiterNode,
         link: linked.Linked,
         ends: bool,
@@ -61,7 +61,7 @@ class Node:
             changed=lambda: None,
             node_name="node-a",
             identify=arbiter_node.identify,
-            ends=ends,
+            end_unlimited=ends,
         )
 
     async def do(self, verb: str, *words: str) -> Any:
@@ -102,7 +102,7 @@ class Node:
 
         class Audited(Collector):
             def collect(self) -> Any:
-                return audit_metrics.figures(made.auditor.audit, node_name="node-a")
+                return audit_document.figures(made.auditor.audit, node_name="node-a")
 
         registry = prometheus_client.CollectorRegistry()
         registry.register(Audited())
@@ -113,7 +113,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     opened = nvml.Nvml()
     gpus = Offer(opened.snapshot().gpus)
     uuids = [gpu.uuid for gpu in gpus.gpus]
-    sizes = contexts.ContextSizes(contexts.ContextCheckpoint(directory), gpus, driver_version=opened.version())
+    sizes = overhead.ContextSizes(overhead.ContextCheckpoint(directory), gpus, driver_version=opened.version())
     made = arbiter_node.ArbiterNode(directory)
     for name, (memory_bytes, gpu, *compute) in pods.items():
         request, limit = compute or (50, 100)
@@ -121,7 +121,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     await made.start()
     with linked.to(made, context_bytes=sizes.bytes_on) as link:
         node = Node(opened, gpus, sizes, made, link, "end" in more)
-        link.unclaimed_bytes = functools.partial(unclaimed_memory.ask, node.driver, link.arbiter.shares)
+        link.unclaimed_bytes = functools.partial(unclaimed_memory.unclaimed_on_gpu, node.driver, link.arbiter.shares)
         sys.stdout.write("null\n")
         sys.stdout.flush()
         while line := await asyncio.to_thread(sys.stdin.readline):

@@ -207,7 +207,7 @@ async def test_the_last_agents_findings_stay_until_the_pods_are_known(
         while status_code != 200:
             await asyncio.sleep(0.1)
             status_code, text = await second.get(contract.AUDIT_PATH)
-        assert json.loads(text)["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
+        assert json.loads(text)["problem"] == "the pods and the GPUNode are not known yet, so shares cannot be checked"
         for _ in range(10):  # longer than its first status waits for an audit
             await asyncio.sleep(0.3)
             seen.add(await cluster.limits())

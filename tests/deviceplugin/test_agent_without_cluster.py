@@ -46,7 +46,7 @@ async def hears(agent: agent_process.Agent, gpus: Path) -> None:
     for _ in range(40):
         await simulated.change("fail", gpus, "1", "xid=31")  # a program's fault, not the GPU's
         with contextlib.suppress(TimeoutError):
-            await waiting.until(lambda: agent.said("The driver told of an XID", gpu=uuid, xid=31), seconds=1.0)
+            await waiting.until(lambda: agent.said("The driver reported an XID", gpu=uuid, xid=31), seconds=1.0)
             return
     pytest.fail("the agent never heard of an XID")
 
@@ -114,7 +114,7 @@ async def test_the_audit_runs_and_reports_what_it_does_not_know(short_path: Path
                 await asyncio.sleep(0.1)
         audit = json.loads(answer[1])
         assert (len(audit["gpus"]), audit["shares"]) == (4, [])
-        assert audit["problem"] == "pods and GPUNode are not known yet, so neither are the shares given"
+        assert audit["problem"] == "the pods and the GPUNode are not known yet, so shares cannot be checked"
 
 
 async def test_taking_over_ledgers_leaves_other_files_alone(short_path: Path, gpus: Path) -> None:
@@ -159,8 +159,8 @@ async def test_an_xid_makes_the_gpu_unhealthy_for_the_kubelet(short_path: Path, 
         await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "xid=94")
         await kubelet.until(lambda: ill() == 100)
-        assert agent.said("The driver told of an XID", gpu=uuid, xid=31)
-        reason = "XID 94 happened: it is unhealthy until 300 s without another"
+        assert agent.said("The driver reported an XID", gpu=uuid, xid=31)
+        reason = "XID 94 happened: it is unhealthy until 300 s pass without another"
         assert agent.said("A GPU is not healthy", gpu=uuid, err=reason)
     await kubelet.stop()
 
@@ -185,7 +185,7 @@ async def test_a_fault_outlives_the_agent_unless_the_next_one_ignores_it(short_p
         await started(agent, 0)
         await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "xid=95")
-        await agent.until("The driver told of an XID", xid=95)
+        await agent.until("The driver reported an XID", xid=95)
         await simulated.change("fail", gpus, "2", "xid=94")
         await kubelet.until(lambda: ill() == 100)
         agent.process.kill()
@@ -211,7 +211,7 @@ async def test_a_gpu_that_was_reset_while_no_agent_ran_is_healthy(short_path: Pa
         await agent.until("Serving")
         await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "lost")
-        await agent.until("The driver told of an XID", xid=79)
+        await agent.until("The driver reported an XID", xid=79)
         await kubelet.until(lambda: healthy(kubelet) == 300)
         agent.process.kill()
     await simulated.change("heal", gpus, "1")
@@ -319,4 +319,4 @@ async def test_without_its_library_the_agent_does_not_start(short_path: Path, gp
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, library=short_path / "nothing.so"
     ) as agent:
         assert await agent.ended() == 1
-        assert "--library names libgpushare.so" in agent.lines[-1]["err"]
+        assert "--library must name libgpushare.so" in agent.lines[-1]["err"]

@@ -104,7 +104,7 @@ def test_a_process_that_bypasses_the_library_is_reported(node: Node) -> None:
     suspect = node.process("sneaky")
     assert suspect is not None
     assert (suspect["container"], suspect["usedBytes"], suspect["chargedBytes"]) == ("main", 1 << 30, 0)
-    assert "the library is not in it" in suspect["reason"]
+    assert "the library is not loaded" in suspect["reason"]
     shares = node.shares()
     assert (shares["sneaky"]["inForce"], shares["sneaky"]["processes"]) == (False, 0)
     assert shares["honest"]["inForce"]

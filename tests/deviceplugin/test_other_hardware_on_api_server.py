@@ -73,7 +73,7 @@ async def test_a_share_on_removed_gpus_stays_and_new_gpus_are_offered(
         assert listed.keys() == {*new, old[0]}, "who has the share is found, and nobody else's old GPU"
         assert [listed[uuid].healthy for uuid in (*new, old[0])] == [True, True, False]
         assert {listed[uuid].memory_bytes for uuid in new} == {80 * GIB}
-        assert listed[old[0]].health_reason == "the driver does not list it any more"
+        assert listed[old[0]].health_reason == "the driver no longer lists it"
         document = await cluster.gpunode()
         assert document["spec"] == spec, "the ledger is the placer's"
         assert ledger.violations(codec.read(document)) == []

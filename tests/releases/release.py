@@ -68,6 +68,10 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "Use": "ShareUse",
         "book": "mode_checkpoint",
         "groups": "share_ledgers",
+        "deviceplugin.audit.contexts": "deviceplugin.audit.overhead",
+        "from deviceplugin.hardware.faults import Notebook as FaultLog\nfrom deviceplugin.hardware.health import Fault": (
+            "from deviceplugin.hardware.gpu_health import Fault, FaultLog"
+        ),
         "deviceplugin.live": "deviceplugin.modes",
         "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",

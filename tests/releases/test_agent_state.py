@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter import ledger_record, share_ledgers
-from deviceplugin.audit import contexts
+from deviceplugin.audit import overhead
 from deviceplugin.disk import whole_file
-from deviceplugin.hardware import faults
+from deviceplugin.hardware import gpu_health
 from deviceplugin.host import kernel_process
 from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report import share_peaks
@@ -45,12 +45,12 @@ NOT_KNOWN = '{"version": 99, "of": "a newer agent"}'
 def test_what_cannot_be_read_is_set_aside_with_a_sentence_and_the_agent_starts_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    names = (share_peaks.NAME, contexts.NAME, faults.NAME, "book.json")
+    names = (share_peaks.NAME, overhead.CONTEXTS_NAME, gpu_health.FAULTS_NAME, "book.json")
     for name in names:
         (tmp_path / name).write_text(NOT_KNOWN)
     assert share_peaks.Peaks(tmp_path, uses=tuple, leases=tuple, pods=lambda: None).all == ()
-    assert contexts.ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("any") == 7
-    assert faults.Notebook(tmp_path).read() == {}
+    assert overhead.ContextCheckpoint(tmp_path, until_learned_bytes=7).bytes_of("any") == 7
+    assert gpu_health.FaultLog(tmp_path).read() == {}
     with pytest.raises(
         mode_checkpoint.CheckpointError, match=r"book\.json is invalid .* and is now book\.json\.unreadable: "
     ):

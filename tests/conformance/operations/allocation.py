@@ -6,8 +6,8 @@ import collections
 import itertools
 from typing import Any
 
-from deviceplugin.allocation import aligned, answer, cdi, greedy, preference, refusing_containers
-from deviceplugin.hardware import pci
+from deviceplugin.allocation import aligned, answer, cdi, greedy, preference
+from deviceplugin.hardware import nvml_call
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes import sharing
@@ -107,7 +107,7 @@ def validate_request(case: Case) -> None:
         identity: offered(identity, mode=MODES[query["strategy"]], alone=bool(query.get("failRequestsGreaterThanOne")))
         for identity in query["devices"]
     }
-    refusing_containers.check(query.get("resource", "nvidia.com/gpu"), query["requested"], devices)
+    preference.check_request(query.get("resource", "nvidia.com/gpu"), query["requested"], devices)
 
 
 def _settings(values: dict[str, Any]) -> NodeSettings:
@@ -128,7 +128,7 @@ def _settings(values: dict[str, Any]) -> NodeSettings:
 def allocate(case: Case) -> Any:
     values = case.input
     resource = values.get("resource", "nvidia.com/gpu")
-    nodes = answer.Nodes(
+    nodes = answer.DevicePaths(
         {uuid: tuple(paths) for uuid, paths in values.get("paths", {}).items()}, tuple(values.get("existing", ()))
     )
     containers = []
@@ -143,7 +143,7 @@ def allocate(case: Case) -> Any:
         ]
         root = values.get("mpsRoot", "")
         by_mps = any(device.mode is Mode.MPS for device in devices)
-        response = answer.answer(
+        response = answer.container_response(
             resource,
             devices,
             _settings(values),
@@ -184,8 +184,8 @@ def allocate_cdi(case: Case) -> Any:
     settings = _settings(values)
     vendor = values.get("cdi_vendor", cdi.VENDOR)
     response = cdi.answer(
-        [cdi.name(vendor, "gpu", identity) for identity in values["device_ids"]]
-        + [cdi.name(vendor, "imex-channel", str(channel)) for channel in settings.imex_channels]
+        [cdi.device_name(vendor, "gpu", identity) for identity in values["device_ids"]]
+        + [cdi.device_name(vendor, "imex-channel", str(channel)) for channel in settings.imex_channels]
         + values["additional_cdi_devices"],
         settings.device_list_strategies,
         prefix=settings.cdi_annotation_prefix,
@@ -204,5 +204,5 @@ OPERATIONS = {
     "validate_request": validate_request,
     "allocate": allocate,
     "allocate_cdi": allocate_cdi,
-    "normalise_pci_bus_id": lambda case: pci.kernel_address(case.input),
+    "normalise_pci_bus_id": lambda case: nvml_call.kernel_address(case.input),
 }

@@ -9,7 +9,7 @@ from tests.conformance.runner import Case, Facets
 
 
 def xid_filter(case: Case) -> Any:
-    event_filter = xid.filter_of({key: value for key, value in case.input.items() if value is not None})
+    event_filter = xid.filter_from({key: value for key, value in case.input.items() if value is not None})
     numbers = case.expect.get("ignored") or {}
     return Facets(
         all_disabled=event_filter.all_disabled,
@@ -38,12 +38,12 @@ def handle_nvml_event(case: Case) -> Any:
             gpu_instance=fields.get("gi", xid.WHOLE_GPU),
             compute_instance=fields.get("ci", xid.WHOLE_GPU),
         )
-        unhealthy |= set(xid.stricken(devices, event, xid.filter_of(environment)))
+        unhealthy |= set(xid.affected(devices, event, xid.filter_from(environment)))
     return {"unhealthy": sorted(unhealthy)}
 
 
 def _problem(device: Any) -> str:
-    return xid.problem_of(
+    return xid.watch_problem(
         handle=device.get("handle") or device.get("placement") or "",
         events=device.get("events", ""),
         registering=device.get("register", ""),

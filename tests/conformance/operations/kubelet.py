@@ -13,7 +13,7 @@ from unittest import mock
 
 import grpc
 
-from deviceplugin.kubelet import plugin_registration, plugin_service, withdrawal
+from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state.advertisement import AdvertisedDevice, socket_name
@@ -30,11 +30,11 @@ class Answers:
 
     def __init__(self, *, preferred: Sequence[str] | None = None, refusal: str = "") -> None:
         self.has_preference = preferred is not None
-        self.starts = False
+        self.needs_start = False
         self._preferred = preferred or ()
         self._refusal = refusal
 
-    def left_behind(self, _: str) -> int | None:
+    def stale_devices(self, _: str) -> int | None:
         """None: GPUs are no counters."""
         return None
 
@@ -61,7 +61,7 @@ class Node:
         self._plugin: plugin_registration.Registration | None = None
 
     async def plug(self, answers: Answers | None = None) -> None:
-        served = plugin_service.Served(GPU, answers or Answers())
+        served = plugin_service.ServedResource(GPU, answers or Answers())
         self._plugin = plugin_registration.Registration(
             served, advertised=self.advertised, directory=self.kubelet.directory
         )
@@ -138,7 +138,7 @@ async def options_asked(node: Node) -> Any:
 
 async def full_list(node: Node) -> Any:
     await node.plug()
-    with mock.patch.object(withdrawal, "SECONDS", 0.1):  # before it is gone it is unhealthy for a while
+    with mock.patch.object(plugin_service, "REMOVAL_SECONDS", 0.1):  # before it is gone it is unhealthy for a while
         node.advertised.publish({GPU: LISTED[:1]})
         await node.kubelet.until_lists(3)
     return counts(node)
@@ -177,7 +177,7 @@ async def why_not_admitted(node: Node) -> Any:
 
 class _Foreign(plugin_service.DevicePlugin):
     def __init__(self, *, options: messages.DevicePluginOptions | None = None) -> None:
-        super().__init__(plugin_service.Served(GPU, Answers()), Observable({GPU: LISTED}))
+        super().__init__(plugin_service.ServedResource(GPU, Answers()), Observable({GPU: LISTED}))
         self._options = options or messages.DevicePluginOptions()
 
     async def GetDevicePluginOptions(self, _: Any, __: Any) -> messages.DevicePluginOptions:  # noqa: N802

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deviceplugin.labels import gpu_resources, whole, words
+from deviceplugin.labels import gpu_labels, label_values
 from tests.conformance.runner import Case, Facets
 
 Json = Mapping[str, Any]
@@ -13,26 +13,26 @@ ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 KINDS = (("mps", "mps"), ("timeSlicing", "time-slicing"))
 
 
-def sharing(values: Json | None) -> gpu_resources.LabelledSharing:
+def sharing(values: Json | None) -> gpu_labels.LabelledSharing:
     """As in a file; where MPS is there, it alone counts."""
     for key, kind in KINDS:
         listed = (values or {}).get(key)
         if listed is not None:
             entries = listed.get("resources") or []
-            return gpu_resources.LabelledSharing(
+            return gpu_labels.LabelledSharing(
                 kind,
                 tuple(
-                    gpu_resources.Replication(
-                        entry.get("name", gpu_resources.GPU), int(entry.get("replicas", 1)), _rename(entry, listed)
+                    gpu_labels.Replication(
+                        entry.get("name", gpu_labels.GPU), int(entry.get("replicas", 1)), _rename(entry, listed)
                     )
                     for entry in entries
                 ),
             )
-    return gpu_resources.LabelledSharing()
+    return gpu_labels.LabelledSharing()
 
 
 def _rename(entry: Json, listed: Json) -> str:
-    by_default = f"{entry.get('name', gpu_resources.GPU)}.shared" if listed.get("renameByDefault") else ""
+    by_default = f"{entry.get('name', gpu_labels.GPU)}.shared" if listed.get("renameByDefault") else ""
     return entry.get("rename") or by_default
 
 
@@ -41,8 +41,8 @@ def capability(text: Any) -> tuple[int, int]:
     return int(major), int(minor or 0)
 
 
-def mig_device(values: Json) -> gpu_resources.LabelledMigDevice:
-    return gpu_resources.LabelledMigDevice(
+def mig_device(values: Json) -> gpu_labels.LabelledMigDevice:
+    return gpu_labels.LabelledMigDevice(
         profile=values["profile_name"],
         memory_mib=values.get("memory_mib", 0),
         gi_slices=values.get("gi", 0),
@@ -52,8 +52,8 @@ def mig_device(values: Json) -> gpu_resources.LabelledMigDevice:
     )
 
 
-def gpu(values: Json) -> gpu_resources.LabelledGpu:
-    return gpu_resources.LabelledGpu(
+def gpu(values: Json) -> gpu_labels.LabelledGpu:
+    return gpu_labels.LabelledGpu(
         model=values["name"],
         memory_mib=values.get("memory_mib", 0),
         capability=capability(values.get("compute")),
@@ -64,14 +64,14 @@ def gpu(values: Json) -> gpu_resources.LabelledGpu:
 
 def gpu_resource_labels(case: Case) -> Any:
     values = case.input
-    return gpu_resources.of_gpu(gpu(values["device"]), values["count"], sharing(values.get("sharing")))
+    return gpu_labels.whole_gpu_labels(gpu(values["device"]), values["count"], sharing(values.get("sharing")))
 
 
 def mig_resource_labels(case: Case) -> Any:
     values = case.input
     device = values["device"]
-    return gpu_resources.of_mig(
-        values.get("resource", gpu_resources.GPU),
+    return gpu_labels.mig_device_labels(
+        values.get("resource", gpu_labels.GPU),
         device["parent"],
         mig_device(device),
         values["count"],
@@ -81,18 +81,20 @@ def mig_resource_labels(case: Case) -> Any:
 
 def resource_labels(case: Case) -> Any:
     values = case.input
-    return gpu_resources.of_node(list(map(gpu, values["gpus"])), values["migStrategy"], sharing(values.get("sharing")))
+    return gpu_labels.resource_labels(
+        list(map(gpu, values["gpus"])), values["migStrategy"], sharing(values.get("sharing"))
+    )
 
 
 def mps_capable_label(case: Case) -> Any:
     config = case.input["config"]
     config = (config or {}).get("sharing", config)
-    labels = gpu_resources.mps_capable(sharing(config), case.input.get("gpus_mig_enabled") or ())
+    labels = gpu_labels.mps_capable(sharing(config), case.input.get("gpus_mig_enabled") or ())
     return Facets(labels=labels)
 
 
 def version_labels(case: Case) -> Any:
-    labels = words.versions(case.input["driver"], tuple(case.input["cuda"]))
+    labels = label_values.versions(case.input["driver"], tuple(case.input["cuda"]))
     return Facets(labels, labels=labels, value=labels)
 
 
@@ -101,14 +103,16 @@ def gfd_oneshot(case: Case) -> Any:
     if case.input["nvml_init_fails"] and case.input["failOnInitError"]:
         raise ValueError("the driver does not start")
     facts = None if case.input["nvml_init_fails"] else FULL
-    return whole.labels(facts, strategy=case.input["migStrategy"], sharing=gpu_resources.LabelledSharing(), started=0)
+    return gpu_labels.all_labels(
+        facts, strategy=case.input["migStrategy"], sharing=gpu_labels.LabelledSharing(), started=0
+    )
 
 
-FULL = whole.NodeFacts(
+FULL = gpu_labels.NodeFacts(
     driver_version="550.54.15",
     cuda_version=(12, 4),
     machine="DGX H100\n",
-    gpus=(gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
+    gpus=(gpu_labels.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0)),),
     pci_classes=(0x030200,),
     mig_capable=(True,),
 )
@@ -118,15 +122,15 @@ def gfd_label_names(case: Case) -> Any:
     """Upstream has those of vGPUs in a list of their own, and writes them beside all others."""
     of_vgpus = bool(case.input.get("vgpu"))
     strategy = case.input.get("migStrategy", "none")
-    cut = gpu_resources.LabelledMigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
+    cut = gpu_labels.LabelledMigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
     gpus = (
         FULL.gpus
         if strategy == "none"
-        else (gpu_resources.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
+        else (gpu_labels.LabelledGpu("NVIDIA H100 80GB HBM3", 81559, (9, 0), mig_enabled=True, mig_devices=(cut,)),)
     )
-    facts = whole.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, gpus, (0x030200,), (True,))
-    made = whole.labels(facts, strategy=strategy, sharing=gpu_resources.LabelledSharing(), started=1_700_000_000)
-    return Facets(allowed=Allowed(key for key in made if (key == whole.VGPU) is of_vgpus))
+    facts = gpu_labels.NodeFacts(FULL.driver_version, FULL.cuda_version, FULL.machine, gpus, (0x030200,), (True,))
+    made = gpu_labels.all_labels(facts, strategy=strategy, sharing=gpu_labels.LabelledSharing(), started=1_700_000_000)
+    return Facets(allowed=Allowed(key for key in made if (key == gpu_labels.VGPU) is of_vgpus))
 
 
 class Allowed:
@@ -149,11 +153,11 @@ OPERATIONS: dict[str, Callable[[Case], Any]] = {
     "gpu_resource_labels": gpu_resource_labels,
     "mig_resource_labels": mig_resource_labels,
     "resource_labels": resource_labels,
-    "sanitise_label_value": lambda case: words.sanitised(case.input),
-    "mig_capable_label": lambda case: gpu_resources.mig_capable(case.input),
+    "sanitise_label_value": lambda case: label_values.sanitised(case.input),
+    "mig_capable_label": lambda case: gpu_labels.mig_capable(case.input),
     "mps_capable_label": mps_capable_label,
-    "gpu_mode_label": lambda case: words.mode([int(text, 16) for text in case.input["pci_classes"]]),
-    "arch_family": lambda case: words.family(capability(case.input)),
+    "gpu_mode_label": lambda case: label_values.mode([int(text, 16) for text in case.input["pci_classes"]]),
+    "arch_family": lambda case: label_values.family(capability(case.input)),
     "version_labels": version_labels,
     "gfd_oneshot": gfd_oneshot,
     "gfd_label_names": gfd_label_names,

@@ -1,4 +1,4 @@
-"""What is refused to a container, and what it gets."""
+"""Refused Allocate requests, and the contents of accepted ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import answer, greedy, refusing_containers
+from deviceplugin.allocation import answer, greedy, preference
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offered
@@ -27,45 +27,45 @@ def whole(gpu: str, index: str = "0") -> Offered:
     return Offered(gpu, gpu, gpu, index, Mode.EXCLUSIVE)
 
 
-def test_an_id_that_is_not_there_is_refused_by_name() -> None:
+def test_refuses_an_unknown_id_by_name() -> None:
     with pytest.raises(greedy.AllocationError, match=r'"nvidia\.com/gpu": invalid request: unknown device: GPU-z'):
-        refusing_containers.check(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
+        preference.check_request(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_two_shares_are_refused_where_the_configuration_says_so(alone: bool) -> None:
+def test_refuses_two_shares_if_configured(alone: bool) -> None:
     devices = {device.id: device for device in (replica("GPU-a", 0, alone=alone), replica("GPU-a", 1, alone=alone))}
-    refusing_containers.check(GPU, ["GPU-a::0"], devices)
+    preference.check_request(GPU, ["GPU-a::0"], devices)
     if not alone:
-        refusing_containers.check(GPU, list(devices), devices)
+        preference.check_request(GPU, list(devices), devices)
         return
     with pytest.raises(greedy.AllocationError, match="shared resources is 1; found 2"):
-        refusing_containers.check(GPU, list(devices), devices)
+        preference.check_request(GPU, list(devices), devices)
 
 
-def test_whole_gpus_are_never_refused_for_their_number() -> None:
+def test_accepts_any_number_of_whole_gpus() -> None:
     devices = {device.id: device for device in (whole("GPU-a"), whole("GPU-b", "1"))}
-    refusing_containers.check(GPU, list(devices), devices)
+    preference.check_request(GPU, list(devices), devices)
 
 
-def test_two_shares_of_one_gpu_are_listed_once_in_the_order_asked_for() -> None:
+def test_lists_a_gpu_once_in_the_requested_order() -> None:
     devices = [replica("GPU-b", 1, index="1"), replica("GPU-a", 0), replica("GPU-b", 0, index="1")]
-    response = answer.answer(GPU, devices, NodeSettings(), answer_id="x")
+    response = answer.container_response(GPU, devices, NodeSettings(), answer_id="x")
     assert response == answer.ContainerResponse(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
-    by_index = answer.answer(GPU, devices, NodeSettings(device_id_strategy="index"), answer_id="x")
+    by_index = answer.container_response(GPU, devices, NodeSettings(device_id_strategy="index"), answer_id="x")
     assert by_index.envs == {"NVIDIA_VISIBLE_DEVICES": "1,0"}
 
 
-def test_volume_mounts_take_the_list_out_of_the_environment() -> None:
+def test_volume_mounts_replace_the_list_in_the_environment() -> None:
     settings = NodeSettings(device_list_strategies=("envvar", "volume-mounts"), imex_channels=(0,))
-    response = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x")
+    response = answer.container_response(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x")
     assert response.envs == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_IMEX_CHANNELS": "0"}
     assert response.mounts == tuple(
         answer.Mount(f"/var/run/nvidia-container-devices/{name}", "/dev/null") for name in ("GPU-a", "GPU-b", "imex/0")
     )
 
 
-def test_cdi_names_everything_that_is_switched_on() -> None:
+def test_cdi_names_every_enabled_device() -> None:
     settings = NodeSettings(
         device_list_strategies=("cdi-annotations", "cdi-cri"),
         cdi_annotation_prefix="example.com/",
@@ -73,7 +73,7 @@ def test_cdi_names_everything_that_is_switched_on() -> None:
         gdrcopy=True,
         imex_channels=(0,),
     )
-    response = answer.answer(GPU, [whole("GPU-a")], settings, answer_id="x")
+    response = answer.container_response(GPU, [whole("GPU-a")], settings, answer_id="x")
     names = tuple(
         f"k8s.device-plugin.nvidia.com/{name}" for name in ("gpu=GPU-a", "imex-channel=0", "gdrcopy=all", "gds=all")
     )
@@ -82,12 +82,14 @@ def test_cdi_names_everything_that_is_switched_on() -> None:
     assert response.envs == {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled"}
 
 
-def test_device_nodes_are_those_that_exist_each_once() -> None:
-    nodes = answer.Nodes(
+def test_lists_each_existing_device_node_once() -> None:
+    nodes = answer.DevicePaths(
         {"GPU-a": ("/dev/nvidia0", "/dev/caps/1"), "GPU-b": ("/dev/nvidia1", "/dev/caps/1")}, ("/dev/nvidia-uvm",)
     )
     settings = NodeSettings(pass_device_specs=True, dev_root="/run/driver/")
-    response = answer.answer(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes)
+    response = answer.container_response(
+        GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes
+    )
     assert [device.container for device in response.devices] == [
         "/dev/nvidia-uvm",
         "/dev/nvidia0",
@@ -97,9 +99,9 @@ def test_device_nodes_are_those_that_exist_each_once() -> None:
     assert response.devices[0].host == "/run/driver/dev/nvidia-uvm"
 
 
-def test_mps_gets_its_pipe_and_its_memory_whatever_the_strategy() -> None:
+def test_mps_mounts_pipe_and_shared_memory_under_every_strategy() -> None:
     for strategies in (("envvar",), ("cdi-cri",)):
-        response = answer.answer(
+        response = answer.container_response(
             "nvidia.com/gpu.mps",
             [dataclasses.replace(replica("GPU-a", 0), mode=Mode.MPS)],
             NodeSettings(device_list_strategies=strategies),
@@ -115,7 +117,7 @@ def test_mps_gets_its_pipe_and_its_memory_whatever_the_strategy() -> None:
 
 @pytest.mark.slow
 @given(STRATEGIES, st.booleans(), st.booleans())
-def test_every_strategy_tells_of_the_gpu_in_its_own_way_only(
+def test_each_strategy_presents_the_gpu_only_in_its_own_form(
     strategies: tuple[str, ...], specs: bool, by_index: bool
 ) -> None:
     settings = NodeSettings(
@@ -123,8 +125,8 @@ def test_every_strategy_tells_of_the_gpu_in_its_own_way_only(
         pass_device_specs=specs,
         device_id_strategy="index" if by_index else "uuid",
     )
-    nodes = answer.Nodes({"GPU-a": ("/dev/nvidia0",)})
-    response = answer.answer(GPU, [whole("GPU-a", "7")], settings, answer_id="x", nodes=nodes)
+    nodes = answer.DevicePaths({"GPU-a": ("/dev/nvidia0",)})
+    response = answer.container_response(GPU, [whole("GPU-a", "7")], settings, answer_id="x", nodes=nodes)
     shown = "7" if by_index else "GPU-a"
     visible = response.envs.get("NVIDIA_VISIBLE_DEVICES")
     mounted = [mount.container.rpartition("/")[2] for mount in response.mounts]

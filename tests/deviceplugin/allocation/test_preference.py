@@ -1,4 +1,4 @@
-"""Which devices the kubelet is told to take: always as many as it asked for, of those it offered, the best ones."""
+"""GetPreferredAllocation: the requested number of the offered devices, and the best ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import aligned, greedy, joined, preference
+from deviceplugin.allocation import aligned, greedy, preference
 from deviceplugin.hardware import nvml_topology
 from gpushare.gpu import Gpu, Mode
 from gpushare.modes import sharing
@@ -38,7 +38,7 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Offered], list[str], list[str]
 
 @pytest.mark.slow
 @given(questions(), st.sampled_from(["distributed", "packed", ""]))
-def test_the_answer_is_of_the_size_asked_for_of_what_is_available_with_what_is_required(
+def test_prefers_the_requested_number_of_available_devices(
     question: tuple[dict[str, Offered], list[str], list[str], int], policy: str
 ) -> None:
     devices, available, required, size = question
@@ -51,14 +51,14 @@ def test_the_answer_is_of_the_size_asked_for_of_what_is_available_with_what_is_r
     if chosen or size == 0:
         assert len(chosen) == len(set(chosen)) == size
         assert set(required) <= set(chosen) <= set(available)
-    else:  # the aligned one finds no full group with all that is required; the kubelet then picks by itself
+    else:  # no full group contains all required GPUs; the kubelet then chooses by itself
         assert preference.algorithm(list(devices.values()), available) is preference.Algorithm.ALIGNED
     assert set(ask(sorted(available, reverse=True))) == set(chosen)
 
 
 @pytest.mark.slow
 @given(questions())
-def test_distributed_leaves_no_gpu_two_fewer_free_than_one_it_could_have_taken(
+def test_distributed_balances_the_allocated_ids(
     question: tuple[dict[str, Offered], list[str], list[str], int],
 ) -> None:
     devices, available, required, size = question
@@ -73,12 +73,12 @@ def test_distributed_leaves_no_gpu_two_fewer_free_than_one_it_could_have_taken(
             assert allocated[gpus[identity]] - 1 <= allocated[gpus[other]]
 
 
-def test_more_than_there_is_is_an_error_with_both_numbers() -> None:
+def test_too_few_free_devices_are_an_error_with_both_numbers() -> None:
     with pytest.raises(greedy.AllocationError, match="2 more are needed, and 1 are free"):
         greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a"], size=3, policy="distributed")
 
 
-def test_more_that_must_be_among_them_than_are_asked_for_is_an_error() -> None:
+def test_more_required_than_requested_devices_are_an_error() -> None:
     with pytest.raises(greedy.AllocationError, match="2 devices must be in an allocation of 1"):
         greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a", "b"], size=1, policy="distributed")
 
@@ -95,7 +95,9 @@ def test_mig_devices_count_for_their_gpu() -> None:
 
 
 def slices(policy: str, pods: int) -> list[str]:
-    """The MIG devices, of two GPUs with three each and four slices of each, that so many pods get one after the other."""
+    """Return the MIG devices that so many pods get one after the other. Two GPUs have three MIG devices with four
+    slices each.
+    """
     devices = {
         device.id: device
         for gpu in (0, 1)
@@ -113,13 +115,13 @@ def slices(policy: str, pods: int) -> list[str]:
     return sorted(devices[identity].device for identity in devices.keys() - set(free))
 
 
-def test_slices_are_of_the_mig_device_with_the_fewest_given_out_and_then_of_the_gpu() -> None:
+def test_slices_are_balanced_by_mig_device_then_by_gpu() -> None:
     assert {name[:5] for name in slices("distributed", 2)} == {"MIG-0", "MIG-1"}
     assert slices("distributed", 6) == ["MIG-00", "MIG-01", "MIG-02", "MIG-10", "MIG-11", "MIG-12"]
     assert slices("packed", 6) == ["MIG-00"] * 4 + ["MIG-01"] * 2
 
 
-def test_devices_shared_by_mps_are_all_of_one_gpu() -> None:
+def test_devices_shared_by_mps_come_from_one_gpu() -> None:
     devices = {
         identity: Offered(identity, gpu, gpu, str(index), Mode.MPS, 4)
         for index, gpu in enumerate(("GPU-0", "GPU-1"))
@@ -133,8 +135,8 @@ def test_devices_shared_by_mps_are_all_of_one_gpu() -> None:
         )
 
     assert {devices[identity].gpu for identity in ask(2)} == {"GPU-0"}
-    assert {devices[identity].gpu for identity in ask(4, "GPU-0::0")} == {"GPU-1"}, "which has as many"
-    assert {devices[identity].gpu for identity in ask(3, "GPU-0::0")} == {"GPU-1"}, "which has fewer given out"
+    assert {devices[identity].gpu for identity in ask(4, "GPU-0::0")} == {"GPU-1"}, "only this GPU has enough"
+    assert {devices[identity].gpu for identity in ask(3, "GPU-0::0")} == {"GPU-1"}, "this GPU has fewer allocated"
     assert {devices[identity].gpu for identity in ask(3, "GPU-0::0", required=["GPU-0::1"])} == {"GPU-0"}
     with pytest.raises(greedy.AllocationError, match="no GPU has 4 of its devices free: ask for fewer"):
         ask(4, "GPU-0::0", "GPU-1::0")
@@ -144,7 +146,7 @@ Matrix = dict[tuple[int, int], int]
 
 
 def splits(gpus: tuple[int | None, ...], size: int) -> list[list[tuple[int | None, ...]]]:
-    """Every split into groups of `size`, in the order of their members; None is a place without a GPU."""
+    """Return every split into groups of `size`, in the order of their members. None is an empty place."""
     if len(gpus) == size:
         return [[gpus]]
     partitions = []
@@ -175,7 +177,7 @@ def by_hand(available: list[int], required: set[int], size: int, scores: Matrix)
 
 @pytest.mark.slow
 @given(st.data())
-def test_the_aligned_choice_is_that_of_looking_at_every_split(data: st.DataObject) -> None:
+def test_aligned_matches_an_exhaustive_search(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 6))
     pairs = itertools.combinations(range(count), 2)
     scores = {pair: data.draw(st.sampled_from([0, 10, 50, 100])) for pair in pairs}
@@ -188,7 +190,7 @@ def test_the_aligned_choice_is_that_of_looking_at_every_split(data: st.DataObjec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", range(1, 17))
-def test_sixteen_gpus_are_quick(size: int) -> None:
+def test_sixteen_gpus_take_at_most_five_seconds(size: int) -> None:
     draw = random.Random(size)
     scores = {pair: draw.choice([10, 20, 50, 100, 200]) for pair in itertools.combinations(range(16), 2)}
     before = time.process_time()
@@ -196,7 +198,7 @@ def test_sixteen_gpus_are_quick(size: int) -> None:
     assert time.process_time() - before < 5.0
 
 
-def test_of_more_gpus_a_good_group_is_grown() -> None:
+def test_grows_a_group_from_more_than_sixteen_gpus() -> None:
     scores = {(20, 21): 100, (21, 22): 100, (20, 22): 100}
     assert aligned.prefer(range(32), required=[], size=3, scores=scores) == (20, 21, 22)
     assert aligned.prefer(range(32), required=[21, 5], size=3, scores=scores) == (5, 20, 21)
@@ -205,28 +207,28 @@ def test_of_more_gpus_a_good_group_is_grown() -> None:
 @pytest.mark.parametrize(
     ("available", "required", "size"), [([0, 1], [], 0), ([0, 1], [], 3), ([0, 1], [2], 1), ([0, 1], [0, 1], 1)]
 )
-def test_what_cannot_be_has_no_answer(available: list[int], required: list[int], size: int) -> None:
+def test_impossible_requests_have_no_answer(available: list[int], required: list[int], size: int) -> None:
     assert aligned.prefer(available, required=required, size=size, scores={}) == ()
 
 
-def test_gpus_of_one_nvlink_group_go_together_then_those_of_one_cpu() -> None:
+def test_prefers_one_nvlink_group_then_one_cpu() -> None:
     gpus = [
         Gpu(f"GPU-{index}", index, "A100", 0, numa_node=numa, link_group=group)
         for index, (numa, group) in enumerate([(0, None), (0, 1), (1, 1), (1, None)])
     ]
-    scores = joined.scores(gpus)
+    scores = aligned.scores_by_uuid(gpus)
     assert scores["GPU-1", "GPU-2"] > scores["GPU-0", "GPU-1"] > scores["GPU-0", "GPU-2"]
     devices = {gpu.uuid: Offered(gpu.uuid, gpu.uuid, gpu.uuid, str(gpu.index), Mode.EXCLUSIVE) for gpu in gpus}
     chosen = preference.prefer(devices, available=list(devices), required=[], size=2, policy="", scores=scores)
     assert chosen == ("GPU-1", "GPU-2")
 
 
-def test_what_the_driver_says_of_a_pair_counts_more_than_what_is_guessed() -> None:
+def test_paths_from_the_driver_override_guesses() -> None:
     gpus = [dataclasses.replace(gpu, link_group=None) for gpu in builders.node(gpus=3).gpus]
     gpu, other, third = (gpu.uuid for gpu in gpus)
     paths = {(other, gpu): nvml_topology.NvmlPath("SingleSwitch", 2), (gpu, third): nvml_topology.NvmlPath("CrossCPU")}
-    scores = joined.scores(gpus, paths)
+    scores = aligned.scores_by_uuid(gpus, paths)
     assert scores[gpu, other] == 250
     assert scores[gpu, third] == 10
     grouped = [dataclasses.replace(gpu, link_group=0) for gpu in gpus]
-    assert joined.scores(grouped, paths)[gpu, third] == 110
+    assert aligned.scores_by_uuid(grouped, paths)[gpu, third] == 110

@@ -1,4 +1,4 @@
-"""The library that ships, the arbiter that ships with its auditor, NVML on simulated GPUs, and programs on them."""
+"""A node with the real library, the real arbiter with its auditor, NVML on simulated GPUs, and programs on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ compute-capability = 8.0
 
 
 class Asked:
-    """A process that answers lines by lines."""
+    """A process that answers each line with a line."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -58,7 +58,7 @@ class Asked:
 
 
 class AuditNode:
-    """The auditor, and the containers of the node."""
+    """The auditor and the node's containers."""
 
     def __init__(self, agent: Asked, box: container.Container, stack: contextlib.ExitStack) -> None:
         self.asked, self.box, self._stack = agent, box, stack
@@ -66,11 +66,11 @@ class AuditNode:
     def __call__(self, words: str) -> Any:
         return json.loads(self.asked(words))
 
-    def look(self, times: int = 2) -> Any:
+    def audit(self, times: int = 2) -> Any:
         return [self("look") for _ in range(times)][-1]
 
     def failing(self, pod: str) -> str:
-        """What a program of a pod's container says that cannot have a context."""
+        """Return the stderr of a program in a pod's container that cannot create a context."""
         ended = self.box.run(command(asked.answers), {"TEST_POD": pod, "TEST_CONTAINER": "main"})
         assert ended.returncode != 0
         return ended.stderr
@@ -83,9 +83,9 @@ class AuditNode:
         program: Callable[[], None] = asked.answers,
         keep: tuple[int, ...] = (),
     ) -> Asked:
-        """A program of a pod's container that has a context; without `preload`, one that the library is not in.
+        """Start a program with a context in a pod's container; without `preload`, it does not load the library.
 
-        program: what it can be asked; keep: descriptors.
+        program: the questions that it answers. keep: descriptors to pass on.
         """
         box = container.Container(self.box.arbiter_directory, self.box.gpus, preload)
         environment = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}

@@ -1,4 +1,4 @@
-"""The loop: what fails is told and ends nothing, and nobody can have it write Events without end."""
+"""The audit loop: failures are reported and do not end it, and Events are limited."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.audit import auditor
-from deviceplugin.audit.contexts import ContextCheckpoint, ContextSizes
+from deviceplugin.audit.overhead import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.arbiter import Arbiter
@@ -24,7 +24,7 @@ STAT = "{} (cuda job) S " + " ".join(["0"] * 18) + " 77 0\n"
 
 
 class Listing:
-    """NVML's lists, and what goes wrong with them."""
+    """NVML's process lists, with errors."""
 
     def __init__(self, pids: range) -> None:
         self.pids = pids
@@ -40,7 +40,7 @@ class Listing:
 
 
 class Node:
-    """An auditor with all that it tells."""
+    """An auditor that records what it reports."""
 
     def __init__(self, directory: Path, listing: Listing, arbiter: Arbiter) -> None:
         self.warned: list[str] = []
@@ -83,7 +83,7 @@ def listing(tmp_path: Path) -> Listing:
     return made
 
 
-async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
+async def test_events_per_audit_are_limited_but_the_document_is_complete(
     tmp_path: Path, listing: Listing, arbiter: Arbiter
 ) -> None:
     node = Node(tmp_path, listing, arbiter)
@@ -98,10 +98,10 @@ async def test_a_look_has_at_most_so_many_events_and_all_are_in_the_document(
     assert document is not None
     assert [process["state"] for process in document["gpus"][0]["processes"]] == ["foreign"] * 30
     assert document == json.loads(json.dumps(document))
-    assert node.changes == 2  # well, and then not
+    assert node.changes == 2  # first True, then False
 
 
-async def test_a_look_that_fails_is_told_and_the_next_one_is_made(
+async def test_failed_audit_is_reported_and_the_next_one_runs(
     tmp_path: Path, listing: Listing, arbiter: Arbiter, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = Node(tmp_path, listing, arbiter)

@@ -1,4 +1,4 @@
-"""A pool that is destroyed has its memory until the GPU has come to where it is freed, and is charged as long."""
+"""A destroyed pool keeps its memory, and its charge, until the GPU has freed it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("end", ["free_and_destroy", "destroy_and_free"])
-def test_what_its_stream_has_yet_to_free_stays_charged_until_it_has(start: Callable[..., AuditNode], end: str) -> None:
+def test_destroyed_pool_stays_charged_until_its_stream_frees_it(start: Callable[..., AuditNode], end: str) -> None:
     node = start()
     client = node.client("trainer", program=destroying.answers)
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     for _ in range(3):
         assert client(f"[held.update(pool=pool(4)), hold(), {end}(held.pop('pool'))][1]") == "None"
         assert int(client("room()")) == most - 4
         client("let_on()")
-        node.look(2)
+        node.audit(2)
         assert int(client("room()")) == most

@@ -1,4 +1,4 @@
-"""Memory that a process exported and let go is charged to it until nobody has it any more, and no longer."""
+"""Exported memory that was released stays charged while any process or descriptor has it, and no longer."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ def _client(node: AuditNode, pod: str = "trainer", *keep: int) -> Asked:
 
 
 def _all_is_back(node: AuditNode, client: Asked, most: int) -> None:
-    """What a context takes is not told from what may be held; it is counted once when it has been measured again."""
+    """The size of a context cannot be distinguished from held memory; after another measurement it is counted once."""
     assert int(client("room()")) >= most - CONTEXT // PIECE - 1
-    node.look(2)
+    node.audit(2)
     assert int(client("room()")) == most
 
 
 @pytest.mark.parametrize("looks", [0, 3])
-def test_a_thousand_communicators_are_made_and_destroyed_in_a_share_of_a_gibibyte(start: Start, looks: int) -> None:
+def test_creates_and_destroys_a_thousand_exports_in_a_small_share(start: Start, looks: int) -> None:
     node = start()
     client = _client(node)
     if looks:
-        node.look(looks)  # what the context takes is counted
+        node.audit(looks)  # the context is charged by now
     assert client("rounds(1000)") == "0"
     _all_is_back(node, client, (LIMIT - CONTEXT) // PIECE)
 
 
-def test_beside_others_that_have_their_own_memory_it_is_as_much(start: Start) -> None:
+def test_exports_leave_no_charge_beside_other_processes(start: Start) -> None:
     node = start(pods={"trainer": (LIMIT, 0), "other": (LIMIT, 0)})
     beside, other = _client(node), _client(node, "other")
     assert beside(f"c.allocate({2 * PIECE})[0]") == "0"
     assert other(f"c.allocate({4 * PIECE})[0]") == "0"
     assert other("create(2 * PIECE)[0]") == "0"
-    node.look(3)
+    node.audit(3)
     client = _client(node)
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     assert client("rounds(100)") == "0"
     _all_is_back(node, client, most)
 
 
-def test_what_another_process_imported_stays_charged_until_it_lets_it_go(start: Start) -> None:
+def test_memory_imported_by_others_stays_charged(start: Start) -> None:
     ours, theirs = socket.socketpair()
     node = start(pods={"trainer": (LIMIT, 0), "other": (LIMIT, 0)})
     with ours, theirs:
         maker = _client(node, "trainer", ours.fileno())
         importer = _client(node, "other", theirs.fileno())
-        node.look(3)
+        node.audit(3)
         most = int(maker("room()"))
-        for held in range(8):  # more than what is never told from it
+        for held in range(8):  # more than the uncertainty
             maker(f"send({ours.fileno()}, make())")
             importer(f"[receive({theirs.fileno()}), opened.append(held.pop('handle'))][0]")
             maker("let_go()")
@@ -71,10 +71,10 @@ def test_what_another_process_imported_stays_charged_until_it_lets_it_go(start: 
         _all_is_back(node, maker, most)
 
 
-def test_what_only_a_descriptor_keeps_stays_charged(start: Start) -> None:
+def test_memory_kept_by_a_descriptor_stays_charged(start: Start) -> None:
     node = start()
     client = _client(node)
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     for held in range(8):
         client("[opened.append(make()), let_go()][1]")
@@ -83,12 +83,12 @@ def test_what_only_a_descriptor_keeps_stays_charged(start: Start) -> None:
     _all_is_back(node, client, most)
 
 
-def test_what_is_on_its_way_through_a_socket_stays_charged(start: Start) -> None:
+def test_memory_in_transit_through_a_socket_stays_charged(start: Start) -> None:
     ours, theirs = socket.socketpair()
     node = start()
     with theirs, ours:
         client = _client(node, "trainer", ours.fileno())
-        node.look(3)
+        node.audit(3)
         most = int(client("room()"))
         for held in range(8):
             client(f"[send({ours.fileno()}, make()), let_go()][1]")
@@ -96,23 +96,23 @@ def test_what_is_on_its_way_through_a_socket_stays_charged(start: Start) -> None
     _all_is_back(node, client, most)
 
 
-def test_charges_for_what_is_not_there_yet_do_not_hide_what_is_held(start: Start) -> None:
+def test_charges_for_future_memory_hide_nothing(start: Start) -> None:
     node = start()
     client = _client(node)
-    # For the heap of kernels, which the driver makes when one needs it: CU_LIMIT_MALLOC_HEAP_SIZE.
+    # For the kernels' heap, which the driver creates on demand: CU_LIMIT_MALLOC_HEAP_SIZE.
     assert client("c.call('cuCtxSetLimit', 2, ctypes.c_size_t(6 * PIECE))") == "0"
-    node.look(3)
+    node.audit(3)
     most = int(client("room()"))
     for held in range(5):
         client("[opened.append(make()), let_go()][1]")
         assert int(client("room()")) == most - held - 1
 
 
-def test_who_asks_while_others_of_its_share_allocate_gets_no_more_than_the_limit(start: Start) -> None:
-    """Whatever comes and goes meanwhile: what is held and what can be had are together never more than the limit."""
+def test_concurrent_allocations_do_not_exceed_the_limit(start: Start) -> None:
+    """Held memory and free room together never exceed the limit, with any concurrent allocations."""
     node = start()
     holder, churner = _client(node), _client(node)
-    node.look(3)
+    node.audit(3)
     most = int(holder("room()"))
     for _ in range(5):
         holder("[opened.append(make()), let_go()][1]")
@@ -126,7 +126,7 @@ def test_who_asks_while_others_of_its_share_allocate_gets_no_more_than_the_limit
 @pytest.mark.parametrize(
     "start", [DESCRIPTION.replace("context-memory = 300MiB", "")], indirect=True, ids=["no context memory"]
 )
-def test_whoever_shares_what_with_whom_the_gpu_never_has_more_in_use_than_the_limit(start: Start) -> None:
+def test_random_sharing_never_exceeds_the_limit(start: Start) -> None:
     node = start(pods={"trainer": (LIMIT // 2, 0)})
     pairs = [socket.socketpair() for _ in range(3)]
     with contextlib.ExitStack() as stack:
@@ -148,7 +148,7 @@ def test_whoever_shares_what_with_whom_the_gpu_never_has_more_in_use_than_the_li
         assert LIMIT // 8 < most <= LIMIT // 2
 
 
-def test_without_a_measurement_it_stays_charged(start: Start) -> None:
+def test_released_memory_stays_charged_without_a_measurement(start: Start) -> None:
     node = start()
     client = _client(node)
     most = int(client("room()"))
@@ -160,7 +160,7 @@ def test_without_a_measurement_it_stays_charged(start: Start) -> None:
     until = time.monotonic() + 30
     while client("rounds(50)") != "0":  # until it has found the next agent
         assert time.monotonic() < until
-    again.look(3)
+    again.audit(3)
     most = int(client("room()"))
     for held in range(5):
         client("[opened.append(make()), let_go()][1]")

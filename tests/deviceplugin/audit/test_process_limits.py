@@ -1,4 +1,4 @@
-"""Who is limited, who got around it, who has no share: no false alarm, and no silence."""
+"""Limited, unlimited and foreign processes: no false alarms and no silence."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import audit_document, process_limits
-from deviceplugin.audit.excess import Beyond
-from deviceplugin.audit.node_audit import LimitState, NodeAudit
-from deviceplugin.audit.seen import Problem, Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.audit.excess import Overuse
+from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.host import identity
 from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode, Resize
-from tests.deviceplugin.audit.judged import (
+from tests.deviceplugin.audit.sample_node import (
     GIB,
     GIVEN,
     GPUS,
@@ -52,7 +51,7 @@ def seen(
 def judge(snapshot: Seen, *, node: GpuNode | None = NODE, looks: int = 2) -> NodeAudit:
     audit = NodeAudit()
     for _ in range(looks):
-        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
+        audit = process_limits.check(snapshot, pods=PODS, node=node, suspects=audit.suspects)
     return audit
 
 
@@ -66,7 +65,7 @@ def status(audit: NodeAudit) -> tuple[str, str]:
     return said.status, said.reason
 
 
-def test_a_registered_process_is_limited() -> None:
+def test_registered_process_is_limited() -> None:
     audit = judge(seen(process()))
     (judged,) = audit.processes
     assert (judged.state, judged.reason, judged.charged_bytes) == (LimitState.LIMITED, "", GIB)
@@ -75,60 +74,60 @@ def test_a_registered_process_is_limited() -> None:
     assert status(audit) == ("True", "Audited")
 
 
-def test_a_process_of_a_share_that_is_not_registered_is_unlimited() -> None:
+def test_unregistered_process_of_a_share_is_unlimited() -> None:
     kind, reason = state(seen(process(9)))
     assert kind is LimitState.UNLIMITED
     assert reason == process_limits.GOT_AROUND
-    assert state(seen(process(9, with_library=False)))[1] == process_limits.WITHOUT
-    assert state(seen(process(9, left_behind=True))) == (LimitState.UNLIMITED, process_limits.LEFT_BEHIND)
+    assert state(seen(process(9, with_library=False)))[1] == process_limits.NO_LIBRARY
+    assert state(seen(process(9, orphaned=True))) == (LimitState.UNLIMITED, process_limits.ORPHANED)
     audit = judge(seen(process(), process(9)))
     assert status(audit) == ("False", "ProcessUnlimited")
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) got around its limits")
     assert "the pod ml/trainer runs without limits on GPU 0" in audit_document.condition(audit).message
 
 
-def test_nothing_is_said_at_first_sight() -> None:
+def test_reports_nothing_after_a_single_observation() -> None:
     audit = judge(seen(process(9), process(11, container=None)), looks=1)
     assert {process.state for process in audit.processes} == {LimitState.UNJUDGED}
     assert status(audit) == ("True", "Audited")
     assert process_limits.troubles(audit) == {}
 
 
-def test_another_process_with_the_same_pid_is_seen_for_the_first_time() -> None:
+def test_process_with_a_reused_pid_is_a_new_one() -> None:
     before = judge(seen(process(9)), looks=1)
-    audit = process_limits.judge(seen(process(9, start_ticks=91)), pods=PODS, node=NODE, suspects=before.suspects)
+    audit = process_limits.check(seen(process(9, start_ticks=91)), pods=PODS, node=NODE, suspects=before.suspects)
     assert audit.processes[0].state is LimitState.UNJUDGED
 
 
-def test_a_registered_pid_of_another_start_is_not_that_process() -> None:
+def test_registered_pid_with_another_start_time_is_unlimited() -> None:
     assert state(seen(process(start_ticks=71)))[0] is LimitState.UNLIMITED
 
 
 @pytest.mark.parametrize("container", [None, OTHER, SIDE, Container("uid-unknown", "id")])
-def test_whoever_has_no_share_is_foreign_on_a_fractional_gpu(container: Container | None) -> None:
+def test_process_without_a_share_is_foreign_on_a_fractional_gpu(container: Container | None) -> None:
     kind, reason = state(seen(process(9, container=container)))
     assert kind is LimitState.FOREIGN
     assert reason
     assert status(judge(seen(process(9, container=container)))) == ("False", "ForeignProcess")
 
 
-def test_a_share_of_another_gpu_is_none_of_this_one() -> None:
+def test_share_of_another_gpu_does_not_count() -> None:
     assert state(seen(process(9, gpu=B))) == (LimitState.FOREIGN, process_limits.ELSEWHERE)
     assert state(seen(process(7, gpu=B))) == (
         LimitState.FOREIGN,
         process_limits.ELSEWHERE,
-    )  # registered, for the other one
+    )  # registered for the other GPU
 
 
 @pytest.mark.parametrize("mode", [Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG])
-def test_on_a_gpu_of_another_mode_nobody_is_judged(mode: Mode) -> None:
+def test_processes_on_a_gpu_of_another_mode_are_not_judged(mode: Mode) -> None:
     gpus = (dataclasses.replace(GPUS[0], mode=mode),)
     kind, reason = state(seen(process(9, container=OTHER), gpus=gpus))
     assert (kind, reason) == (LimitState.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}")
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps", "gpushare-agent", "python3", ""])
-def test_no_name_makes_a_process_one_that_is_not_judged(name: str) -> None:
+def test_no_process_is_exempt_by_name(name: str) -> None:
     assert state(seen(process(9, name=name, container=OTHER)))[0] is LimitState.FOREIGN
     assert state(seen(process(9, name=name)))[0] is LimitState.UNLIMITED
 
@@ -139,31 +138,31 @@ def test_no_name_makes_a_process_one_that_is_not_judged(name: str) -> None:
         lambda refusal: refusal.reason
     ),
 )
-def test_law_a_process_outside_of_all_known_containers_is_told_of(name: str, outside: str) -> None:
+def test_process_outside_of_known_containers_is_foreign(name: str, outside: str) -> None:
     kind, reason = state(seen(process(9, name=name, container=None, outside=outside)))
     assert kind is LimitState.FOREIGN
-    assert reason == f"{outside}, and may take what was promised to shares"
+    assert reason == f"{outside}, and it may use what shares were promised"
 
 
-def test_a_process_whose_ledger_is_out_of_reach_keeps_its_limits() -> None:
+def test_process_with_an_unreachable_ledger_is_limited() -> None:
     snapshot = seen(process(9), members=(), unreachable=frozenset({(9, 90)}))
     assert state(snapshot) == (LimitState.LIMITED, "")
 
 
-def test_a_container_that_the_pods_status_does_not_name_yet_is_waited_for() -> None:
+def test_waits_for_a_container_missing_from_the_pods_status() -> None:
     two = dataclasses.replace(GIVEN, containers=("side",))
     node = dataclasses.replace(NODE, allocations=(dataclasses.replace(NODE.allocations[0], shares=(GIVEN, two)),))
     assert state(seen(process(9, container=Container("uid-trainer", "id-new"))), node=node)[0] is LimitState.UNJUDGED
 
 
-def test_while_the_gpunode_is_not_known_nobody_is_accused_and_that_is_said() -> None:
+def test_unknown_gpunode_makes_the_audit_incomplete() -> None:
     audit = judge(seen(process(9), process(7)), node=None)
     assert [process.state for process in audit.processes] == [LimitState.UNJUDGED, LimitState.LIMITED]
     assert status(audit) == ("Unknown", "AuditIncomplete")
     assert audit.shares == ()
 
 
-def test_what_could_not_be_seen_is_said() -> None:
+def test_reports_what_could_not_be_read() -> None:
     blind = judge(seen(process(), problems=(Problem("the driver does not answer"),)))
     assert status(blind) == ("Unknown", "AuditIncomplete")
     dim = judge(seen(process(), problems=(Problem("the driver does not tell how much", blind=False),)))
@@ -173,34 +172,34 @@ def test_what_could_not_be_seen_is_said() -> None:
     assert "SYS_PTRACE" in audit_document.condition(unseen).message
 
 
-def test_a_share_without_a_process_is_in_force() -> None:
+def test_share_without_a_process_is_in_force() -> None:
     (share,) = judge(seen(members=())).shares
     assert (share.in_force, share.enforced, share.processes, share.reason) == (True, None, 0, "")
 
 
 @pytest.mark.parametrize("change", [{"memory_bytes": 9 * GIB}, {"request_percent": 51}, {"limit_percent": 100}])
-def test_limits_that_differ_are_told_by_the_second_look(change: dict[str, int]) -> None:
+def test_reports_differing_limits_at_the_second_audit(change: dict[str, int]) -> None:
     snapshot = seen(process(), record=dataclasses.replace(RECORD, **change))
     assert judge(snapshot, looks=1).shares[0].in_force
     audit = judge(snapshot)
     assert not audit.shares[0].in_force
-    assert "and the GPUNode gives it a request of 50%, a limit of 80% and 8Gi" in audit.shares[0].reason
+    assert "but the GPUNode grants a request of 50%, a limit of 80% and 8Gi" in audit.shares[0].reason
     assert status(audit) == ("False", "LimitsDiffer")
 
 
-def test_a_share_that_uses_more_than_it_is_let_have_is_told_at_once() -> None:
-    beyond = {(A, TENANT.key): Beyond(0.9, 0.1)}
-    audit = judge(seen(process(), beyond=beyond), looks=1)
-    sentence = "the driver ran its kernels for 90% of the time, and the arbiter let it have 10%"
+def test_reports_overuse_immediately() -> None:
+    beyond = {(A, TENANT.key): Overuse(0.9, 0.1)}
+    audit = judge(seen(process(), overuse=beyond), looks=1)
+    sentence = "the driver ran its kernels for 90% of the time, but the arbiter allowed 10%"
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, sentence)
     assert status(audit) == ("False", "ShareBeyondLimit")
     share = audit_document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
     assert (share["usedPercent"], share["letPercent"]) == (90, 10)
-    around = judge(seen(process(9), beyond=beyond))
+    around = judge(seen(process(9), overuse=beyond))
     assert status(around) == ("False", "ProcessUnlimited")
 
 
-def test_a_share_that_is_to_shrink_may_be_held_to_either_size() -> None:
+def test_shrinking_share_may_have_either_size() -> None:
     shrinking = dataclasses.replace(GIVEN, shrink_to_bytes=4 * GIB)
     node = dataclasses.replace(
         NODE,
@@ -212,21 +211,21 @@ def test_a_share_that_is_to_shrink_may_be_held_to_either_size() -> None:
         assert judge(seen(process(), record=record), node=node).shares[0].in_force
 
 
-def test_a_process_without_the_library_is_told_of_in_its_share() -> None:
+def test_reports_members_without_the_library() -> None:
     members = (MEMBER, SeenMember((8, 80), (0,), with_library=False))
     audit = judge(seen(process(), process(8), members=members))
     (share,) = audit.shares
     assert (share.processes, share.with_library, share.in_force) == (2, 1, False)
-    assert share.reason == "the library is not in 1 of its 2 processes"
+    assert share.reason == "the library is not loaded in 1 of its 2 processes"
 
 
-def test_a_share_that_the_gpunode_has_no_more_is_told_of_while_it_runs() -> None:
+def test_reports_a_running_share_that_the_gpunode_lacks() -> None:
     audit = judge(seen(process()), node=dataclasses.replace(NODE, allocations=()))
     (share,) = audit.shares
     assert (share.pod, share.limit_bytes, share.in_force) == ("trainer", 0, False)
 
 
-def test_overhead_beyond_the_limit_is_told_and_no_breach() -> None:
+def test_overhead_beyond_the_limit_is_reported_but_in_force() -> None:
     record = dataclasses.replace(RECORD, overhead_bytes=8 * GIB)
     (share,) = judge(seen(process(), record=record)).shares
     assert share.in_force
@@ -234,18 +233,18 @@ def test_overhead_beyond_the_limit_is_told_and_no_breach() -> None:
     assert share.reason.startswith("with contexts it holds 1Gi more than its limit")
 
 
-def test_a_hold_is_nobodys_share() -> None:
+def test_backfill_reservation_is_not_a_share() -> None:
     hold = Allocation(f"{contract.BACKFILL_PREFIX}x", PodRef("ml", "waits"), (GIVEN,))
     assert judge(seen(members=()), node=dataclasses.replace(NODE, allocations=(hold,))).shares == ()
 
 
-def test_the_condition_names_ten_and_counts_the_rest() -> None:
+def test_condition_names_ten_processes_and_counts_the_rest() -> None:
     audit = judge(seen(*(process(pid, container=None) for pid in range(20, 33))))
     assert audit_document.condition(audit).message.count("runs without limits") == 10
     assert audit_document.condition(audit).message.endswith("and 3 more")
 
 
-def test_the_document_has_what_the_plugin_reads() -> None:
+def test_document_has_the_fields_that_the_plugin_reads() -> None:
     record = dataclasses.replace(RECORD, overhead_bytes=300)
     document = audit_document.to_json(
         judge(seen(process(), process(9, gpu=B, used_bytes=None), record=record)), node_name="node-a", checked_at=1.5

@@ -1,4 +1,4 @@
-"""What a driver does not tell is said, and what ends while it is looked at is left out."""
+"""Process scans: missing driver data is reported, and processes that exit meanwhile are left out."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gpushare.gpu import Gpu, Mode
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU = Gpu(UUID, 0, "A100", 40 << 30)
 TENANT = Tenant("uid", "ml", "trainer", ("main",), 0, (Grant(UUID, 8 << 30, 50, 100),))
-GONE = 2**22 + 1  # more than a pid can be
+GONE = 2**22 + 1  # above the largest possible pid
 
 
 class Listing:
-    """NVML's lists, as a driver that does not tell everything gives them."""
+    """Process lists of a driver that does not report everything."""
 
     def __init__(
         self, *listed: nvml.NvmlProcess, problem: str = "", used: tuple[dict[int, float] | None, ...] = ()
@@ -46,8 +46,8 @@ class Listing:
         return nvml.Utilization(parts, 7 * len(self.asked_us)) if parts is not None else None
 
 
-def made(listing: Listing, *, lost_ticks: int = 0) -> process_listing.Looking:
-    return process_listing.Looking(
+def made(listing: Listing, *, lost_ticks: int = 0) -> process_listing.ProcessScanner:
+    return process_listing.ProcessScanner(
         listing,  # type: ignore[arg-type]
         identify=lambda _: Container("uid", "id"),
         lost_ticks=lambda: lost_ticks,
@@ -67,22 +67,20 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
     return who
 
 
-def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> None:
+def test_reads_ledgers_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
     group.limits.expect(0, 250)
-    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([GPU], [group], [])
+    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([GPU], [group], [])
     assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
     (process,) = result.seen.processes
-    assert process.who == (who.pid, who.start_ticks)
+    assert process.identity == (who.pid, who.start_ticks)
     assert result.seen.shares[0].members[0].with_library is False
     assert result.seen.problems == ()
     group.close()
 
 
-def test_the_driver_is_asked_without_a_look_at_what_processes_have_mapped(
-    group: ShareLedger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that hangs in the driver would keep all other questions of the driver waiting."""
+def test_measuring_does_not_read_mappings(group: ShareLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that hangs in the driver would block all other driver calls."""
     who = joined(group)
     looking, looked = made(Listing(nvml.NvmlProcess(who.pid, 1000))), list[int]()
     monkeypatch.setattr(kernel_process, "mapped_files", lambda pid, **_: looked.append(pid))
@@ -93,56 +91,54 @@ def test_the_driver_is_asked_without_a_look_at_what_processes_have_mapped(
     group.close()
 
 
-def test_what_is_held_on_a_mig_device_is_measured_too(group: ShareLedger) -> None:
+def test_measures_memory_on_mig_devices(group: ShareLedger) -> None:
     who = joined(group)
     whole = dataclasses.replace(GPU, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
-    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([whole], [group], [])
+    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([whole], [group], [])
     assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
     assert [process.gpu for process in result.seen.processes] == [whole.uuid]
     group.close()
 
 
-def test_a_driver_that_does_not_tell_what_processes_hold_is_told_of(group: ShareLedger) -> None:
+def test_reports_a_driver_without_process_memory(group: ShareLedger) -> None:
     who = joined(group)
-    result = made(Listing(nvml.NvmlProcess(who.pid, None))).look([GPU], [group], [])
+    result = made(Listing(nvml.NvmlProcess(who.pid, None))).scan([GPU], [group], [])
     assert result.readings == {}
     (problem,) = result.seen.problems
     assert (problem.blind, problem.sentence) == (
         False,
-        "the driver does not tell what processes hold on GPU 0: contexts are not charged",
+        "the driver does not report how much memory processes use on GPU 0: contexts are not charged",
     )
     other = dataclasses.replace(GPU, mode=Mode.EXCLUSIVE)
-    assert made(Listing(nvml.NvmlProcess(who.pid, None))).look([other], [group], []).seen.problems == ()
+    assert made(Listing(nvml.NvmlProcess(who.pid, None))).scan([other], [group], []).seen.problems == ()
     group.close()
 
 
-def test_a_gpu_that_does_not_answer_is_told_of_unless_its_own_condition_does() -> None:
-    result = made(Listing(problem="it is lost")).look([GPU], [], [])
+def test_reports_a_silent_gpu_unless_it_is_unhealthy() -> None:
+    result = made(Listing(problem="it is lost")).scan([GPU], [], [])
     assert result.silent == {UUID}
     assert [problem.blind for problem in result.seen.problems] == [True]
     ill = dataclasses.replace(GPU, healthy=False)
-    assert made(Listing(problem="it is lost")).look([ill], [], []).seen.problems == ()
+    assert made(Listing(problem="it is lost")).scan([ill], [], []).seen.problems == ()
 
 
-def test_what_a_share_used_is_what_its_processes_did_since_the_last_look(group: ShareLedger) -> None:
+def test_share_usage_sums_its_processes_since_the_last_scan(group: ShareLedger) -> None:
     who = joined(group)
     place = (UUID, TENANT.key)
     listing = Listing(used=({who.pid: 0.9}, {who.pid: 0.5, GONE: 0.3}, {GONE: 0.3}, None, {who.pid: 0.1}))
     looks = made(listing)
-    results = [looks.look([GPU], [group], []) for _ in range(5)]
+    results = [looks.scan([GPU], [group], []) for _ in range(5)]
     assert [result.used.get(place) for result in results] == [None, 0.5, 0, None, None]
     assert [result.works[place] for result in results] == [True, True, False, True, True]
     assert listing.asked_us == [0, 7, 14, 21, 0]
     other = dataclasses.replace(GPU, mode=Mode.MPS)
-    assert looks.look([other], [group], []).used == {}
+    assert looks.scan([other], [group], []).used == {}
     group.close()
 
 
-def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_stopped(
-    group: ShareLedger, tmp_path: Path
-) -> None:
+def test_without_driver_usage_a_share_works_unless_stopped(group: ShareLedger, tmp_path: Path) -> None:
     who = joined(group)
-    looks = process_listing.Looking(
+    looks = process_listing.ProcessScanner(
         Listing(),  # type: ignore[arg-type]
         identify=lambda _: Container("uid", "id"),
         lost_ticks=lambda: 0,
@@ -152,22 +148,22 @@ def test_where_the_driver_does_not_tell_a_share_works_unless_its_processes_are_s
     (tmp_path / str(who.pid)).mkdir()
     for state in "STtD":
         (tmp_path / str(who.pid) / "stat").write_bytes(b"%d (a) T \xff) %s 1" % (who.pid, state.encode()))
-        works += looks.look([GPU], [group], []).works.values()
+        works += looks.scan([GPU], [group], []).works.values()
     assert works == [True, False, False, True]
     group.close()
 
 
-def test_a_process_that_is_over_already_is_left_out() -> None:
-    assert made(Listing(nvml.NvmlProcess(GONE, 1000))).look([GPU], [], []).seen.processes == ()
+def test_omits_an_exited_process() -> None:
+    assert made(Listing(nvml.NvmlProcess(GONE, 1000))).scan([GPU], [], []).seen.processes == ()
 
 
-def test_a_share_that_has_ended_meanwhile_is_left_out(group: ShareLedger) -> None:
+def test_omits_an_ended_share(group: ShareLedger) -> None:
     joined(group)
     group.close()
-    assert made(Listing()).look([GPU], [group], []).seen.shares == ()
+    assert made(Listing()).scan([GPU], [group], []).seen.shares == ()
 
 
-def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
+def test_reads_mapped_files(tmp_path: Path) -> None:
     maps = tmp_path / str(os.getpid())
     maps.mkdir()
     lines = (
@@ -176,11 +172,11 @@ def test_who_has_the_library_mapped_is_seen(tmp_path: Path) -> None:
     (maps / "maps").write_text(lines)
     assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) == {"/usr/lib/gpushare/libgpushare.so"}
     (maps / "maps").write_text("")
-    assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) is None  # it is ending, or a thread of the kernel
+    assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) is None  # it is exiting, or it is a kernel thread
     assert kernel_process.mapped_files(GONE, proc=tmp_path) is None
 
 
-def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_huge_mappings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = tmp_path / str(os.getpid())
     directory.mkdir()
     names = (f"/tmp/{number}" for number in range(1000))
@@ -195,10 +191,10 @@ def test_who_has_too_much_mapped_is_not_looked_at_to_the_end(tmp_path: Path, mon
     assert kernel_process.mapping(os.getpid(), last, proc=tmp_path) == kernel_process.Mapping(known=False, link=None)
 
 
-def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
+def test_reading_mappings_of_one_container_is_limited_per_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Forty processes without the library, each of which takes a hundredth of a second, and one of another container."""
+    """Forty processes without the library take 10 ms each; another container has one process."""
     looked = []
 
     def mapped_files(pid: int, **_: object) -> frozenset[str]:
@@ -208,36 +204,36 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
 
     monkeypatch.setattr(kernel_process, "identified", lambda pid, **_: (pid, 7))
     monkeypatch.setattr(kernel_process, "mapped_files", mapped_files)
-    looks = process_listing.Looking(
+    looks = process_listing.ProcessScanner(
         Listing(*(nvml.NvmlProcess(pid, 1000) for pid in range(1, 42))),  # type: ignore[arg-type]
         identify=lambda pid: Container("uid", "other" if pid == 41 else "hostile"),
         lost_ticks=lambda: 0,
     )
     monkeypatch.setattr(process_listing, "CONTAINER_SECONDS", 0.1)
-    with_library = {process.pid: process.with_library for process in looks.look([GPU], [], []).seen.processes}
+    with_library = {process.pid: process.with_library for process in looks.scan([GPU], [], []).seen.processes}
     assert len(looked) <= 11
     assert with_library[41] is False
     assert list(with_library.values()).count(None) == 41 - len(looked)
     known = {pid for pid, loaded in with_library.items() if loaded is False}
-    again = {process.pid: process.with_library for process in looks.look([GPU], [], []).seen.processes}
-    assert all(again[pid] is False for pid in known), "what was known of it is not forgotten"
+    again = {process.pid: process.with_library for process in looks.scan([GPU], [], []).seen.processes}
+    assert all(again[pid] is False for pid in known), "known results are kept"
 
 
-def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:
-    """What looks like a ledger, anybody can make."""
+def test_only_processes_from_before_the_loss_are_orphaned() -> None:
+    """Any process can create something that looks like a ledger."""
     own = kernel_process.identified(os.getpid())
     assert own is not None
     descriptor = os.memfd_create(pages.LEDGER_NAME)
     os.ftruncate(descriptor, mmap.PAGESIZE)
 
-    def left_behind(lost_ticks: int) -> bool:
+    def orphaned(lost_ticks: int) -> bool:
         listing = Listing(nvml.NvmlProcess(own[0], 1000))
-        (process,) = made(listing, lost_ticks=lost_ticks).look([GPU], [], []).seen.processes
-        return process.left_behind
+        (process,) = made(listing, lost_ticks=lost_ticks).scan([GPU], [], []).seen.processes
+        return process.orphaned
 
-    assert not left_behind(own[1] + 1)
+    assert not orphaned(own[1] + 1)
     with mmap.mmap(descriptor, mmap.PAGESIZE):
-        assert left_behind(own[1] + 1)
-        assert not left_behind(own[1])
-        assert not left_behind(0)
+        assert orphaned(own[1] + 1)
+        assert not orphaned(own[1])
+        assert not orphaned(0)
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The host's driver, for an agent whose container was given none by a runtime."""
+"""The host's driver, for an agent whose container got no driver from a runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEBIAN, RED_HAT = "usr/lib/x86_64-linux-gnu", "usr/lib64"
 
 
 def install(root: Path, folder: str = DEBIAN) -> Path:
-    """A driver below `root`: the simulated one's management library under its names, and a CUDA that is only there."""
+    """Install a driver below `root`: the simulated management library under its usual names, and an empty libcuda."""
     (root / folder).mkdir(parents=True)
     (root / folder / "libcuda.so.550.54.15").touch()
     shutil.copy(simulated.BUILD / "libnvidia-ml.so.1", root / folder / "libnvidia-ml.so.550.54.15")
@@ -31,56 +31,54 @@ def install(root: Path, folder: str = DEBIAN) -> Path:
     [
         pytest.param("", "/", "/", id="the host's own"),
         pytest.param("", "/run/nvidia/driver", "/run/nvidia/driver", id="the operator's, mounted"),
-        pytest.param(
-            "run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", id="below a host that is mounted"
-        ),
-        pytest.param("run/nvidia/driver", "/", "/run/nvidia/driver", id="the operator's, not named"),
-        pytest.param("opt/driver", "/opt/driver", "/opt/driver", id="a place of one's own"),
-        pytest.param("opt/driver", "/", None, id="nobody said where"),
-        pytest.param("opt/driver", "/run/nvidia/driver", None, id="elsewhere than said"),
+        pytest.param("run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver", id="below a mounted host"),
+        pytest.param("run/nvidia/driver", "/", "/run/nvidia/driver", id="the operator's, not configured"),
+        pytest.param("opt/driver", "/opt/driver", "/opt/driver", id="a custom place"),
+        pytest.param("opt/driver", "/", None, id="an unknown place"),
+        pytest.param("opt/driver", "/run/nvidia/driver", None, id="not at the configured place"),
     ],
 )
-def test_a_driver_is_found_where_it_is_seen(tmp_path: Path, gpus: Path, at: str, named: str, found: str | None) -> None:
+def test_finds_the_driver_root(tmp_path: Path, gpus: Path, at: str, named: str, found: str | None) -> None:
     install(tmp_path / at, RED_HAT)
     assert driver_root.find(tmp_path, named) == (DriverRoot(tmp_path / at, found) if found else None)
 
 
-def test_there_may_be_none(tmp_path: Path) -> None:
+def test_finds_no_driver_in_a_missing_directory(tmp_path: Path) -> None:
     assert driver_root.find(tmp_path / "nothing") is None
 
 
-def asked(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.CompletedProcess[str]:
-    """How many GPUs a process of its own sees, and by which library."""
+def loaded(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a process that prints the loaded library and the number of GPUs."""
     program = (
         "import sys, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.hardware import nvml; "
-        "print(driver_root.load(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
+        "print(driver_root.load_nvml(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
     )
     environment = {**simulated.environment(gpus), "LD_LIBRARY_PATH": library_path}
     command = [sys.executable, "-c", program, mounted]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_its_library_is_loaded_where_there_is_none_on_the_library_path(gpus: Path, tmp_path: Path) -> None:
+def test_loads_nvml_from_the_driver_root_if_the_path_has_none(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
-    assert asked(gpus, host).stdout.split() == [str(host / DEBIAN / "libnvidia-ml.so.1"), "4"]
+    assert loaded(gpus, host).stdout.split() == [str(host / DEBIAN / "libnvidia-ml.so.1"), "4"]
 
 
 @pytest.mark.slow
-def test_one_that_a_runtime_has_mounted_goes_before_it(gpus: Path, tmp_path: Path) -> None:
+def test_prefers_nvml_that_a_runtime_mounted(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
-    assert asked(gpus, host, library_path=str(simulated.BUILD)).stdout.split() == ["None", "4"]
+    assert loaded(gpus, host, library_path=str(simulated.BUILD)).stdout.split() == ["None", "4"]
 
 
-def test_one_that_is_no_library_is_told_and_the_driver_is_missing(gpus: Path, tmp_path: Path) -> None:
+def test_reports_a_library_that_cannot_be_loaded(gpus: Path, tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     (host / DEBIAN / "libnvidia-ml.so.550.54.15").write_text("no library")
-    result = asked(gpus, host)
+    result = loaded(gpus, host)
     assert "Could not load the host's driver library" in result.stderr
     assert "libnvidia-ml.so.1 is not on the library path" in result.stderr
 
 
 @pytest.mark.slow
-async def test_an_agent_needs_no_runtime_for_it(short_path: Path, gpus: Path) -> None:
+async def test_agent_runs_with_the_driver_root_alone(short_path: Path, gpus: Path) -> None:
     environment = {"LD_LIBRARY_PATH": "", "CONTAINER_DRIVER_ROOT": str(install(short_path / "host"))}
     kubeconfig = unreachable(short_path)
     async with agent_process.running(
@@ -93,9 +91,7 @@ async def test_an_agent_needs_no_runtime_for_it(short_path: Path, gpus: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mounted", [True, False])
-async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
-    short_path: Path, gpus: Path, mounted: bool
-) -> None:
+async def test_agent_waits_for_a_driver_only_if_it_can_appear(short_path: Path, gpus: Path, mounted: bool) -> None:
     host = short_path / "host"
     if mounted:
         host.mkdir()
@@ -116,7 +112,7 @@ async def test_a_container_that_can_see_no_driver_come_ends_after_a_while(
     ) as agent:
         await agent.until("No driver found")
         if mounted:
-            install(host / "run/nvidia/driver")  # as the operator's driver container does, when it is done
+            install(host / "run/nvidia/driver")  # as the operator's driver container does at the end
             await agent.until("Serving")
             assert await agent.stop() == 0
         else:

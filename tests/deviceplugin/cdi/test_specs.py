@@ -1,4 +1,4 @@
-"""The files for container runtimes: as CDI wants them, and true to the GPUs."""
+"""CDI specification files: valid, and in sync with the GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import spec, specs
+from deviceplugin.cdi import specs
 from deviceplugin.state.offer import Observable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
@@ -26,7 +26,7 @@ GPUS = [
     HardwareGpu(GPU, 0),
     HardwareGpu(OTHER, 1, mig_enabled=True, mig_devices=(HardwareMigDevice(PART, 0, "1g.5gb"),)),
 ]
-NODES = answer.Nodes(
+NODES = answer.DevicePaths(
     {
         GPU: ("/dev/nvidia0",),
         OTHER: ("/dev/nvidia1",),
@@ -38,7 +38,7 @@ CRI = ("cdi-cri",)
 
 
 def check(document: dict[str, Any]) -> None:
-    """What CDI demands of a specification: its SPEC.md, version 0.5.0."""
+    """Check a specification against CDI's SPEC.md, version 0.5.0."""
     assert document["cdiVersion"] == "0.5.0"
     vendor, _, kind = document["kind"].partition("/")
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]", vendor)
@@ -59,7 +59,7 @@ def check(document: dict[str, Any]) -> None:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
-    """A host with a driver."""
+    """Create a host with a driver."""
     folder = tmp_path / "host/usr/lib/x86_64-linux-gnu"
     folder.mkdir(parents=True)
     for name in ("libcuda.so.550.54.15", "libnvidia-ml.so.550.54.15", "libcuda.so.550.1.old", "libc.so.6"):
@@ -82,7 +82,7 @@ def written(tmp_path: Path, kind: str = "gpu") -> dict[str, Any]:
     return document
 
 
-def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: Path, host: Path) -> None:
+def test_describes_each_device_by_uuid_and_index_and_all_together(tmp_path: Path, host: Path) -> None:
     made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
     document = written(tmp_path)
     check(document)
@@ -96,7 +96,7 @@ def test_each_device_is_described_by_uuid_and_index_and_all_together(tmp_path: P
     assert [path.name for path in (tmp_path / "cdi").iterdir()] == ["k8s.device-plugin.nvidia.com-gpu.json"]
 
 
-def test_a_container_gets_the_driver_by_every_name_and_nobody_adds_to_it(tmp_path: Path, host: Path) -> None:
+def test_container_gets_every_driver_file_and_no_other_devices(tmp_path: Path, host: Path) -> None:
     made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI, driver_root="/run/nvidia/driver"))
     common = written(tmp_path)["containerEdits"]
     assert common["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
@@ -109,7 +109,7 @@ def test_a_container_gets_the_driver_by_every_name_and_nobody_adds_to_it(tmp_pat
     assert "hooks" not in common
 
 
-def test_a_driver_of_the_operators_is_found_below_the_host(tmp_path: Path, host: Path) -> None:
+def test_finds_the_operators_driver_below_the_host(tmp_path: Path, host: Path) -> None:
     (tmp_path / "machine/run/nvidia").mkdir(parents=True)
     host.rename(tmp_path / "machine/run/nvidia/driver")
     (tmp_path / "machine/usr/local/nvidia/toolkit").mkdir(parents=True)
@@ -123,8 +123,8 @@ def test_a_driver_of_the_operators_is_found_below_the_host(tmp_path: Path, host:
     assert common["hooks"][0]["path"] == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
 
 
-def test_a_hook_beside_a_driver_root_is_believed_if_it_is_named(tmp_path: Path, host: Path) -> None:
-    (host / "usr/bin/nvidia-ctk").touch()  # in the driver's container, and not on the host
+def test_uses_a_configured_hook_outside_the_driver_root(tmp_path: Path, host: Path) -> None:
+    (host / "usr/bin/nvidia-ctk").touch()  # in the driver's container but not on the host
     alone = NodeSettings(device_list_strategies=CRI, container_driver_root=str(host), driver_root="/run/nvidia/driver")
     made(tmp_path, host).renew(alone)
     assert "hooks" not in written(tmp_path)["containerEdits"]
@@ -134,7 +134,7 @@ def test_a_hook_beside_a_driver_root_is_believed_if_it_is_named(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("program", "words"), [("nvidia-ctk", ["hook"]), ("nvidia-cdi-hook", [])])
-def test_the_hook_is_named_where_the_host_has_it(tmp_path: Path, host: Path, program: str, words: list[str]) -> None:
+def test_uses_a_hook_that_the_host_has(tmp_path: Path, host: Path, program: str, words: list[str]) -> None:
     (host / "usr/bin" / program).touch()
     made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI, cdi_hook=f"/usr/bin/{program}"))
     (hook,) = written(tmp_path)["containerEdits"]["hooks"]
@@ -142,14 +142,14 @@ def test_the_hook_is_named_where_the_host_has_it(tmp_path: Path, host: Path, pro
     assert hook == {"hookName": "createContainer", "path": f"/usr/bin/{program}", "args": arguments}
 
 
-def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: Path) -> None:
+def test_every_allocated_name_is_in_a_file(tmp_path: Path, host: Path) -> None:
     (host / "dev").mkdir()
     (host / "dev/gdrdrv").touch()
     devices = [Offered(GPU, GPU, GPU, "0", Mode.EXCLUSIVE), Offered(PART, PART, OTHER, "1:0", Mode.MIG)]
     for by in ("uuid", "index"):
         settings = NodeSettings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
         made(tmp_path, host).renew(settings)
-        names = answer.answer("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
+        names = answer.container_response("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
         known = set()
         for path in (tmp_path / "cdi").iterdir():
             document = json.loads(path.read_text())
@@ -159,9 +159,7 @@ def test_every_name_that_a_container_is_told_is_in_a_file(tmp_path: Path, host: 
         assert set(names) <= known
 
 
-def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_last_use(
-    tmp_path: Path, host: Path
-) -> None:
+def test_removes_missing_devices_and_unused_files(tmp_path: Path, host: Path) -> None:
     made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
     made(tmp_path, host, gpus=GPUS[:1]).renew(NodeSettings(device_list_strategies=CRI))
     assert {device["name"] for device in written(tmp_path)["devices"]} == {GPU, "0", "all"}
@@ -173,22 +171,22 @@ def test_a_device_that_is_gone_is_described_no_more_and_the_file_goes_with_the_l
     assert list((tmp_path / "cdi").iterdir()) == [other]
 
 
-def test_without_cdi_nothing_is_written(tmp_path: Path, host: Path) -> None:
+def test_writes_nothing_without_cdi(tmp_path: Path, host: Path) -> None:
     made(tmp_path, host).renew(NodeSettings())
     assert not (tmp_path / "cdi").exists()
 
 
-def test_a_directory_that_cannot_be_written_is_a_sentence(tmp_path: Path, host: Path) -> None:
+def test_unwritable_directory_is_an_error_with_a_remedy(tmp_path: Path, host: Path) -> None:
     (tmp_path / "cdi").touch()
-    with pytest.raises(specs.SpecError, match="--cdi-directory names a directory of the host"):
+    with pytest.raises(specs.SpecError, match="--cdi-directory must name a directory of the host"):
         made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
 
 
-def test_the_names_are_of_one_vendor() -> None:
-    assert cdi.name(cdi.VENDOR, "gpu", spec.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
+def test_names_use_one_vendor() -> None:
+    assert cdi.device_name(cdi.VENDOR, "gpu", specs.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
 
 
-async def test_files_that_somebody_takes_away_are_written_again(
+async def test_rewrites_files_that_were_removed(
     tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(specs, "POLL_SECONDS", 0.01)
@@ -207,10 +205,10 @@ async def test_files_that_somebody_takes_away_are_written_again(
     check(written(tmp_path))
     shutil.rmtree(tmp_path / "cdi")
     (tmp_path / "cdi").write_text("no directory")
-    await until(lambda: "Could not describe" in caplog.text)
+    await until(lambda: "Could not write the CDI" in caplog.text)
     (tmp_path / "cdi").unlink()
     await until(path.exists)
-    assert caplog.text.count("Could not describe") == 1
+    assert caplog.text.count("Could not write the CDI") == 1
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -12,7 +12,7 @@ from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
 from deviceplugin.denial import covering, denial, denied_pods, registered
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_service, share_start
 from deviceplugin.state import pod_resources
 from gpushare import contract
@@ -22,7 +22,7 @@ from tests.deviceplugin.denial.kernel_node import KernelNode
 
 PERCENT = contract.RESOURCE_PERCENT
 BY_DEFAULT = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True, cdi_problem="no"), ()
 )
 
 
@@ -89,14 +89,14 @@ class Nothing:
     def has_share(self, name: str) -> bool:
         raise AssertionError(name)
 
-    def share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
+    def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
         raise AssertionError(name, uuids, settings)
 
-    def forget_share(self, name: str) -> None:
+    def remove_share(self, name: str) -> None:
         raise AssertionError(name)
 
-    def forget_shares(self, but: object) -> None:
-        assert but == {cdi.share(["id"])}
+    def keep_only_shares(self, kept: object) -> None:
+        assert kept == {cdi.share_name(["id"])}
 
 
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:

@@ -1,4 +1,4 @@
-"""The library on the host."""
+"""Installation of the library on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_library_lies_under_a_name_of_its_content(source: Path, tmp_path: Path) -> None:
+def test_library_is_named_by_its_content(source: Path, tmp_path: Path) -> None:
     installed = library.install(source, root=tmp_path / "root")
     assert installed.library.read_bytes() == source.read_bytes()
     assert installed.library.name.startswith("libgpushare-")
@@ -36,7 +36,7 @@ def test_installing_again_changes_nothing(source: Path, tmp_path: Path) -> None:
         assert held.read() == b"\x7fELF one"
 
 
-def test_a_new_version_lies_beside_the_old_one_which_containers_still_map(source: Path, tmp_path: Path) -> None:
+def test_new_version_keeps_the_old_file(source: Path, tmp_path: Path) -> None:
     old = library.install(source, root=tmp_path / "root")
     source.write_bytes(b"\x7fELF two")
     new = library.install(source, root=tmp_path / "root")
@@ -47,7 +47,7 @@ def test_a_new_version_lies_beside_the_old_one_which_containers_still_map(source
     )
 
 
-def test_a_program_that_has_the_old_one_mapped_goes_on_with_it(tmp_path: Path) -> None:
+def test_running_program_keeps_the_old_library(tmp_path: Path) -> None:
     plain = ["gcc", "-shared", "-fPIC", "-nostartfiles", "-o", tmp_path / "libgpushare.so", "-x", "c", "-"]
     program = (
         "import ctypes, sys; f = ctypes.CDLL(None).version; print(f(), flush=True); input(); print(f(), flush=True)"
@@ -70,11 +70,11 @@ def test_a_program_that_has_the_old_one_mapped_goes_on_with_it(tmp_path: Path) -
     mapped = Path(f"/proc/{process.pid}/maps").read_text()
     output, _ = process.communicate("\n", timeout=20)
     assert [*seen, output] == ["1\n", "1\n"]
-    assert f"{built[0].library}\n" in mapped, "it is still there under its name"
+    assert f"{built[0].library}\n" in mapped, "the old file keeps its name"
     assert built[0].library.stat().st_ino != built[1].library.stat().st_ino
 
 
-def test_one_that_was_half_written_is_replaced_and_not_written_into(source: Path, tmp_path: Path) -> None:
+def test_replaces_a_truncated_library(source: Path, tmp_path: Path) -> None:
     installed = library.install(source, root=tmp_path / "root")
     installed.library.write_bytes(b"\x7fEL")
     with installed.library.open("rb") as mapped:
@@ -83,24 +83,26 @@ def test_one_that_was_half_written_is_replaced_and_not_written_into(source: Path
         assert mapped.read() == b"\x7fEL"
 
 
-def test_a_missing_library_is_named_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(library.LibraryError, match=r"nothing\.so cannot be read .* --library names libgpushare\.so"):
+def test_missing_library_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(
+        library.LibraryError, match=r"nothing\.so cannot be read .* --library must name libgpushare\.so"
+    ):
         library.install(tmp_path / "nothing.so", root=tmp_path)
 
 
-def test_something_that_is_no_library_is_not_given_to_containers(tmp_path: Path) -> None:
+def test_refuses_a_file_that_is_not_a_library(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(library.LibraryError, match="is not a shared library"):
         library.install(tmp_path / "text", root=tmp_path)
 
 
-def test_a_root_that_cannot_be_written_is_named(source: Path, tmp_path: Path) -> None:
+def test_unwritable_root_is_an_error_with_a_remedy(source: Path, tmp_path: Path) -> None:
     (tmp_path / "root").write_text("a file")
-    with pytest.raises(library.LibraryError, match=r"root.* cannot be .*--root names"):
+    with pytest.raises(library.LibraryError, match=r"root.* cannot be .*--root must name"):
         library.install(source, root=tmp_path / "root")
 
 
-def test_where_no_library_can_be_loaded_from_there_is_no_agent(source: Path, tmp_path: Path) -> None:
+def test_refuses_a_noexec_root(source: Path, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     program = "import sys, pathlib; from deviceplugin.disk import library; library.install(*map(pathlib.Path, sys.argv[1:2]), root=pathlib.Path(sys.argv[2]))"
     mount = f'mount -t tmpfs -o noexec tmpfs {tmp_path / "root"} && exec "$@"'
@@ -108,4 +110,4 @@ def test_where_no_library_can_be_loaded_from_there_is_no_agent(source: Path, tmp
     ended = subprocess.run([*command, source, tmp_path / "root"], capture_output=True, text=True, check=False)
     if "ermission denied" in ended.stderr or "not permitted" in ended.stderr:
         pytest.skip("needs root, to mount")
-    assert "is mounted noexec, and no program can load a library from there: --root names" in ended.stderr
+    assert "is mounted noexec, so no program can load a library from it: --root must name" in ended.stderr

@@ -1,4 +1,4 @@
-"""A library is taken away when no pod and no process can need it, and not before."""
+"""A library is removed when no pod and no process can need it, and not earlier."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARY = "int version(void) { return %d; } static char ballast[1 << 16] = {1}; 
 
 
 class Node:
-    """A host on which one agent follows another, each with a library of its own."""
+    """A host with one agent after the other, each with its own library."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,7 +29,7 @@ class Node:
         self.upgrade(1)
 
     def upgrade(self, version: int) -> Path:
-        """The next agent; where its library lies."""
+        """Start the next agent; return the path of its library."""
         source = self.directory / "libgpushare.so"
         compiler = ["gcc", "-shared", "-fPIC", "-nostartfiles", "-Wl,--build-id=none", "-o", source, "-x", "c", "-"]
         subprocess.run(compiler, input=(LIBRARY % version).encode(), check=True)
@@ -49,76 +49,76 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_one_that_nobody_has_is_taken_away_and_the_one_in_force_stays(node: Node) -> None:
+def test_removes_an_unused_library_and_keeps_the_current_one(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
     assert node.there() == {old, new}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
-def test_one_stays_as_long_as_a_pod_lives_that_was_there_when_it_was_superseded(node: Node) -> None:
+def test_keeps_a_library_while_an_older_pod_lives(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
-    node.old.look(frozenset({"a", "b"}))
-    node.old.look(frozenset({"b", "later"}))
+    node.old.remove_unused(frozenset({"a", "b"}))
+    node.old.remove_unused(frozenset({"b", "later"}))
     assert node.there() == {old, new}
-    node.old.look(frozenset({"later"}))
-    assert node.there() == {new}, "the later one was given the new library"
+    node.old.remove_unused(frozenset({"later"}))
+    assert node.there() == {new}, "the later pod got the new library"
 
 
-def test_the_next_agent_knows_which_pods_those_were(node: Node) -> None:
+def test_next_agent_knows_the_recorded_pods(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
-    node.old.look(frozenset({"a"}))
-    node.old.look(frozenset({"a", "later"}))
+    node.old.remove_unused(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a", "later"}))
     node.restart()
-    node.old.look(frozenset({"later"}))
+    node.old.remove_unused(frozenset({"later"}))
     assert node.there() == {new}
     assert old not in node.there()
 
 
-def test_pods_that_came_while_an_agent_of_before_ran_that_keeps_no_list_count(node: Node) -> None:
+def test_pods_that_arrived_between_agents_count(node: Node) -> None:
     old, new = node.installed, node.upgrade(2)
-    node.old.look(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a"}))
     node.restart()
-    node.old.look(frozenset({"a", "meanwhile"}))
-    node.old.look(frozenset({"meanwhile"}))
+    node.old.remove_unused(frozenset({"a", "meanwhile"}))
+    node.old.remove_unused(frozenset({"meanwhile"}))
     assert node.there() == {old, new}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
-def test_each_of_several_goes_in_its_turn(node: Node) -> None:
+def test_removes_several_libraries_independently(node: Node) -> None:
     first = node.installed
     second = node.upgrade(2)
-    node.old.look(frozenset({"a"}))
-    node.old.look(frozenset({"a", "b"}))
+    node.old.remove_unused(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a", "b"}))
     third = node.upgrade(3)
-    node.old.look(frozenset({"a", "b"}))
+    node.old.remove_unused(frozenset({"a", "b"}))
     assert node.there() == {first, second, third}
-    node.old.look(frozenset({"b"}))
+    node.old.remove_unused(frozenset({"b"}))
     assert node.there() == {second, third}
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {third}
 
 
-def test_one_that_is_in_force_again_after_a_downgrade_is_not_old(node: Node) -> None:
+def test_keeps_a_library_that_a_downgrade_uses_again(node: Node) -> None:
     first = node.installed
     second = node.upgrade(2)
-    node.old.look(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a"}))
     assert node.upgrade(1) == first
-    node.old.look(frozenset({"b"}))
+    node.old.remove_unused(frozenset({"b"}))
     assert node.there() == {first, second}
-    # Superseded once more, it is the pods of that time that count.
+    # When it is replaced again, the pods of that time count.
     node.upgrade(3)
-    node.old.look(frozenset({"c"}))
-    node.old.look(frozenset({"c"}))
+    node.old.remove_unused(frozenset({"c"}))
+    node.old.remove_unused(frozenset({"c"}))
     assert first in node.there()
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {node.installed}
 
 
-def test_one_that_a_process_has_mapped_stays_whatever_it_is_called_there(node: Node, tmp_path: Path) -> None:
+def test_keeps_a_library_mapped_under_any_name(node: Node, tmp_path: Path) -> None:
     old = node.installed
     other = tmp_path / "other-name.so"
     other.hardlink_to(old)
@@ -129,32 +129,32 @@ def test_one_that_a_process_has_mapped_stays_whatever_it_is_called_there(node: N
     assert process.stdout is not None
     process.stdout.readline()
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {old, new}
     process.communicate("\n", timeout=10)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
-def test_all_stay_while_a_process_cannot_be_looked_into(
+def test_keeps_all_libraries_while_a_process_is_unreadable(
     node: Node, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = node.installed
     (tmp_path / "proc" / "12").mkdir(parents=True)
-    (tmp_path / "proc" / "12" / "maps").mkdir()  # it is there, and cannot be read
+    (tmp_path / "proc" / "12" / "maps").mkdir()  # exists but is unreadable
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")
     node.proc = tmp_path / "proc"
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {old, new}
-    assert "Could not see what a process has mapped: old libraries stay" in caplog.text
+    assert "Could not read a process's mappings: keeping old libraries" in caplog.text
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/system.slice/hidden.service\n")
-    node.old.look(frozenset())
-    assert node.there() == {new}, "whoever is in no pod was given none"
+    node.old.remove_unused(frozenset())
+    assert node.there() == {new}, "processes outside of pods have no library of ours"
 
 
 @pytest.mark.parametrize("text", ["nonsense\n", "7f00-7f01 r--p 0 08:01 17 /a\n" * 9])
-def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
+def test_keeps_all_libraries_if_mappings_are_invalid_or_too_long(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(old_libraries, "MAX_BYTES", 100)
@@ -164,43 +164,43 @@ def test_all_stay_when_what_a_process_has_mapped_makes_no_sense_or_has_no_end(
     (tmp_path / "proc" / "uptime").touch()
     node.proc = tmp_path / "proc"
     node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert len(node.there()) == 2
 
 
-def test_a_process_that_has_ended_meanwhile_is_none(node: Node, tmp_path: Path) -> None:
+def test_ignores_a_process_that_has_exited(node: Node, tmp_path: Path) -> None:
     (tmp_path / "proc" / "12").mkdir(parents=True)
     node.proc = tmp_path / "proc"
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new}
 
 
-def test_what_is_no_library_of_an_agent_stays(node: Node) -> None:
+def test_keeps_unrelated_files(node: Node) -> None:
     beside = [node.root / "lib" / name for name in ("libgpushare-mine.so", "other.so", ".libgpushare-0.so.12")]
     for path in beside:
         path.touch()
     new = node.upgrade(2)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert node.there() == {new, *beside}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"seen": [], "holders": {"l.so": 7}}', '{"seen": 1}', "null"])
-def test_a_list_that_makes_no_sense_is_set_aside_and_all_pods_count(
+def test_invalid_record_is_set_aside_and_all_pods_count(
     node: Node, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     old = node.installed
     kept = node.root / old_libraries.NAME
     kept.write_text(text)
     new = node.upgrade(2)
-    node.old.look(frozenset({"a"}))
+    node.old.remove_unused(frozenset({"a"}))
     assert node.there() == {old, new}
     assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
     assert (node.root / f"{old_libraries.NAME}.unreadable").read_text() == text
-    assert "Starting without which pods have which library" in caplog.text
+    assert "Starting without the record of pods and libraries" in caplog.text
 
 
-def test_a_library_that_cannot_be_removed_is_said(
+def test_logs_a_library_that_cannot_be_removed(
     node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unlink(path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_library_that_cannot_be_removed_is_said(
 
     node.upgrade(2)
     monkeypatch.setattr(Path, "unlink", unlink)
-    node.old.look(frozenset())
+    node.old.remove_unused(frozenset())
     assert "Could not remove a library" in caplog.text
 
 
@@ -218,10 +218,10 @@ def pod(uid: str, phase: str = "Running", *, shares: bool = True) -> dict[str, A
 
 
 @pytest.mark.slow
-async def test_it_waits_until_the_pods_are_known_and_counts_those_whose_containers_may_start_again(
+async def test_waits_for_the_pods_and_counts_those_that_may_restart(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_libraries, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(old_libraries, "POLL_SECONDS", 0.01)
     old, new = node.installed, node.upgrade(2)
     node.pods = None
     running = asyncio.create_task(node.old.run())

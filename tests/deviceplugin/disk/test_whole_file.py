@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from deviceplugin.disk import whole_file
 
 
-def test_a_file_is_made_with_the_directories_above_it_and_its_mode(tmp_path: Path) -> None:
+def test_write_creates_parent_directories_and_sets_the_mode(tmp_path: Path) -> None:
     path = tmp_path / "lib" / "new" / "file"
     whole_file.write(path, "text", mode=0o640, lasting=True)
     assert path.read_text() == "text"
@@ -21,7 +21,7 @@ def test_a_file_is_made_with_the_directories_above_it_and_its_mode(tmp_path: Pat
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_who_has_the_old_one_open_keeps_it(tmp_path: Path) -> None:
+def test_open_old_file_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "file"
     whole_file.write(path, b"old")
     with path.open("rb") as held:
@@ -30,16 +30,16 @@ def test_who_has_the_old_one_open_keeps_it(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
+def test_equal_content_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert whole_file.keep(path, "same")
+    assert whole_file.write_if_changed(path, "same")
     inode = path.stat().st_ino
-    assert not whole_file.keep(path, b"same")
+    assert not whole_file.write_if_changed(path, b"same")
     assert path.stat().st_ino == inode
-    assert whole_file.keep(path, "other")
+    assert whole_file.write_if_changed(path, "other")
 
 
-def test_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     whole_file.write(path, "old")
 
@@ -52,7 +52,7 @@ def test_one_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypat
     assert path.read_text() == "old"
 
 
-def test_what_is_to_last_has_its_name_on_disk_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_write_syncs_file_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     fsync, synced = os.fsync, []
 
@@ -65,11 +65,11 @@ def test_what_is_to_last_has_its_name_on_disk_too(tmp_path: Path, monkeypatch: p
     assert synced == []
     path.unlink()
     whole_file.write(path, "text", lasting=True)
-    assert synced == [(False, False), (True, True)]  # the content before it is moved into place, and the name after
+    assert synced == [(False, False), (True, True)]  # the content before the rename, and the directory after it
 
 
 @pytest.mark.parametrize(("number", "raises"), [(errno.EINVAL, False), (errno.EIO, True)])
-def test_a_directory_that_cannot_be_synced_at_all_is_no_error(
+def test_directory_without_sync_support_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, raises: bool
 ) -> None:
     def fsync(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""When a GPU is not to be trusted, when it is again, and that a restart of the agent is no cure."""
+"""When GPUs become unhealthy and healthy again, and that a restart of the agent does not cure them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware import faults as files
 from deviceplugin.hardware import gpu_health, xid
 
 GPU = "GPU-1"
@@ -18,89 +17,89 @@ def after(
     return gpu_health.after_xid(faults or {}, uuids=[uuid], number=number, now=now)
 
 
-def test_another_xid_makes_it_unhealthy_until_it_was_quiet_for_a_while() -> None:
+def test_other_xids_last_until_the_gpu_was_quiet() -> None:
     faults = after(94, now=1000)
-    assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s without another"
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1299)
-    assert GPU not in gpu_health.after_look(faults, answering=[GPU], now=1300)
+    assert faults[GPU].reason == "XID 94 happened: it is unhealthy until 300 s pass without another"
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1299)
+    assert GPU not in gpu_health.after_poll(faults, answering=[GPU], now=1300)
 
 
-def test_each_further_one_begins_the_wait_anew() -> None:
+def test_another_xid_restarts_the_wait() -> None:
     faults = after(94, faults=after(94, now=1000), now=1200)
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1499)
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1499)
 
 
 @pytest.mark.parametrize("number", sorted(gpu_health.RESET_XIDS))
-def test_what_only_a_reset_cures_stays_until_the_gpu_was_away(number: int) -> None:
+def test_reset_faults_last_until_the_gpu_disappeared(number: int) -> None:
     faults = after(number)
     assert faults[GPU].reason == f"XID {number} happened: the GPU has to be reset"
     if number != gpu_health.OFF_THE_BUS_XID:
-        faults = gpu_health.after_look(faults, answering=[GPU], now=1e9)
+        faults = gpu_health.after_poll(faults, answering=[GPU], now=1e9)
         assert GPU in faults
-    faults = gpu_health.after_look(faults, answering=["GPU-2"], now=1e9)
+    faults = gpu_health.after_poll(faults, answering=["GPU-2"], now=1e9)
     assert GPU in faults
-    assert gpu_health.after_look(faults, answering=[GPU], now=1e9) == {}
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1e9) == {}
 
 
-def test_a_mig_device_is_as_its_gpu_is() -> None:
+def test_mig_device_recovers_with_its_gpu() -> None:
     faults = gpu_health.after_xid({}, uuids=["MIG-1"], number=95, now=1000, gpu=GPU)
-    assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
-    away = gpu_health.after_look(faults, answering=[], now=1001)
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
+    away = gpu_health.after_poll(faults, answering=[], now=1001)
     assert "MIG-1" in away
-    assert gpu_health.after_look(away, answering=[GPU], now=1006) == {}
+    assert gpu_health.after_poll(away, answering=[GPU], now=1006) == {}
 
 
-def test_a_gpu_that_fell_off_the_bus_was_away_although_nobody_looked_meanwhile() -> None:
+def test_fallen_off_the_bus_counts_as_disappeared() -> None:
     faults = after(gpu_health.OFF_THE_BUS_XID, now=1000)
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1004)  # it may be about to go
-    assert gpu_health.after_look(faults, answering=[GPU], now=1005) == {}
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1004)  # it may be about to disappear
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1005) == {}
 
 
-def test_a_driver_that_says_that_nothing_is_to_be_done_is_believed_after_a_while() -> None:
+def test_recovered_report_counts_after_a_while() -> None:
     faults = after(48, now=1000)
-    assert GPU in gpu_health.after_look(faults, answering=[GPU], now=1299, recovered=[GPU])
-    assert gpu_health.after_look(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
+    assert GPU in gpu_health.after_poll(faults, answering=[GPU], now=1299, recovered=[GPU])
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1300, recovered=[GPU]) == {}
 
 
 @pytest.mark.parametrize("number", [48, 94])
-def test_no_fault_ends_while_the_driver_wants_a_reset(number: int) -> None:
+def test_fault_lasts_while_the_driver_wants_a_reset(number: int) -> None:
     faults = after(number, now=1000)
-    assert gpu_health.after_look(faults, answering=[GPU], now=1e9, needing=[GPU]) == faults
+    assert gpu_health.after_poll(faults, answering=[GPU], now=1e9, needing=[GPU]) == faults
     of_mig = gpu_health.after_xid({}, uuids=["MIG-1"], number=number, now=1000, gpu=GPU)
-    assert gpu_health.after_look(of_mig, answering=[GPU], now=1e9, needing=[GPU]) == of_mig
+    assert gpu_health.after_poll(of_mig, answering=[GPU], now=1e9, needing=[GPU]) == of_mig
 
 
 @pytest.mark.parametrize("number", [46, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 149, 151, 155, 156, 158])
-def test_what_nvidia_answers_with_a_reset_needs_one(number: int) -> None:
+def test_xids_with_a_reset_action_need_a_reset(number: int) -> None:
     assert after(number)[GPU].until is None
 
 
-def test_a_lighter_fault_does_not_shorten_a_heavier_one() -> None:
+def test_lighter_fault_does_not_shorten_a_heavier_one() -> None:
     faults = after(48)
     assert after(94, faults=faults, now=1) == faults
 
 
-def test_one_gpus_fault_is_no_others() -> None:
+def test_faults_are_per_gpu() -> None:
     assert set(after(94, faults=after(48), uuid="GPU-2")) == {GPU, "GPU-2"}
 
 
-def test_no_xid_is_in_two_tables() -> None:
+def test_no_xid_is_in_both_tables() -> None:
     assert not xid.APPLICATION_XIDS & gpu_health.RESET_XIDS
 
 
-def test_the_next_agent_knows_the_faults_of_this_boot(tmp_path: Path) -> None:
-    boot = tmp_path / "proc" / files.BOOT_ID
+def test_next_agent_reads_the_faults_of_this_boot(tmp_path: Path) -> None:
+    boot = tmp_path / "proc" / gpu_health.BOOT_ID
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
-    known = gpu_health.after_look(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)
+    known = gpu_health.after_poll(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)
     assert known["GPU-2"].away
-    files.Notebook(tmp_path / "state", proc=tmp_path / "proc").write(known)
-    assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == known
-    boot.write_text("two\n")  # the machine was restarted, and its GPUs with it
-    assert files.Notebook(tmp_path / "state", proc=tmp_path / "proc").read() == {}
+    gpu_health.FaultLog(tmp_path / "state", proc=tmp_path / "proc").write(known)
+    assert gpu_health.FaultLog(tmp_path / "state", proc=tmp_path / "proc").read() == known
+    boot.write_text("two\n")  # a reboot resets the GPUs
+    assert gpu_health.FaultLog(tmp_path / "state", proc=tmp_path / "proc").read() == {}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"boot": "", "faults": {"GPU-1": {}}}'])
-def test_notes_that_make_no_sense_are_no_faults(tmp_path: Path, text: str) -> None:
-    (tmp_path / files.NAME).write_text(text)
-    assert files.Notebook(tmp_path, proc=tmp_path).read() == {}
+def test_invalid_fault_log_counts_as_empty(tmp_path: Path, text: str) -> None:
+    (tmp_path / gpu_health.FAULTS_NAME).write_text(text)
+    assert gpu_health.FaultLog(tmp_path, proc=tmp_path).read() == {}

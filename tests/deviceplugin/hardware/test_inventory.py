@@ -1,4 +1,4 @@
-"""What the GPUNode is to say."""
+"""The GPUs and conditions of the GPUNode."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ GPUS = builders.node(gpus=3).gpus
 NOW, BEFORE = "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"
 
 
-def test_what_the_driver_says_is_what_there_is() -> None:
-    assert inventory.merged((), nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
+def test_gpus_are_those_of_the_driver() -> None:
+    assert inventory.merge((), nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
 
 
-def test_a_lost_gpu_keeps_its_name_and_says_why() -> None:
+def test_lost_gpu_keeps_its_uuid_and_gets_a_reason() -> None:
     seen = nvml.NvmlSnapshot((GPUS[0], GPUS[2]), (Unreadable(1, "GPU is lost"),))
-    gpus = inventory.merged(GPUS, seen, faults={}, held=())
+    gpus = inventory.merge(GPUS, seen, faults={}, held=())
     assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
     assert (gpus[1].healthy, gpus[1].health_reason) == (False, "it does not answer: GPU is lost")
     assert gpus[0].healthy
     assert gpus[2].healthy
 
 
-def test_a_gpu_that_cannot_be_read_and_was_never_known_is_counted_and_named() -> None:
+def test_unknown_unreadable_gpu_is_counted_and_named() -> None:
     seen = nvml.NvmlSnapshot((GPUS[0], GPUS[2]), (Unreadable(1, "GPU is lost"),))
-    gpus = inventory.merged((), seen, faults={}, held=())
+    gpus = inventory.merge((), seen, faults={}, held=())
     unread = inventory.unidentified(gpus, seen)
     assert unread == (Unreadable(1, "GPU is lost"),)
-    assert inventory.unidentified(inventory.merged(GPUS, seen, faults={}, held=()), seen) == ()
+    assert inventory.unidentified(inventory.merge(GPUS, seen, faults={}, held=()), seen) == ()
     (ready,) = inventory.conditions(gpus, previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 1 does not answer: GPU is lost"
@@ -47,49 +47,49 @@ def test_a_gpu_that_cannot_be_read_and_was_never_known_is_counted_and_named() ->
     assert ready.message == "0 of 1 GPUs are healthy; GPU 1 does not answer: GPU is lost"
 
 
-def test_a_driver_that_counts_no_gpu_is_not_a_node_without_gpus() -> None:
+def test_silent_driver_differs_from_a_node_without_gpus() -> None:
     (ready,) = inventory.conditions((), previous=(), now=NOW, unread=[Unreadable(None, "Unknown Error")])
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
     assert ready.message == "no GPU can be read; the driver does not answer: Unknown Error"
 
 
-def test_a_gpu_of_the_kernel_that_the_driver_does_not_list_is_counted_and_named() -> None:
+def test_gpu_known_only_to_the_kernel_is_counted_and_named() -> None:
     seen = nvml.NvmlSnapshot(GPUS[:2], (Unreadable(None, "not listed", "0000:0a:00.0"),))
     unread = inventory.unidentified(GPUS[:2], seen)
     (ready,) = inventory.conditions(GPUS[:2], previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 0000:0a:00.0 does not answer: not listed"
     held = dataclasses.replace(GPUS[2], pci_bus_id="00000000:0A:00.0")
-    assert inventory.unidentified((*GPUS[:2], held), seen) == (), "it is there, and unhealthy"
+    assert inventory.unidentified((*GPUS[:2], held), seen) == (), "it is known and unhealthy"
 
 
-def test_one_that_answers_again_is_healthy_again() -> None:
-    lost = inventory.merged(GPUS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
-    assert inventory.merged(lost, nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
+def test_gpu_that_answers_again_is_healthy() -> None:
+    lost = inventory.merge(GPUS, nvml.NvmlSnapshot((), (Unreadable(0, "lost"),)), faults={}, held=())
+    assert inventory.merge(lost, nvml.NvmlSnapshot(GPUS), faults={}, held=()) == GPUS
 
 
-def test_one_that_was_taken_out_is_gone_unless_somebody_holds_it() -> None:
+def test_removed_gpu_stays_while_it_is_held() -> None:
     seen = nvml.NvmlSnapshot(GPUS[:2])
-    assert inventory.merged(GPUS, seen, faults={}, held=()) == GPUS[:2]
-    gpus = inventory.merged(GPUS, seen, faults={}, held=[GPUS[2].uuid])
+    assert inventory.merge(GPUS, seen, faults={}, held=()) == GPUS[:2]
+    gpus = inventory.merge(GPUS, seen, faults={}, held=[GPUS[2].uuid])
     assert [gpu.uuid for gpu in gpus] == [gpu.uuid for gpu in GPUS]
-    assert gpus[2].health_reason == "the driver does not list it any more"
+    assert gpus[2].health_reason == "the driver no longer lists it"
 
 
-def test_another_gpu_in_a_lost_ones_place_is_itself() -> None:
+def test_replacement_at_the_same_index_is_a_new_gpu() -> None:
     fresh = dataclasses.replace(GPUS[1], uuid="GPU-fresh")
-    gpus = inventory.merged(GPUS, nvml.NvmlSnapshot((GPUS[0], fresh, GPUS[2])), faults={}, held=())
+    gpus = inventory.merge(GPUS, nvml.NvmlSnapshot((GPUS[0], fresh, GPUS[2])), faults={}, held=())
     assert [gpu.uuid for gpu in gpus] == [GPUS[0].uuid, "GPU-fresh", GPUS[2].uuid]
 
 
-def test_a_fault_makes_a_gpu_unhealthy_and_the_drivers_own_reason_comes_first() -> None:
+def test_faults_make_gpus_unhealthy_unless_the_driver_gives_a_reason() -> None:
     ill = dataclasses.replace(GPUS[1], healthy=False, health_reason="rows wait to be remapped")
     faults = {gpu.uuid: gpu_health.Fault("XID 48 happened", None) for gpu in GPUS[:2]}
-    gpus = inventory.merged((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
+    gpus = inventory.merge((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
     assert [gpu.health_reason for gpu in gpus] == ["XID 48 happened", "rows wait to be remapped", ""]
 
 
-def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
+def test_node_is_ready_while_one_gpu_is_healthy() -> None:
     ill = [dataclasses.replace(gpu, healthy=False, health_reason="it is lost") for gpu in GPUS]
     cases = {
         "GpusHealthy": (GPUS, "True", "3 of 3 GPUs are healthy"),
@@ -107,13 +107,13 @@ def test_the_node_is_ready_while_one_gpu_is_healthy() -> None:
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
 
 
-def test_a_kubelet_that_hangs_up_makes_the_node_not_ready() -> None:
+def test_kubelet_that_closes_the_stream_makes_the_node_not_ready() -> None:
     (ready,) = inventory.conditions(GPUS, previous=(), now=NOW, hung_up="the kubelet hangs up")
     assert (ready.status, ready.reason) == ("False", "KubeletHangsUp")
     assert ready.message == "the kubelet hangs up; 3 of 3 GPUs are healthy"
 
 
-def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+def test_condition_keeps_its_time_until_its_status_changes() -> None:
     first = inventory.conditions(GPUS, previous=(), now=BEFORE)
     same = inventory.conditions(GPUS[:2], previous=first, now=NOW)
     assert [condition.last_transition for condition in same] == [BEFORE]
@@ -122,8 +122,8 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     assert [condition.last_transition for condition in changed] == [NOW]
 
 
-def test_no_message_is_longer_than_the_api_server_takes_whatever_pods_are_called() -> None:
-    """It would refuse the whole status: nobody would hear of a GPU's health as long as such pods are there."""
+def test_long_pod_names_do_not_exceed_the_message_limit() -> None:
+    """The API server would reject the whole status, so the GPUs' health would not be updated while such pods exist."""
     (version,) = yaml.safe_load((simulated.ROOT / "config/base/crd/gpunodes.yaml").read_text())["spec"]["versions"]
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     longest = status["conditions"]["items"]["properties"]["message"]["maxLength"]

@@ -1,4 +1,4 @@
-"""How GPUs are joined, by the real pynvml on simulated GPUs."""
+"""Connections between GPUs, read with the real pynvml from simulated GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.deviceplugin import simulated
 from tests.deviceplugin.hardware.programs import topology
 
 
-def test_each_pair_has_its_nearest_switch_and_its_links(gpus: Path) -> None:
+def test_reads_switch_and_links_of_each_pair(gpus: Path) -> None:
     uuids = simulated.uuids(gpus)
     (paths,) = simulated.printed(gpus, topology.paths, uuids)
     near, far = ("SingleSwitch", 1), ("CrossCPU", 1)
@@ -26,7 +26,7 @@ def test_each_pair_has_its_nearest_switch_and_its_links(gpus: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("simulation")
-def test_gpus_without_links_are_joined_by_the_bus_alone(tmp_path: Path) -> None:
+def test_gpus_without_nvlink_are_connected_by_the_bus(tmp_path: Path) -> None:
     description = simulated.NODE.read_text().replace("nvlink = all", "nvlink = none")
     (tmp_path / "node.ini").write_text(description)
     simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")
@@ -35,7 +35,7 @@ def test_gpus_without_links_are_joined_by_the_bus_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_a_lost_gpu_nothing_is_told(gpus: Path) -> None:
+def test_omits_paths_of_a_lost_gpu(gpus: Path) -> None:
     uuids = simulated.uuids(gpus)
     (paths,) = simulated.printed(gpus, topology.paths, uuids, "1", "lost")
     assert all(uuids[1] not in pair for pair in paths)
@@ -43,7 +43,7 @@ def test_of_a_lost_gpu_nothing_is_told(gpus: Path) -> None:
 
 
 @pytest.mark.usefixtures("simulation")
-def test_the_fabric_of_a_gpu_is_told_if_it_is_in_one(tmp_path: Path) -> None:
+def test_reads_the_fabric_of_a_gpu(tmp_path: Path) -> None:
     cluster = "00010203-0405-0607-0809-0a0b0c0d0e0f"
     description = simulated.NODE.read_text().replace("[gpu 2]", f"fabric = {cluster}.7\n[gpu 2]")
     (tmp_path / "node.ini").write_text(description)
@@ -53,6 +53,6 @@ def test_the_fabric_of_a_gpu_is_told_if_it_is_in_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_gpu_on_its_way_into_a_fabric_is_in_none(gpus: Path) -> None:
+def test_gpu_that_is_joining_a_fabric_is_in_none(gpus: Path) -> None:
     output = simulated.printed(gpus, topology.on_its_way_into_a_fabric, simulated.uuids(gpus)[0])
     assert output == ["00010203-0405-0607-0809-0a0b0c0d0e0f.7", "", ""]

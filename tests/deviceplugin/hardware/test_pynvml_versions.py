@@ -34,7 +34,9 @@ PROFILES = {
 
 
 def read_with(site_packages: Path | None, directory: Path) -> tuple[str, list[str]]:
-    """The version of pynvml, and what the agent reads with it of new GPUs, two of them in a fabric of several nodes."""
+    """Return the version of pynvml, and what the agent reads with it from new GPUs, two of which are in a multi-node
+    fabric.
+    """
     directory.mkdir()
     description = simulated.NODE.read_text()
     for number, bus_id in enumerate(("07", "08", "87", "88")):
@@ -69,12 +71,12 @@ def test_agent_reads_the_same_with_an_older_pynvml(tmp_path: Path, lock: Path) -
     assert "00000000-0000-0001-0000-000000000000.7" in "".join(read)
 
 
-def test_the_oldest_is_the_floor_of_the_package() -> None:
+def test_oldest_lock_is_the_packages_lower_bound() -> None:
     (floor,) = re.findall(r'"nvidia-ml-py>=([0-9.]+)"', (simulated.ROOT / "pyproject.toml").read_text())
     assert f"nvidia-ml-py=={floor}." in (LOCKS / "oldest.lock").read_text()
 
 
-def test_numbers_are_those_of_the_newest_pynvml() -> None:
+def test_numbers_match_the_newest_pynvml() -> None:
     assert {
         getattr(pynvml, f"NVML_GPU_INSTANCE_PROFILE_{name}"): attributes for name, attributes in PROFILES.items()
     } == nvml_mig.ATTRIBUTES

@@ -1,4 +1,4 @@
-"""What an event of the driver says, and which are ignored."""
+"""Devices that an XID event affects, and XIDs that are ignored."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ DEVICES = {
         (XidEvent(XidKind.TIMEOUT), set()),
     ],
 )
-def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: XidEvent, ids: set[str]) -> None:
-    assert set(xid.stricken(DEVICES, event, Filter())) == ids
+def test_event_affects_every_replica_and_mig_device_it_names(event: XidEvent, ids: set[str]) -> None:
+    assert set(xid.affected(DEVICES, event, Filter())) == ids
 
 
 @given(
@@ -43,8 +43,8 @@ def test_an_event_strikes_every_replica_and_every_part_that_it_is_about(event: X
     st.sampled_from(["", "ALL", "48", "13,48"]),
     st.sampled_from([7, 13, 48, 79, 555]),
 )
-def test_what_is_enabled_goes_before_what_is_disabled(disabled: str, enabled: str, number: int) -> None:
-    xid_filter = xid.filter_of({xid.DISABLE: disabled, xid.ENABLE: enabled})
+def test_enabled_xids_override_disabled_ones(disabled: str, enabled: str, number: int) -> None:
+    xid_filter = xid.filter_from({xid.DISABLE: disabled, xid.ENABLE: enabled})
     if enabled == "ALL" or str(number) in enabled.split(","):
         assert not xid_filter.ignores(number)
         assert not xid_filter.checks_nothing
@@ -55,20 +55,20 @@ def test_what_is_enabled_goes_before_what_is_disabled(disabled: str, enabled: st
         )
 
 
-def test_all_disabled_but_one_still_watches_that_one() -> None:
-    xid_filter = xid.filter_of({xid.DISABLE: "all", xid.ENABLE: "48"})
+def test_one_enabled_xid_is_watched_although_all_are_disabled() -> None:
+    xid_filter = xid.filter_from({xid.DISABLE: "all", xid.ENABLE: "48"})
     assert not xid_filter.checks_nothing
     assert (xid_filter.ignores(48), xid_filter.ignores(79)) == (False, True)
-    assert xid.filter_of({xid.DISABLE: "all"}).checks_nothing
+    assert xid.filter_from({xid.DISABLE: "all"}).checks_nothing
 
 
 @pytest.mark.parametrize("text", ["", ",", "x", "-1", "1.5", "٣", "1 2"])
-def test_what_is_no_number_is_passed_over(text: str) -> None:
+def test_ignores_items_that_are_not_numbers(text: str) -> None:
     assert xid.parse_list(text) == ()
 
 
-def test_who_cannot_be_watched_is_not_healthy_but_an_old_gpu_is() -> None:
-    assert "ERROR_NOT_FOUND" in xid.problem_of(handle="ERROR_NOT_FOUND")
-    assert "ERROR_UNKNOWN" in xid.problem_of(events="ERROR_UNKNOWN")
-    assert "ERROR_UNKNOWN" in xid.problem_of(registering="ERROR_UNKNOWN")
-    assert xid.problem_of(registering=xid.NOT_SUPPORTED) == ""
+def test_unwatchable_gpu_has_a_problem_but_an_old_one_has_none() -> None:
+    assert "ERROR_NOT_FOUND" in xid.watch_problem(handle="ERROR_NOT_FOUND")
+    assert "ERROR_UNKNOWN" in xid.watch_problem(events="ERROR_UNKNOWN")
+    assert "ERROR_UNKNOWN" in xid.watch_problem(registering="ERROR_UNKNOWN")
+    assert xid.watch_problem(registering=xid.NOT_SUPPORTED) == ""

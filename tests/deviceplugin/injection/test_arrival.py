@@ -1,4 +1,4 @@
-"""Whether devices came into a container: of real processes, in mount namespaces of their own."""
+"""Whether devices arrived in a container, checked on real processes in their own mount namespaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from deviceplugin.host.identity import Container
 from deviceplugin.injection import arrival, decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode
@@ -30,9 +30,10 @@ GPU = "GPU-00000000-0000-0000-0000-000000000001"
 def container(
     directory: Path, *, driver: bool = False, device: bool = False, files: int = 0, hung: bool = False
 ) -> Iterator[int]:
-    """A process as in a container: with a /dev of its own, and what a runtime mounts; its pid.
+    """Run a process as in a container, with its own /dev and a runtime's mounts; yield its pid.
 
-    files: others in its /dev, with names that are not UTF-8; hung: its /dev is a file system that answers nothing.
+    files: the number of other files in its /dev, with names that are not UTF-8. hung: its /dev is a file system that
+    never answers.
     """
     directory.mkdir()
     library, node = directory / "libcuda.so.1", directory / "nvidia0"
@@ -100,7 +101,7 @@ class Node:
         return {"metadata": metadata, "status": {"containerStatuses": [main, side]}}
 
 
-async def test_who_has_neither_a_device_nor_a_driver_is_told_once_and_is_missing_while_it_runs(tmp_path: Path) -> None:
+async def test_container_without_device_or_driver_is_reported_once(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         bare = stack.enter_context(container(tmp_path / "bare"))
         driver = stack.enter_context(container(tmp_path / "driver", driver=True))
@@ -117,18 +118,18 @@ async def test_who_has_neither_a_device_nor_a_driver_is_told_once_and_is_missing
         assert (len(node.events), node.changes) == (1, 2)
 
 
-async def test_nothing_is_said_of_one_that_cannot_be_seen(tmp_path: Path) -> None:
+async def test_reports_nothing_about_an_invisible_container(tmp_path: Path) -> None:
     node = Node(gone=2**22 + 1)
-    for _ in range(arrival.LOOKS):
+    for _ in range(arrival.MAX_CHECKS):
         await node.arrivals.step()
     looked = node.asked
     await node.arrivals.step()
-    assert 0 < looked == node.asked  # there is an end to looking
+    assert 0 < looked == node.asked  # checks stop eventually
     assert (node.arrivals.missing, node.events) == ((), [])
     assert arrival.has_devices(tmp_path) is None
 
 
-async def test_a_dev_with_very_many_files_takes_no_memory_and_is_known(tmp_path: Path) -> None:
+async def test_huge_dev_directory_needs_no_memory(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         full = stack.enter_context(container(tmp_path / "full", files=20_000))
         device = stack.enter_context(container(tmp_path / "device", device=True, files=20_000))
@@ -136,12 +137,12 @@ async def test_a_dev_with_very_many_files_takes_no_memory_and_is_known(tmp_path:
         tracemalloc.start()
         stack.callback(tracemalloc.stop)
         await node.arrivals.step()
-        assert tracemalloc.get_traced_memory()[1] < 2 << 20  # their names alone are twice as much
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20  # the names alone take twice as much
         assert node.arrivals.missing == ("ml/full/main",)
 
 
-async def test_a_link_in_the_place_of_dev_leads_nowhere(tmp_path: Path) -> None:
-    """An absolute one would lead to the agent's own /dev, which has all GPUs."""
+async def test_does_not_follow_a_link_in_place_of_dev(tmp_path: Path) -> None:
+    """An absolute link would lead to the agent's own /dev, which has all GPUs."""
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "real").mkdir()
@@ -154,10 +155,10 @@ async def test_a_link_in_the_place_of_dev_leads_nowhere(tmp_path: Path) -> None:
     assert arrival.has_devices(tmp_path) is True
 
 
-async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_end(
+async def test_hung_file_system_blocks_neither_other_checks_nor_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrival, "LOOK_SECONDS", 2.0)
+    monkeypatch.setattr(arrival, "CHECK_SECONDS", 2.0)
     with contextlib.ExitStack() as stack:
         hung = stack.enter_context(container(tmp_path / "hung", hung=True))
         bare = stack.enter_context(container(tmp_path / "bare"))
@@ -168,15 +169,17 @@ async def test_a_file_system_that_never_answers_holds_up_neither_others_nor_the_
         assert held.daemon
         looked = node.asked
         await node.arrivals.step()
-        assert node.asked == looked  # one thread is enough
+        assert node.asked == looked  # no second thread is started
     held.join(30.0)
     assert not held.is_alive()
 
 
-def test_what_has_not_come_counts_more_than_what_should_have() -> None:
-    injection = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True), ())
-    assert injection.shown(()) == injection.condition
-    shown = injection.shown([f"ml/pod-{number}/main" for number in range(25)])
+def test_missing_devices_override_the_condition() -> None:
+    injection = decision.decide(
+        InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True), ()
+    )
+    assert injection.condition_with(()) == injection.condition
+    shown = injection.condition_with([f"ml/pod-{number}/main" for number in range(25)])
     assert (shown.status, shown.reason) == ("False", "DevicesMissing")
     assert shown.message.startswith("running without any GPU: ml/pod-0/main, ")
     assert "ml/pod-19/main and 5 more; envvar: the node's default runtime gave" in shown.message

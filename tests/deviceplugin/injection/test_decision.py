@@ -1,4 +1,4 @@
-"""How devices are given, by what can be seen of a node: nobody is to get no GPU without a word, or another way than named."""
+"""The injection decision: no pod gets no GPU silently, and a configured strategy is never replaced."""
 
 from __future__ import annotations
 
@@ -8,46 +8,48 @@ import itertools
 import pytest
 
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 
 ENV, CRI, ANNOTATIONS, VOLUMES = ("envvar",), ("cdi-cri",), ("cdi-annotations",), ("volume-mounts",)
 UNSEEN = "--cdi-directory /var/run/cdi is not mounted from the host: add the component cdi"
-# A pod whose container asked for a driver; and was given one, without a RuntimeClass.
-POD = InjectionFacts(in_pod=True, runtime="containerd://1.6.20", runtime_class="", asked=True, undescribed=UNSEEN)
+# A pod whose container requested a driver; then one that got it without a RuntimeClass.
+POD = InjectionFacts(
+    in_pod=True, runtime="containerd://1.6.20", runtime_class="", driver_requested=True, cdi_problem=UNSEEN
+)
 DEFAULT = dataclasses.replace(POD, driver_mounted=True)
 BY_CLASS = dataclasses.replace(DEFAULT, runtime_class="nvidia")
-# As on a node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
-OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", undescribed="")
+# A node of the GPU Operator since 25.10, with the component cdi and without a RuntimeClass.
+OPERATOR = dataclasses.replace(POD, runtime="containerd://2.1.4", cdi_problem="")
 
 
 @pytest.mark.parametrize(
     ("facts", "strategies", "status", "reason"),
     [
         pytest.param(DEFAULT, ENV, "True", "DefaultRuntime", id="NVIDIA's runtime is the default one"),
-        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), ENV, "True", "DefaultRuntime", id="… and CDI is there"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ENV, "True", "DefaultRuntime", id="… and CDI is there"),
         pytest.param(BY_CLASS, ENV, "True", "RuntimeClass", id="by RuntimeClass"),
-        pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class beside the default"),
+        pytest.param(dataclasses.replace(BY_CLASS, default_runtime="nvidia"), ENV, "True", "DefaultRuntime", id="a class in addition to the default"),
         pytest.param(OPERATOR, CRI, "True", "CdiDevices", id="operator, containerd 2"),
         pytest.param(dataclasses.replace(OPERATOR, driver_mounted=True, runtime_class="nvidia"), CRI, "True", "CdiDevices", id="… the agent by its class"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://2.1.4-k3s1"), CRI, "True", "CdiDevices", id="k3s"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.33.2"), CRI, "True", "CdiDevices", id="CRI-O"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=True), CRI, "True", "CdiDevices", id="containerd 1.7 with CDI"),
-        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), ENV, "False", "NothingInjects", id="containerd 1.7, who knows"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), ENV, "False", "NothingInjects", id="containerd 1.7, CDI unknown"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27", cdi_enabled=False), ENV, "False", "NothingInjects", id="… without CDI"),
         pytest.param(dataclasses.replace(OPERATOR, cdi_enabled=False), ENV, "False", "NothingInjects", id="containerd 2 with CDI off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), ENV, "False", "NothingInjects", id="containerd 1.6 ignores CDI"),
-        pytest.param(dataclasses.replace(OPERATOR, runtime="docker://27.0.1"), ENV, "False", "NothingInjects", id="a runtime of which nothing is known"),
-        pytest.param(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ENV, "False", "NothingInjects", id="operator without the component cdi"),
+        pytest.param(dataclasses.replace(OPERATOR, runtime="docker://27.0.1"), ENV, "False", "NothingInjects", id="an unknown runtime"),
+        pytest.param(dataclasses.replace(OPERATOR, cdi_problem=UNSEEN), ENV, "False", "NothingInjects", id="operator without the component cdi"),
         pytest.param(dataclasses.replace(OPERATOR, runtime=""), ENV, "False", "NothingInjects", id="the Node is not known yet"),
-        pytest.param(dataclasses.replace(OPERATOR, asked=False), CRI, "True", "CdiDevices", id="driver root, nothing asked of a runtime"),
-        pytest.param(dataclasses.replace(POD, asked=False), ENV, "Unknown", "NotSeen", id="nothing is to be seen"),
+        pytest.param(dataclasses.replace(OPERATOR, driver_requested=False), CRI, "True", "CdiDevices", id="driver root, no driver requested"),
+        pytest.param(dataclasses.replace(POD, driver_requested=False), ENV, "Unknown", "NotSeen", id="nothing is visible"),
         pytest.param(dataclasses.replace(DEFAULT, runtime_class=None), ENV, "Unknown", "NotSeen", id="the agent's pod is not known yet"),
-        pytest.param(dataclasses.replace(DEFAULT, asked=False), ENV, "Unknown", "NotSeen", id="given a driver that it did not ask for"),
-        pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="beside the cluster"),
+        pytest.param(dataclasses.replace(DEFAULT, driver_requested=False), ENV, "Unknown", "NotSeen", id="got a driver without a request"),
+        pytest.param(InjectionFacts(runtime="containerd://2.1.4"), ENV, "Unknown", "NotSeen", id="outside of a cluster"),
     ],
 )  # fmt: skip
-def test_without_a_word_in_the_configuration(
+def test_decides_without_a_configured_strategy(
     facts: InjectionFacts, strategies: tuple[str, ...], status: str, reason: str
 ) -> None:
     choice = decision.decide(facts, ())
@@ -64,16 +66,16 @@ def test_without_a_word_in_the_configuration(
         pytest.param(OPERATOR, ENV, "False", id="environment alone on an operator's node"),
         pytest.param(OPERATOR, (*ENV, *CRI), "True", id="… and CDI"),
         pytest.param(OPERATOR, VOLUMES, "False", id="volume mounts on an operator's node"),
-        pytest.param(DEFAULT, CRI, "False", id="CDI that cannot be described"),
-        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), CRI, "False", id="CDI that the runtime ignores"),
-        pytest.param(dataclasses.replace(DEFAULT, undescribed=""), ANNOTATIONS, "Unknown", id="… and NVIDIA's may read"),
+        pytest.param(DEFAULT, CRI, "False", id="CDI without specifications"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), CRI, "False", id="CDI that the runtime ignores"),
+        pytest.param(dataclasses.replace(DEFAULT, cdi_problem=""), ANNOTATIONS, "Unknown", id="… which NVIDIA's runtime may read"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.6.20"), ANNOTATIONS, "False", id="… if it is used"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="containerd://1.7.27"), CRI, "Unknown", id="CDI that may be off"),
         pytest.param(dataclasses.replace(OPERATOR, runtime="cri-o://1.27.1"), CRI, "False", id="an old CRI-O"),
-        pytest.param(InjectionFacts(), CRI, "Unknown", id="beside the cluster"),
+        pytest.param(InjectionFacts(), CRI, "Unknown", id="outside of a cluster"),
     ],
 )  # fmt: skip
-def test_what_a_configuration_names_is_done_and_judged(
+def test_configured_strategies_are_used_and_assessed(
     facts: InjectionFacts, named: tuple[str, ...], status: str
 ) -> None:
     choice = decision.decide(facts, named)
@@ -82,22 +84,22 @@ def test_what_a_configuration_names_is_done_and_judged(
     assert bool(choice.refusal) == (status == "False")
 
 
-def test_a_refusal_says_of_each_way_why_not_and_what_to_do() -> None:
-    choice = decision.decide(dataclasses.replace(OPERATOR, undescribed=UNSEEN), ())
+def test_refusal_explains_each_strategy_and_the_remedy() -> None:
+    choice = decision.decide(dataclasses.replace(OPERATOR, cdi_problem=UNSEEN), ())
     assert (
         choice.refusal
         == choice.condition.message
         == (
-            "containers would get no GPU: envvar: the agent's own container asks NVIDIA's runtime for a driver and was given "
-            f"none; cdi-cri: {UNSEEN}; make NVIDIA's runtime the default one of the node, or run the agent by its "
-            "RuntimeClass (component runtime-class), or use a runtime with CDI and add the component cdi"
+            "containers would get no GPU: envvar: the agent's own container requested a driver from NVIDIA's runtime and got "
+            f"none; cdi-cri: {UNSEEN}; make NVIDIA's runtime the node's default, or run the agent with its "
+            "RuntimeClass (component runtime-class), or use a runtime that supports CDI and add the component cdi"
         )
     )
     ignored = decision.decide(dataclasses.replace(OPERATOR, runtime="containerd://1.6.36"), CRI).refusal
     assert "cdi-cri: containerd://1.6.36 ignores CDI: it needs containerd 1.7" in ignored
 
 
-def test_pods_have_to_name_the_class_by_which_the_agent_has_its_driver() -> None:
+def test_pods_must_name_the_agents_runtime_class() -> None:
     choice = decision.decide(BY_CLASS, ())
     assert choice.needs_class == "nvidia"
     assert "runtimeClassName: nvidia" in choice.condition.message
@@ -107,7 +109,7 @@ def test_pods_have_to_name_the_class_by_which_the_agent_has_its_driver() -> None
     assert decision.decide(DEFAULT, ()).allows("")
 
 
-def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_refusal() -> None:
+def test_no_facts_change_a_configured_or_refuse_a_working_strategy() -> None:
     seen = itertools.product(
         ("", "containerd://1.6.20", "containerd://1.7.2", "containerd://2.0.0-rc.1", "cri-o://1.30.4", "?://"),
         (None, "", "nvidia"),
@@ -117,8 +119,8 @@ def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_r
         (None, False, True),
         ("", UNSEEN),
     )
-    for runtime, own, asked, mounted, default, enabled, undescribed in seen:
-        facts = InjectionFacts(True, runtime, own, asked, mounted, default, enabled, undescribed)
+    for runtime, own, asked, mounted, default, enabled, cdi_problem in seen:
+        facts = InjectionFacts(True, runtime, own, asked, mounted, default, enabled, cdi_problem)
         for named in ((), ENV, CRI, ANNOTATIONS, VOLUMES, (*CRI, *ENV)):
             choice = decision.decide(facts, named)
             assert not named or choice.strategies == named
@@ -126,7 +128,7 @@ def test_nothing_that_can_be_seen_makes_a_named_way_another_or_a_working_one_a_r
             environment = not named or {*ENV, *VOLUMES} & {*named}
             if environment and (default == "nvidia" or (asked and mounted and own is not None)):
                 assert not choice.refusal
-            # CDI is never chosen, without being named, where it might be ignored or the names stand for nothing.
-            if not named and choice.describes:
-                assert not undescribed
+            # CDI is never chosen by itself if it might be ignored or the names are undefined.
+            if not named and choice.uses_cdi:
+                assert not cdi_problem
                 assert enabled or runtime.startswith(("containerd://2", "cri-o://1.30"))

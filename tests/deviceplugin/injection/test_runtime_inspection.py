@@ -1,4 +1,4 @@
-"""What an agent sees of how its own container was made, by texts as kernels write them and a driver that is really loaded."""
+"""How the agent's own container was created, from real kernel texts and a real loaded driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin import agent_settings
-from deviceplugin.injection import containerd_config, runtime_inspection
+from deviceplugin.injection import runtime_inspection
 from tests.deviceplugin import simulated
 from tests.deviceplugin.cdi.test_driver_root import install
 
@@ -30,25 +30,23 @@ VOLUME = "3 1 259:1 / /driver-root ro,relatime - ext4 /dev/root rw\n4 1 0:26 /cd
     ("mountinfo", "library", "given"),
     [
         pytest.param(ROOT + GIVEN, LIBRARY, True, id="a runtime mounted the file"),
-        pytest.param(ROOT, LIBRARY, False, id="it is the image's"),
-        pytest.param(ROOT + VOLUME, f"/driver-root{LIBRARY}", False, id="it is in a volume"),
-        pytest.param(ROOT + GIVEN, f"/driver-root{LIBRARY}", False, id="another one is mounted than is used"),
+        pytest.param(ROOT, LIBRARY, False, id="in the image"),
+        pytest.param(ROOT + VOLUME, f"/driver-root{LIBRARY}", False, id="in a volume"),
+        pytest.param(ROOT + GIVEN, f"/driver-root{LIBRARY}", False, id="another file is mounted"),
     ],
 )
-def test_a_driver_is_given_by_a_runtime_if_its_library_is_a_mount_of_its_own(
-    mountinfo: str, library: str, given: bool
-) -> None:
+def test_runtime_gave_the_driver_if_its_library_is_a_mount(mountinfo: str, library: str, given: bool) -> None:
     assert (
         runtime_inspection.is_driver_mounted(MAPS.replace(LIBRARY, library), runtime_inspection.mount_points(mountinfo))
         is given
     )
 
 
-def test_a_directory_of_the_host_is_told_from_the_containers_own(tmp_path: Path) -> None:
+def test_distinguishes_mounted_directories(tmp_path: Path) -> None:
     points = runtime_inspection.mount_points(ROOT + VOLUME)
     assert runtime_inspection.is_mounted(Path("/driver-root/etc"), points)
     assert not runtime_inspection.is_mounted(Path("/var/elsewhere"), points)
-    (tmp_path / "run").symlink_to("/driver-root")  # as /var/run is one to /run
+    (tmp_path / "run").symlink_to("/driver-root")  # like /var/run, which points to /run
     assert runtime_inspection.is_mounted(tmp_path / "run" / "cdi", points)
 
 
@@ -67,53 +65,53 @@ default_runtime_name = "nvidia"
 """
 
 
-def look(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: str) -> dict[str, object]:
-    """What is seen with this text of mounts and the process's own maps."""
+def inspect(tmp_path: Path, *, host: Path, mountinfo: str = ROOT, **environment: str) -> dict[str, object]:
+    """Inspect with this mountinfo and the process's own maps."""
     own = tmp_path / "self"
     own.mkdir()
     (own / "mountinfo").write_text(mountinfo)
     (own / "maps").write_text(MAPS)
     variables = {"NODE_NAME": "n", "POD_UID": "u", "CONTAINER_DRIVER_ROOT": str(host), **environment}
     parsed = agent_settings.parse([f"--cdi-directory={tmp_path / 'cdi'}"], variables)
-    return dataclasses.asdict(runtime_inspection.look(parsed, variables, own=own))
+    return dataclasses.asdict(runtime_inspection.inspect(parsed, variables, own=own))
 
 
-def test_a_bare_pod_sees_that_nothing_is_mounted(tmp_path: Path) -> None:
-    facts = look(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
-    assert (facts["in_pod"], facts["asked"], facts["driver_mounted"]) == (True, True, False)
-    assert "is not mounted from the host: add the component cdi" in str(facts["undescribed"])
+def test_pod_without_mounts_has_a_cdi_problem(tmp_path: Path) -> None:
+    facts = inspect(tmp_path, host=tmp_path / "nothing", NVIDIA_VISIBLE_DEVICES="all")
+    assert (facts["in_pod"], facts["driver_requested"], facts["driver_mounted"]) == (True, True, False)
+    assert "is not mounted from the host: add the component cdi" in str(facts["cdi_problem"])
 
 
-def test_a_pod_with_the_host_sees_its_driver_and_what_its_runtime_is_configured_to_do(tmp_path: Path) -> None:
+def test_reads_driver_and_runtime_configuration_from_the_host(tmp_path: Path) -> None:
     host = install(tmp_path / "host")
     (host / "etc/containerd/conf.d").mkdir(parents=True)
     (host / "etc/containerd/config.toml").write_text(CONTAINERD)
     (host / "etc/containerd/conf.d/99-nvidia.toml").write_text(OPERATORS)
     (host / "etc/containerd/conf.d/broken.toml").write_text("[")
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
-    facts = look(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
-    assert facts["undescribed"] == ""
-    assert (facts["asked"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
+    facts = inspect(tmp_path, host=host, mountinfo=mountinfo, NVIDIA_VISIBLE_DEVICES="void")
+    assert facts["cdi_problem"] == ""
+    assert (facts["driver_requested"], facts["cdi_enabled"], facts["default_runtime"]) == (False, True, "nvidia")
 
 
-def test_a_pod_with_a_host_that_has_no_driver_says_so(tmp_path: Path) -> None:
+def test_host_without_driver_is_a_cdi_problem(tmp_path: Path) -> None:
     (tmp_path / "host").mkdir()
     mountinfo = f"{ROOT}5 1 0:26 / {tmp_path.resolve() / 'cdi'} rw - tmpfs tmpfs rw\n"
-    facts = look(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
-    assert f"no driver of the host is seen at {tmp_path / 'host'}" in str(facts["undescribed"])
+    facts = inspect(tmp_path, host=tmp_path / "host", mountinfo=mountinfo)
+    assert f"the host's driver is not visible at {tmp_path / 'host'}" in str(facts["cdi_problem"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mounted", [True, False])
-def test_a_library_that_is_really_mounted_and_loaded_is_seen(gpus: Path, tmp_path: Path, mounted: bool) -> None:
-    """In a mount namespace of its own, as a runtime does it."""
+def test_detects_a_real_mounted_library(gpus: Path, tmp_path: Path, mounted: bool) -> None:
+    """Mount the library in its own mount namespace, as a runtime does."""
     (tmp_path / "lib").mkdir()
     target = tmp_path / "lib" / "libnvidia-ml.so.1"
     source = simulated.BUILD / "libnvidia-ml.so.1"
     target.write_bytes(b"" if mounted else source.read_bytes())
     program = (
         "import json, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
-        "driver_root.load(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
+        "driver_root.load_nvml(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
         "points = seen.mount_points((own / 'mountinfo').read_text()); "
         "print(json.dumps(seen.is_driver_mounted((own / 'maps').read_text(), points)))"
     )
@@ -132,7 +130,7 @@ MICROK8S = "var/snap/microk8s/current/args/containerd.toml"
 
 
 def layers(directory: str) -> str:
-    """The root of a container that a containerd with this directory has made."""
+    """Return the root mount of a container created by a containerd with this directory."""
     state = f"{directory}/io.containerd.snapshotter.v1.overlayfs/snapshots"
     return f"1 0 0:50 / / rw,relatime - overlay overlay rw,lowerdir={state}/1/fs,upperdir={state}/2/fs,workdir={state}/2/work\n"
 
@@ -160,12 +158,10 @@ def written(host: Path, **texts: str) -> Path:
             None,
             id="CRI-O",
         ),
-        pytest.param("1 0 0:50 / / rw - fuse.stargz stargz rw\n", "runc", id="layers that are in no overlay"),
+        pytest.param("1 0 0:50 / / rw - fuse.stargz stargz rw\n", "runc", id="layers without an overlay"),
     ],
 )
-def test_only_the_containerd_that_made_the_agents_own_container_counts(
-    tmp_path: Path, mountinfo: str, default: str | None
-) -> None:
+def test_reads_only_the_containerd_of_the_agents_container(tmp_path: Path, mountinfo: str, default: str | None) -> None:
     host = written(
         tmp_path,
         **{
@@ -177,10 +173,10 @@ def test_only_the_containerd_that_made_the_agents_own_container_counts(
             "etc/k0s/containerd.d/nvidia.toml": RUNC.replace("runc", "nvidia-legacy"),
         },
     )
-    assert runtime_inspection.configuration(host, mountinfo).default_runtime == default
+    assert runtime_inspection.containerd_configuration(host, mountinfo).default_runtime == default
 
 
-def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
+def test_follows_imports_in_containerds_order(tmp_path: Path) -> None:
     folder = "var/lib/rancher/k3s/agent/etc/containerd"
     imports = f'version = 3\nimports = ["/{folder}/config-v3.toml.d/*.toml", "last.toml"]\n'
     texts = {
@@ -190,22 +186,28 @@ def test_imports_are_followed_in_containerds_order(tmp_path: Path) -> None:
         f"{folder}/config-v3.toml.d/3.conf": RUNC.replace("runc", "passed over"),
     }
     mountinfo = layers("/var/lib/rancher/k3s/agent/containerd")
-    assert runtime_inspection.configuration(written(tmp_path, **texts), mountinfo).default_runtime == "nvidia"
+    assert (
+        runtime_inspection.containerd_configuration(written(tmp_path, **texts), mountinfo).default_runtime == "nvidia"
+    )
     more = {f"{folder}/last.toml": 'imports = ["config.toml", "deeper/*"]', f"{folder}/deeper/one": RUNC}
-    assert runtime_inspection.configuration(written(tmp_path, **more), mountinfo).default_runtime == "runc"
+    assert runtime_inspection.containerd_configuration(written(tmp_path, **more), mountinfo).default_runtime == "runc"
 
 
-def test_what_is_read_of_the_host_has_bounds(tmp_path: Path) -> None:
-    """Files without an end, of another kind, that import each other, or without number."""
+def test_reading_host_files_is_bounded(tmp_path: Path) -> None:
+    """Files can be endless, special, circular or too many."""
     mountinfo, folder = layers("/var/lib/containerd"), "etc/containerd"
     host = written(tmp_path, **{f"{folder}/config.toml": OPERATORS + "#" * 300_000})
-    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said()
+    assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig()
     imports = f'imports = ["config.toml", "pipe", "zero", "/{folder}/many/*"]\n'
     written(host, **{f"{folder}/config.toml": imports + OPERATORS})
     os.mkfifo(host / folder / "pipe")
     (host / folder / "zero").symlink_to("/dev/zero")
     chain = {f"{folder}/many/{number:04}": f'imports = ["/{folder}/many/*"]' for number in range(100)}
     written(host, **chain)
-    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said(default_runtime="nvidia")
-    written(host, **{f"{folder}/many/0099": RUNC})  # beyond what is read
-    assert runtime_inspection.configuration(host, mountinfo) == containerd_config.Said(default_runtime="nvidia")
+    assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig(
+        default_runtime="nvidia"
+    )
+    written(host, **{f"{folder}/many/0099": RUNC})  # beyond the limit
+    assert runtime_inspection.containerd_configuration(host, mountinfo) == runtime_inspection.ContainerdConfig(
+        default_runtime="nvidia"
+    )

@@ -1,6 +1,7 @@
-"""The kubelet's device manager, as far as it can refuse a pod: `pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36.
+"""The part of the kubelet's device manager that can refuse a pod: `pkg/kubelet/cm/devicemanager/manager.go` of
+Kubernetes 1.36.
 
-What it does at random (the order of a Go map) is done with the random numbers that it is given.
+Random choices (the order of a Go map) come from the given random numbers.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from deviceplugin.state.advertisement import AdvertisedDevice
 
 
 class UnexpectedAdmissionError(Exception):
-    """What the pod fails with, for good."""
+    """The pod fails permanently."""
 
 
 class NilPointerError(Exception):
-    """What the whole kubelet ends with."""
+    """The kubelet crashes."""
 
 
 @dataclasses.dataclass(slots=True)
 class DeviceManager:
-    """Of one resource.
+    """The device manager of one resource.
 
-    held: by pod, what its checkpoint has, also of pods that are no more. running: pods that it need not ask about.
+    held: the checkpoint, by pod, including ended pods. running: pods that keep their devices without a new allocation.
     listed: all devices of the last list.
     """
 
@@ -35,14 +36,14 @@ class DeviceManager:
     held: dict[str, set[str]] = dataclasses.field(default_factory=dict)
     running: set[str] = dataclasses.field(default_factory=set)
 
-    def told(self, devices: Iterable[AdvertisedDevice]) -> None:
-        """A list of ListAndWatch: it takes the place of the last one."""
+    def receive(self, devices: Iterable[AdvertisedDevice]) -> None:
+        """Replace the list of devices, as ListAndWatch does."""
         listed = list(devices)
         self.listed = {device.id for device in listed}
         self.healthy = {device.id for device in listed if device.healthy}
 
     def admit(self, pod: str, needed: int) -> None:
-        """Add a pod; while `allocate` runs, another list may come.
+        """Admit a pod; another list may arrive while `allocate` runs.
 
         Raises UnexpectedAdmissionError, as `devicesToAllocate` and Allocate do, and NilPointerError.
         """
@@ -65,6 +66,6 @@ class DeviceManager:
         self.held[pod] = set(chosen)
 
     def forget(self, pods: Container[str]) -> None:
-        """Forget all but these, as `UpdateAllocatedDevices` does: with each pod that comes, but for the first ones."""
+        """Forget all other pods, as `UpdateAllocatedDevices` does with each new pod except for the first ones."""
         self.held = {pod: held for pod, held in self.held.items() if pod in pods}
         self.running = {pod for pod in self.running if pod in pods}

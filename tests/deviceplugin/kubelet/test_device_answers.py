@@ -1,4 +1,4 @@
-"""What Allocate answers for devices, and when it refuses."""
+"""Allocate for devices: its answers and refusals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU = "nvidia.com/gpu"
 
 @dataclasses.dataclass
 class InForce:
-    """What is in force."""
+    """The settings in force."""
 
     offered: Offer
     closed: frozenset[str] = frozenset()
@@ -59,7 +59,7 @@ def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -
 
     return device_answers.DeviceAnswers(
         in_force,
-        nodes=answer.Nodes,
+        nodes=answer.DevicePaths,
         mps=lambda uuid: daemon_files.DaemonFiles(Path("/mps"), uuid),
         memory_bytes=lambda _: 40 << 30,
         scores=dict,
@@ -68,14 +68,14 @@ def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -
     )
 
 
-def test_what_was_given_is_remembered() -> None:
+def test_reports_allocated_ids() -> None:
     allocated_ids: list[str] = []
     response = answers(InForce(whole("GPU-a", "GPU-b")), allocated_ids).allocate(GPU, ["GPU-b"])
     assert response.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-b"
     assert allocated_ids == ["GPU-b"]
 
 
-def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
+def test_mps_share_gets_its_daemon_and_limits() -> None:
     response = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
     assert response.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
     assert {mount.host_path for mount in response.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
@@ -85,15 +85,13 @@ def test_a_share_by_mps_has_its_daemon_and_limits_of_its_size() -> None:
     ("in_force", "ids", "problem", "sentence"),
     [
         (InForce(whole("GPU-a")), ["GPU-z"], "", "unknown device: GPU-z"),
-        (InForce(whole("GPU-a"), closed=frozenset({"GPU-a"})), ["GPU-a"], "", "GPU-a takes nothing new"),
+        (InForce(whole("GPU-a"), closed=frozenset({"GPU-a"})), ["GPU-a"], "", "GPU-a accepts no new pods"),
         (InForce(shared("GPU-a", "GPU-b")), ["GPU-a::0", "GPU-b::0"], "", "the MPS daemon of one GPU"),
         (InForce(whole("GPU-a"), refusal="containers would get no GPU"), ["GPU-a"], "", "would get no GPU"),
         (InForce(whole("GPU-a")), ["GPU-a"], "/var/run/cdi cannot be written", "/var/run/cdi cannot be written"),
     ],
 )
-def test_what_cannot_be_is_refused_and_nothing_is_given(
-    in_force: InForce, ids: list[str], problem: str, sentence: str
-) -> None:
+def test_refused_requests_allocate_nothing(in_force: InForce, ids: list[str], problem: str, sentence: str) -> None:
     allocated_ids: list[str] = []
     with pytest.raises(plugin_service.AllocateRefusedError, match=sentence):
         answers(in_force, allocated_ids, problem=problem).allocate(GPU, ids)
@@ -102,7 +100,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_given(
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[InForce, list[str], list[str], int]:
-    """Devices of any modes under one name, some GPUs of them closed, and what a kubelet may ask for."""
+    """Draw devices of any modes under one resource, some on closed GPUs, and a kubelet's request."""
     offered: list[Offered] = []
     for index in range(draw(st.integers(1, 4))):
         gpu, mode = f"GPU-{index}", draw(st.sampled_from([Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG]))
@@ -133,7 +131,7 @@ def is_given(in_force: InForce, ids: Sequence[str]) -> bool:
 
 @pytest.mark.slow
 @given(questions())
-def test_what_is_preferred_is_allocated_and_refused_only_if_nothing_would_be(
+def test_allocate_accepts_every_preferred_choice(
     question: tuple[InForce, list[str], list[str], int],
 ) -> None:
     in_force, available, required, size = question

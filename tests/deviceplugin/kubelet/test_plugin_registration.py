@@ -1,4 +1,4 @@
-"""Serving and registering, over real sockets, with a small kubelet."""
+"""Serving and registering over real sockets, with a small kubelet."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"),
 SOCKET = "gpushare-gpu-percent.sock"
 
 
-class Told(Observable[advertisement.Advertisement]):
-    """What the kubelet is told of fractional GPUs."""
+class Advertised(Observable[advertisement.Advertisement]):
+    """The advertised devices of fractional GPUs."""
 
     def __init__(self, gpus: tuple[Gpu, ...]) -> None:
         super().__init__(advertisement.of_shares(gpus))
 
-    def say(self, gpus: tuple[Gpu, ...]) -> None:
+    def change(self, gpus: tuple[Gpu, ...]) -> None:
         self.publish(advertisement.of_shares(gpus))
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -52,9 +52,12 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 
 @contextlib.asynccontextmanager
 async def registered(
-    directory: Path, offer: Told, resource: str = PERCENT, left_behind: Callable[[str], int | None] = lambda _: None
+    directory: Path,
+    offer: Advertised,
+    resource: str = PERCENT,
+    stale_devices: Callable[[str], int | None] = lambda _: None,
 ) -> AsyncIterator[plugin_registration.Registration]:
-    served = plugin_service.Served(resource, share_answers.ShareAnswers(MOUNTS, left_behind=left_behind))
+    served = plugin_service.ServedResource(resource, share_answers.ShareAnswers(MOUNTS, stale_devices=stale_devices))
     keeper = plugin_registration.Registration(served, advertised=offer, directory=directory)
     task = asyncio.create_task(keeper.run())
     try:
@@ -65,8 +68,8 @@ async def registered(
             await task
 
 
-async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> None:
-    offer = Told(builders.node(gpus=4).gpus)
+async def test_kubelet_gets_every_device(kubelet: kubelets.Kubelet) -> None:
+    offer = Advertised(builders.node(gpus=4).gpus)
     async with registered(kubelet.directory, offer), registered(kubelet.directory, offer, IDLE):
         await kubelet.until(lambda: len(kubelet.devices) == 2)
         assert len(kubelet.devices[contract.RESOURCE_PERCENT]) == 400
@@ -75,26 +78,26 @@ async def test_the_kubelet_is_told_every_device(kubelet: kubelets.Kubelet) -> No
         assert (request.version, request.endpoint) == ("v1beta1", "gpushare-gpu-percent.sock")
 
 
-async def test_a_change_of_health_is_told_at_once_and_told_back(kubelet: kubelets.Kubelet) -> None:
+async def test_kubelet_gets_health_changes_immediately(kubelet: kubelets.Kubelet) -> None:
     well = builders.node(gpus=2).gpus
     ill = (dataclasses.replace(well[0], healthy=False, health_reason="lost"), well[1])
-    offer = Told(well)
+    offer = Advertised(well)
 
     def unhealthy() -> int:
         return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Unhealthy")
 
     async with registered(kubelet.directory, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
-        offer.say(well)
-        offer.say(ill)
+        offer.change(well)
+        offer.change(ill)
         await kubelet.until(lambda: unhealthy() == 100)
-        assert kubelet.lists == 2  # an offer that is no news was not told
-        offer.say(well)
+        assert kubelet.lists == 2  # an unchanged list is not sent
+        offer.change(well)
         await kubelet.until(lambda: unhealthy() == 0)
 
 
-async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+async def test_allocate_mounts_only_library_preload_file_and_arbiter(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         answer = await kubelet.allocate(
             contract.RESOURCE_PERCENT, ["gpu-percent-0", "gpu-percent-99"], ["gpu-percent-7"]
@@ -112,27 +115,27 @@ async def test_allocate_mounts_library_preload_file_and_arbiter_and_nothing_else
             assert not container.annotations
 
 
-async def test_an_id_that_was_withdrawn_while_the_kubelet_chose_it_is_as_good_as_any(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+async def test_allocate_accepts_an_id_that_was_just_withdrawn(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         answer = await kubelet.allocate(contract.RESOURCE_PERCENT, ["gpu-percent-127", "GPU-6f127b1c::3"])
         assert len(answer.container_responses[0].mounts) == 4
 
 
-async def test_it_registers_again_each_time_the_kubelet_restarts(kubelet: kubelets.Kubelet) -> None:
-    offer = Told(builders.node(gpus=1).gpus)
+async def test_registers_again_after_each_kubelet_restart(kubelet: kubelets.Kubelet) -> None:
+    offer = Advertised(builders.node(gpus=1).gpus)
     async with registered(kubelet.directory, offer) as keeper:
         await kubelet.until(lambda: kubelet.lists == 1)
         for restart in range(1, 6):
             await kubelet.stop()
-            await kubelet.start()  # the plugin's socket is gone too
+            await kubelet.start()  # the plugin's socket is gone as well
             await kubelet.until(lambda seen=restart: kubelet.lists == seen + 1)
         assert len(kubelet.requests) == 6
         assert keeper.problem == ""
         assert (kubelet.directory / SOCKET).is_socket()
 
 
-async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_that_pods_left_behind(
+async def test_starting_kubelet_gets_additional_devices_for_stale_ones(
     kubelet: kubelets.Kubelet,
 ) -> None:
     left: list[int | None] = [0]
@@ -140,61 +143,61 @@ async def test_a_kubelet_that_starts_is_told_of_others_in_the_place_of_those_tha
     def healthy() -> int:
         return list(kubelet.devices.get(PERCENT, {}).values()).count("Healthy")
 
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus), left_behind=lambda _: left[0]):
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus), stale_devices=lambda _: left[0]):
         await kubelet.until(lambda: healthy() == 100)
-        for count in (30, 70):  # as the agent hears of it
+        for count in (30, 70):  # as the agent learns of the pods
             left[0] = count
             await kubelet.until(lambda seen=count: healthy() == 100 + seen)
         left[0] = None
         await kubelet.until(lambda: healthy() == 100)
-        assert len(kubelet.devices[PERCENT]) == 170  # it may have chosen one of them just now
+        assert len(kubelet.devices[PERCENT]) == 170  # the kubelet may have just chosen one of them
         lists = kubelet.lists
         left[0] = 30
-        await asyncio.sleep(plugin_service.LOOK_SECONDS * 4)
+        await asyncio.sleep(plugin_service.STARTING_POLL_SECONDS * 4)
         assert kubelet.lists == lists
-    empty = Told(())
-    async with registered(kubelet.directory, empty, left_behind=lambda _: 30):
+    empty = Advertised(())
+    async with registered(kubelet.directory, empty, stale_devices=lambda _: 30):
         await kubelet.until(lambda: kubelet.lists == lists + 1)
-        assert kubelet.devices[PERCENT] == {}  # not of what it has none of
+        assert kubelet.devices[PERCENT] == {}  # a resource without devices gets none
 
 
-async def test_it_serves_again_when_only_its_own_socket_is_removed(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+async def test_serves_again_if_only_its_own_socket_is_removed(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         (kubelet.directory / SOCKET).unlink()
         await kubelet.until(lambda: kubelet.lists == 2)
         assert (kubelet.directory / SOCKET).is_socket()
 
 
-async def test_it_registers_again_when_the_kubelet_stops_listening(
+async def test_registers_again_when_the_kubelet_drops_the_stream(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.5)
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         await kubelet.drop(contract.RESOURCE_PERCENT)
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
-async def test_a_kubelet_that_hangs_up_again_and_again_is_told(
+async def test_reports_a_kubelet_that_keeps_closing_the_stream(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)) as keeper:
         for number in range(1, plugin_registration.MAX_HANGUPS + 1):
             await kubelet.until(lambda number=number: kubelet.lists == number)
             assert not keeper.hung_up
             await kubelet.drop(PERCENT)
         await waiting.until(lambda: bool(keeper.hung_up))
-        assert keeper.hung_up.startswith(f"the kubelet hangs up whenever it is told the 100 devices of {PERCENT}: ")
+        assert keeper.hung_up.startswith(f"the kubelet closes the stream when it gets the 100 devices of {PERCENT}: ")
         await waiting.until(lambda: keeper.problem == keeper.hung_up)
-        monkeypatch.setattr(plugin_registration, "STEADY_SECONDS", 0.1)  # it listens now
+        monkeypatch.setattr(plugin_registration, "STEADY_SECONDS", 0.1)  # the stream stays open now
         await waiting.until(lambda: not keeper.problem)
         assert not keeper.hung_up
 
 
-async def test_a_kubelet_that_restarts_often_does_not_hang_up(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+async def test_frequent_kubelet_restarts_are_not_hangups(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)) as keeper:
         for number in range(1, plugin_registration.MAX_HANGUPS + 3):
             await kubelet.until(lambda number=number: kubelet.lists == number)
             await kubelet.stop()
@@ -203,62 +206,60 @@ async def test_a_kubelet_that_restarts_often_does_not_hang_up(kubelet: kubelets.
         assert not keeper.hung_up
 
 
-async def test_a_kubelet_that_has_yet_to_ask_for_the_list_is_given_time(
-    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waits_for_a_slow_first_list_call(kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_registration, "DROPPED_SECONDS", 0.1)
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         kubelet.is_deaf = True
         await kubelet.drop(PERCENT)
         await kubelet.until(lambda: len(kubelet.requests) == 2)
-        await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+        await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
         assert len(kubelet.requests) == 2
         monkeypatch.setattr(plugin_registration, "SILENT_SECONDS", 0.1)
         await kubelet.until(lambda: len(kubelet.requests) > 2)
 
 
-async def test_who_comes_later_keeps_the_kubelet_when_the_first_one_ends(kubelet: kubelets.Kubelet) -> None:
-    offer = Told(builders.node(gpus=1).gpus)
+async def test_second_agent_keeps_its_registration_when_the_first_ends(kubelet: kubelets.Kubelet) -> None:
+    offer = Advertised(builders.node(gpus=1).gpus)
     async with contextlib.AsyncExitStack() as both:
         async with registered(kubelet.directory, offer) as first:
             await kubelet.until(lambda: kubelet.lists == 1)
             second = await both.enter_async_context(registered(kubelet.directory, offer))
-            await waiting.until(lambda: "another agent of this node listens on" in first.problem)
+            await waiting.until(lambda: "another agent on this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
-        await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+        await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
         assert (kubelet.directory / SOCKET).stat().st_ino == served
         assert len(kubelet.requests) == 2
 
 
-async def test_rights_of_its_socket_may_be_changed(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+async def test_registers_again_after_a_change_of_the_sockets_mode(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)) as keeper:
         await kubelet.until(lambda: kubelet.lists == 1)
         (kubelet.directory / SOCKET).chmod(0o600)
         await kubelet.until(lambda: kubelet.lists == 2)
         assert keeper.problem == ""
 
 
-async def test_who_comes_later_has_the_kubelet_and_who_came_first_again_when_it_has_gone(
+async def test_first_agent_registers_again_after_the_second_ends(
     kubelet: kubelets.Kubelet,
 ) -> None:
-    offer = Told(builders.node(gpus=1).gpus)
+    offer = Advertised(builders.node(gpus=1).gpus)
     async with registered(kubelet.directory, offer) as first:
         await kubelet.until(lambda: len(kubelet.requests) == 1)
         async with registered(kubelet.directory, offer) as second:
-            await waiting.until(lambda: "another agent of this node listens on" in first.problem)
+            await waiting.until(lambda: "another agent on this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
-            await asyncio.sleep(10 * plugin_registration.POLL_SECONDS)
+            await asyncio.sleep(10 * plugin_registration.CHECK_SECONDS)
             assert len(kubelet.requests) == 2
             assert (kubelet.directory / SOCKET).stat().st_ino == served
         await waiting.until(lambda: not first.problem)
         assert len(kubelet.requests) == 3
 
 
-async def test_a_socket_that_somebody_has_left_behind_is_replaced(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+async def test_replaces_a_dead_socket(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
         (kubelet.directory / SOCKET).unlink()
         with socket.socket(socket.AF_UNIX) as dead:
@@ -266,8 +267,8 @@ async def test_a_socket_that_somebody_has_left_behind_is_replaced(kubelet: kubel
         await kubelet.until(lambda: kubelet.lists == 2)
 
 
-async def test_without_a_kubelet_it_waits_and_says_so(short_path: Path) -> None:
-    async with registered(short_path, Told(builders.node(gpus=1).gpus)) as keeper:
+async def test_waits_for_a_missing_kubelet_and_reports_it(short_path: Path) -> None:
+    async with registered(short_path, Advertised(builders.node(gpus=1).gpus)) as keeper:
         await waiting.until(lambda: "no kubelet listens on" in keeper.problem)
         assert keeper.problem == (
             f"no kubelet listens on {short_path}/kubelet.sock: it is stopped, or --kubelet-directory is wrong"
@@ -279,17 +280,17 @@ async def test_without_a_kubelet_it_waits_and_says_so(short_path: Path) -> None:
         await late.stop()
 
 
-async def test_a_refused_registration_is_tried_again_and_the_kubelets_reason_is_told(
+async def test_retries_a_refused_registration_and_reports_the_reason(
     kubelet: kubelets.Kubelet,
 ) -> None:
     kubelet.refusal = "no such version here"
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)) as keeper:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)) as keeper:
         await waiting.until(lambda: "no such version here" in keeper.problem)
         kubelet.refusal = ""
         await kubelet.until(lambda: kubelet.lists == 1)
 
 
-async def test_when_it_ends_its_socket_is_gone(kubelet: kubelets.Kubelet) -> None:
-    async with registered(kubelet.directory, Told(builders.node(gpus=1).gpus)):
+async def test_removes_its_socket_at_the_end(kubelet: kubelets.Kubelet) -> None:
+    async with registered(kubelet.directory, Advertised(builders.node(gpus=1).gpus)):
         await kubelet.until(lambda: kubelet.lists == 1)
     assert not (kubelet.directory / SOCKET).exists()

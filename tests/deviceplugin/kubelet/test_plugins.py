@@ -1,16 +1,15 @@
-"""One plugin a resource: they come, change and go while the others are served."""
+"""One plugin per resource: each starts, changes and stops while the others serve."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import coming, plugin_registration, plugins, share_answers, withdrawal
+from deviceplugin.kubelet import plugin_registration, plugin_service, plugins, share_answers
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -19,7 +18,7 @@ from tests.deviceplugin import waiting
 pytestmark = pytest.mark.slow
 
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
-Told = Observable[advertisement.Advertisement]
+Advertised = Observable[advertisement.Advertisement]
 
 
 def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDevice, ...]:
@@ -28,8 +27,8 @@ def some(count: int, *, name: str = "GPU-a") -> tuple[advertisement.AdvertisedDe
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
-    monkeypatch.setattr(withdrawal, "SECONDS", 0.1)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_service, "REMOVAL_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -44,7 +43,7 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 @contextlib.asynccontextmanager
 async def serving(
     kubelet: kubelets.Kubelet,
-    offer: Told,
+    offer: Advertised,
     *,
     registered: Observable[frozenset[str]] | None = None,
     empty_seconds: float = 0.3,
@@ -66,15 +65,15 @@ async def serving(
             await task
 
 
-async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+async def test_resources_start_and_stop_independently(kubelet: kubelets.Kubelet) -> None:
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer) as made:
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 2)
         offer.publish({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu.shared", ())) == 8)
         await waiting.until(lambda: not made.problem)
         offer.publish({"nvidia.com/gpu": some(2)})
-        # First none is healthy; then it is empty, so that no capacity is left behind; then its socket is gone.
+        # First all devices are unhealthy; then the list is empty, so that no capacity remains; then the socket is gone.
         await kubelet.until(lambda: {*kubelet.devices["nvidia.com/gpu.shared"].values()} == {"Unhealthy"})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu.shared"])
         socket = kubelet.directory / advertisement.socket_name("nvidia.com/gpu.shared")
@@ -83,8 +82,8 @@ async def test_a_resource_comes_and_goes_and_the_others_notice_nothing(kubelet: 
         assert [request.resource_name for request in kubelet.requests] == ["nvidia.com/gpu", "nvidia.com/gpu.shared"]
 
 
-async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+async def test_publishes_the_registered_resources(kubelet: kubelets.Kubelet) -> None:
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     registered: Observable[frozenset[str]] = Observable(frozenset())
     async with serving(kubelet, offer, registered=registered):
         await waiting.until(lambda: registered.value == {"nvidia.com/gpu", "nvidia.com/gpu.shared"})
@@ -96,30 +95,30 @@ async def test_it_tells_whose_plugins_the_kubelet_knows(kubelet: kubelets.Kubele
         await waiting.until(lambda: registered.value == {"nvidia.com/gpu"})
 
 
-async def test_one_that_comes_back_before_it_is_gone_was_never_away(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+async def test_resource_that_returns_in_time_keeps_its_registration(kubelet: kubelets.Kubelet) -> None:
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer, empty_seconds=3.0):
         await kubelet.until(lambda: kubelet.lists == 1)
         offer.publish({})
         await kubelet.until(lambda: not kubelet.devices["nvidia.com/gpu"])
         offer.publish({"nvidia.com/gpu": some(3)})
         await kubelet.until(lambda: len(kubelet.devices["nvidia.com/gpu"]) == 3)
-        await asyncio.sleep(3.5)  # longer than it would have had to go
+        await asyncio.sleep(3.5)  # longer than until its removal
         assert len(kubelet.requests) == 1
 
 
-async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a_while(
+async def test_removed_device_stays_listed_as_unhealthy_for_a_while(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(withdrawal, "SECONDS", 2.0)
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
+    monkeypatch.setattr(plugin_service, "REMOVAL_SECONDS", 2.0)
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 1)
         offer.publish({"nvidia.com/gpu": some(1)})
         await kubelet.until(lambda: kubelet.lists == 2)
         assert kubelet.devices["nvidia.com/gpu"] == {"GPU-a::0": "Healthy", "GPU-a::1": "Unhealthy"}
         assert kubelet.numa["GPU-a::1"] == 1
-        offer.publish({"nvidia.com/gpu": some(2)})  # it comes back
+        offer.publish({"nvidia.com/gpu": some(2)})  # the device returns
         await kubelet.until(lambda: kubelet.lists == 3)
         assert {*kubelet.devices["nvidia.com/gpu"].values()} == {"Healthy"}
         offer.publish({"nvidia.com/gpu": some(1)})
@@ -127,15 +126,15 @@ async def test_a_device_that_the_kubelet_may_have_chosen_stays_in_its_list_for_a
         assert kubelet.lists == 5
 
 
-async def test_thousands_of_devices_are_told_with_where_they_are(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
+async def test_lists_thousands_of_devices_with_numa_nodes(kubelet: kubelets.Kubelet) -> None:
+    offer: Advertised = Observable({"nvidia.com/gpu": some(10_000, name="GPU-6f127b1c-5d35-4a4c-9f2e-0123456789ab")})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: len(kubelet.devices.get("nvidia.com/gpu", ())) == 10_000)
         assert set(kubelet.numa.values()) == {1}
 
 
-async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubelets.Kubelet) -> None:
-    offer: Told = Observable(
+async def test_all_resources_register_again_after_a_kubelet_restart(kubelet: kubelets.Kubelet) -> None:
+    offer: Advertised = Observable(
         {name: some(2) for name in ("nvidia.com/gpu", "nvidia.com/gpu.shared", "example.com/other")}
     )
     async with serving(kubelet, offer):
@@ -146,46 +145,17 @@ async def test_all_register_again_after_a_restart_of_the_kubelet(kubelet: kubele
     assert [path.name for path in kubelet.directory.iterdir()] == ["kubelet.sock"]
 
 
-async def test_a_kubelet_that_comes_is_heard_of_at_once(
+async def test_notices_a_new_kubelet_between_two_checks(
     kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It judges the pods that it has within a second: who comes with the next look is too late for them."""
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 3600.0)
-    offer: Told = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
+    """The kubelet decides about its pods within a second, so a plugin that registers at the next check would be too
+    late.
+    """
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 3600.0)
+    offer: Advertised = Observable({"nvidia.com/gpu": some(2), "nvidia.com/gpu.shared": some(8)})
     async with serving(kubelet, offer):
         await kubelet.until(lambda: kubelet.lists == 2)
         for restart in range(1, 4):
             await kubelet.stop()
             await kubelet.start()
             await kubelet.until(lambda seen=restart: kubelet.lists == 2 * (seen + 1))  # type: ignore[misc]
-
-
-async def test_where_nothing_can_be_watched_it_is_looked_at(
-    kubelet: kubelets.Kubelet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Exhausted:
-        def inotify_init1(self, _: int) -> int:
-            return -1
-
-    monkeypatch.setattr(coming, "_libc", Exhausted())
-    offer: Told = Observable({"nvidia.com/gpu": some(2)})
-    async with serving(kubelet, offer):
-        await kubelet.until(lambda: kubelet.lists == 1)
-        await kubelet.stop()
-        await kubelet.start()
-        await kubelet.until(lambda: kubelet.lists == 2)
-
-
-async def test_a_directory_that_is_made_anew_is_watched_again(short_path: Path) -> None:
-    socket = short_path / "plugins" / plugin_registration.KUBELET_SOCKET
-    socket.parent.mkdir()
-    heard = coming.Coming(socket)
-    pause = heard.pause()
-    shutil.rmtree(socket.parent)
-    socket.parent.mkdir()
-    waiting_for_it = asyncio.create_task(pause(3600.0))
-    await asyncio.sleep(0)
-    socket.touch()
-    async with asyncio.timeout(20):
-        await waiting_for_it
-    heard.close()

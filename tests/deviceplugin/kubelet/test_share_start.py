@@ -1,4 +1,4 @@
-"""A container with a share on a node whose runtime does not go by the environment: over real sockets, with real files."""
+"""Share containers on nodes where the environment does not select the GPU, over real sockets with real files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deviceplugin.arbiter.tenant import Given
 from deviceplugin.cdi import specs
 from deviceplugin.denial import covering
 from deviceplugin.injection import decision
-from deviceplugin.injection.injection_facts import InjectionFacts
+from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers, share_start
 from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
 from deviceplugin.state.offer import Observable
@@ -34,19 +34,22 @@ pytestmark = pytest.mark.slow
 PERCENT = contract.RESOURCE_PERCENT
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
 FIRST, SECOND = "GPU-1111", "GPU-2222"
-NODES = answer.Nodes({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
-BY_CDI = decision.decide(InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", asked=True), ())
-BY_CLASS = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "nvidia", asked=True, driver_mounted=True, undescribed="no"), ()
+NODES = answer.DevicePaths({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
+BY_CDI = decision.decide(
+    InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", driver_requested=True), ()
 )
-BY_NOTHING = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", asked=True), ())
+BY_CLASS = decision.decide(
+    InjectionFacts(True, "containerd://1.6.20", "nvidia", driver_requested=True, driver_mounted=True, cdi_problem="no"),
+    (),
+)
+BY_NOTHING = decision.decide(InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True), ())
 BY_DEFAULT = decision.decide(
-    InjectionFacts(True, "containerd://1.6.20", "", asked=True, driver_mounted=True, undescribed="no"), ()
+    InjectionFacts(True, "containerd://1.6.20", "", driver_requested=True, driver_mounted=True, cdi_problem="no"), ()
 )
 
 
 class Node:
-    """An agent's part of a node, and what its ledger says."""
+    """The agent's part of a node, and its ledger."""
 
     def __init__(self, directory: Path, injection: decision.Injection) -> None:
         self.injection = injection
@@ -69,7 +72,7 @@ class Node:
         return self.given.get(key, Refusal("the API server did not answer in time"))
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
-        """What the kubelet writes down of a pod's containers when it admits the pod."""
+        """Write the kubelet's checkpoint for a pod's containers, as at admission."""
         entries = [
             {"PodUID": f"uid-{pod}", "ContainerName": name, "ResourceName": PERCENT, "DeviceIDs": {"-1": ids}}
             for name, ids in device_ids.items()
@@ -95,7 +98,7 @@ class Node:
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
     def described(self, name: str) -> list[str]:
-        """The device nodes that this name stands for."""
+        """Return the device nodes that a CDI name describes."""
         kind, _, name = name.partition("=")
         document: dict[str, Any] = json.loads((self.cdi / f"{kind.replace('/', '-')}-{name}.json").read_text())
         check(document)
@@ -108,12 +111,12 @@ class Node:
 
 @pytest.fixture
 async def node(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
-    monkeypatch.setattr(plugin_registration, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(plugin_registration, "CHECK_SECONDS", 0.05)
     (short_path / "kubelet").mkdir()
     made = Node(short_path, BY_CDI)
     await made.kubelet.start()
     devices = advertisement.of_shares(builders.node(gpus=2).gpus)
-    served = plugin_service.Served(PERCENT, made.answers())
+    served = plugin_service.ServedResource(PERCENT, made.answers())
     keeper = plugin_registration.Registration(served, advertised=Observable(devices), directory=made.kubelet.directory)
     task = asyncio.create_task(keeper.run())
     await made.kubelet.until(lambda: made.kubelet.lists == 1)
@@ -131,19 +134,19 @@ async def refused(node: Node, pod: str) -> str:
     return str(error.value.details())
 
 
-async def test_a_name_of_cdi_stands_for_the_gpus_of_the_share_once_it_is_known_whose_it_is(node: Node) -> None:
+async def test_start_describes_the_shares_gpus_under_the_cdi_name(node: Node) -> None:
     node.gives("one", SECOND)
     node.gives("both", FIRST, SECOND)
     (device,) = (await node.kubelet.admit("one", PERCENT, 50)).cdi_devices
     (both,) = (await node.kubelet.admit("both", PERCENT, 20)).cdi_devices
     assert device.name != both.name
-    assert not node.cdi.exists()  # until then a runtime does not know it, and makes no container
+    assert not node.cdi.exists()  # until then the runtime does not know the name and creates no container
     await asyncio.gather(node.kubelet.start_container("one"), node.kubelet.start_container("both"))
     assert node.described(device.name) == ["/dev/nvidia1"]
     assert node.described(both.name) == ["/dev/nvidia0", "/dev/nvidia1"]
 
 
-async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(node: Node) -> None:
+async def test_reallocated_ids_are_undescribed_until_the_next_start(node: Node) -> None:
     node.gives("first", FIRST)
     (name,) = (await node.kubelet.admit("first", PERCENT, 50)).cdi_devices
     await node.kubelet.start_container("first")
@@ -157,38 +160,39 @@ async def test_ids_that_are_given_again_stand_for_nothing_until_the_next_start(n
     assert node.described(name.name) == ["/dev/nvidia1"]
 
 
-async def test_a_pod_that_nobody_knows_does_not_start(node: Node) -> None:
+async def test_unknown_pod_does_not_start(node: Node) -> None:
     await node.kubelet.admit("strange", PERCENT, 50)
     assert await refused(node, "strange") == (
-        "the GPUs of this container are not known: the API server did not answer in time"
+        "the GPUs of this container are unknown: the API server did not answer in time"
     )
 
 
-async def test_ids_of_which_the_kubelet_does_not_tell_start_nothing(node: Node) -> None:
+async def test_ids_unknown_to_the_kubelet_do_not_start(node: Node) -> None:
     node.gives("trainer", FIRST)
     await node.kubelet.admit("trainer", PERCENT, 50)
     resource, ids = node.kubelet.pods["trainer"]
     node.kubelet.pods["trainer"] = (resource, ids[:-1])
-    with pytest.raises(plugin_service.AllocateRefusedError, match="does not say which container has these 50 of"):
+    with pytest.raises(plugin_service.AllocateRefusedError, match="reports no container with these 50 devices of"):
         await node.answers().start(PERCENT, ids)
 
 
-async def test_an_init_container_is_found_in_the_kubelets_checkpoint(node: Node) -> None:
+async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) -> None:
     node.given["trainer/warm"] = Given("ml", "trainer", (SECOND,))
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]
-    node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet gives those of the init container again
+    node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet reuses the init container's ids
     node.keeps("trainer", warm=ids, main=ids[:70])
     await node.answers().start(PERCENT, ids)
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
     await node.kubelet.start_container("trainer")
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids[:70])}") == ["/dev/nvidia1"]
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]  # it may start again
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids[:70])}") == ["/dev/nvidia1"]
+    # the init container may start again
+    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
 
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])
-async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(node: Node, uuid: str) -> None:
+async def test_containers_that_reuse_ids_must_use_the_same_gpus(node: Node, uuid: str) -> None:
     node.given["trainer/warm"] = Given("ml", "trainer", (uuid,))
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
@@ -196,15 +200,15 @@ async def test_containers_with_the_same_ids_in_turn_start_on_the_same_gpus_only(
     node.keeps("trainer", warm=ids, main=ids)
     if uuid == SECOND:
         await node.kubelet.start_container("trainer")
-        assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share(ids)}") == ["/dev/nvidia1"]
+        assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
         return
     assert await refused(node, "trainer") == (
-        'the GPUs of this container are not known: the containers "main" and "warm" have the same 80 of '
-        "gpushare.io/gpu-percent in turn, and their shares are on different GPUs: ask for another amount in one of them"
+        'the GPUs of this container are unknown: the containers "main" and "warm" use the same 80 '
+        "devices of gpushare.io/gpu-percent in turn, but their shares are on different GPUs: request a different amount in one of them"
     )
 
 
-async def test_a_container_that_was_described_starts_again_without_an_api_server(node: Node) -> None:
+async def test_described_container_restarts_without_an_api_server(node: Node) -> None:
     node.gives("trainer", SECOND)
     (name,) = (await node.kubelet.admit("trainer", PERCENT, 50)).cdi_devices
     await node.kubelet.start_container("trainer")
@@ -213,7 +217,7 @@ async def test_a_container_that_was_described_starts_again_without_an_api_server
     assert node.described(name.name) == ["/dev/nvidia1"]
 
 
-async def test_what_is_left_of_containers_that_are_gone_goes_with_the_next_start(node: Node) -> None:
+async def test_next_start_removes_descriptions_of_gone_containers(node: Node) -> None:
     for pod in ("one", "two"):
         node.gives(pod, FIRST)
         await node.kubelet.admit(pod, PERCENT, 10)
@@ -224,45 +228,45 @@ async def test_what_is_left_of_containers_that_are_gone_goes_with_the_next_start
     assert len(list(node.cdi.iterdir())) == 1
 
 
-async def test_a_gpu_without_a_device_node_is_given_to_nobody(node: Node) -> None:
+async def test_refuses_a_gpu_without_a_device_node(node: Node) -> None:
     node.gives("trainer", "GPU-9999")
     await node.kubelet.admit("trainer", PERCENT, 50)
     assert await refused(node, "trainer") == "no device node of GPU-9999 is known on this node"
 
 
-async def test_where_a_class_is_needed_only_pods_that_name_it_start(node: Node) -> None:
+async def test_only_pods_with_the_needed_runtime_class_start(node: Node) -> None:
     node.injection = BY_CLASS
     node.gives("bare", FIRST)
     node.gives("named", FIRST, runtime_class="nvidia")
     response = await node.kubelet.admit("bare", PERCENT, 10)
     assert not response.cdi_devices
     assert await refused(node, "bare") == (
-        "the pod ml/bare would get no GPU on this node: name runtimeClassName: nvidia in it"
+        "the pod ml/bare would get no GPU on this node: set runtimeClassName: nvidia"
     )
     await node.kubelet.admit("named", PERCENT, 10)
     await node.kubelet.start_container("named")
     assert not node.cdi.exists()
 
 
-async def test_where_nothing_gives_devices_no_container_starts(node: Node) -> None:
+async def test_no_container_starts_if_nothing_injects_devices(node: Node) -> None:
     node.injection = BY_NOTHING
     node.gives("trainer", FIRST)
     await node.kubelet.admit("trainer", PERCENT, 10)
-    assert "containers would get no GPU: envvar: the agent's own container asks" in await refused(node, "trainer")
+    assert "containers would get no GPU: envvar: the agent's own container requested" in await refused(node, "trainer")
 
 
-async def test_the_kubelet_hears_when_there_is_nothing_to_be_done_any_more_and_when_there_is_again(node: Node) -> None:
+async def test_registers_again_when_the_need_for_start_changes(node: Node) -> None:
     assert node.kubelet.requests[-1].options.pre_start_required
     for injection in (BY_DEFAULT, BY_CDI):
         node.injection = injection
         await node.kubelet.until(
-            lambda wanted=injection.describes: node.kubelet.requests[-1].options.pre_start_required == wanted
+            lambda wanted=injection.uses_cdi: node.kubelet.requests[-1].options.pre_start_required == wanted
         )
 
 
-def test_annotations_are_told_the_same_name() -> None:
+def test_annotations_contain_the_same_cdi_name() -> None:
     settings = NodeSettings(device_list_strategies=("cdi-annotations",))
     response = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
-    name = cdi.share(["GPU-a::0", "GPU-b::1"])
+    name = cdi.share_name(["GPU-a::0", "GPU-b::1"])
     assert dict(response.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
     assert not response.cdi_devices

@@ -1,4 +1,4 @@
-"""Our labels are those of NVIDIA's GPU Feature Discovery, value by value, for the same simulated GPUs."""
+"""Our labels equal those of NVIDIA's GPU Feature Discovery, value by value, for the same simulated GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.labels import whole, words
+from deviceplugin.labels import gpu_labels, label_values
 from tests.deviceplugin import simulated
 from tests.deviceplugin.labels.programs import labelling
 
@@ -19,7 +19,7 @@ RECORDED = yaml.load(Path(__file__).with_name("gfd.yaml").read_text(), Loader=ya
 
 def recorded(case: Mapping[str, Any]) -> dict[str, str]:
     return {
-        f"{words.PREFIX}{group}.{key}": value
+        f"{label_values.PREFIX}{group}.{key}": value
         for group, labels in case["labels"].items()
         for key, value in labels.items()
     }
@@ -27,7 +27,7 @@ def recorded(case: Mapping[str, Any]) -> dict[str, str]:
 
 def question(case: Mapping[str, Any]) -> dict[str, Any]:
     shared = [
-        (f"{words.PREFIX}{name}", int(resource["replicas"]), resource.get("rename", ""))
+        (f"{label_values.PREFIX}{name}", int(resource["replicas"]), resource.get("rename", ""))
         for name, resource in case.get("time_slicing", {}).items()
     ]
     return {"strategy": case["strategy"], "cut": case.get("cut", []), "shared": shared}
@@ -35,7 +35,7 @@ def question(case: Mapping[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """Our labels of each case."""
+    """Compute our labels for each case."""
     simulated.build()
     labels = {}
     for node, description in RECORDED["nodes"].items():
@@ -56,7 +56,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=[case["id"] for case in RECORDED["cases"]])
 def test_labels_are_those_of_gpu_feature_discovery(case: Mapping[str, Any], ours: dict[str, dict[str, str]]) -> None:
-    by_chance = {whole.MACHINE, *(f"{words.PREFIX}{key}" for key in case.get("by_chance", []))}
+    by_chance = {gpu_labels.MACHINE, *(f"{label_values.PREFIX}{key}" for key in case.get("by_chance", []))}
     assert left_out(ours[case["id"]], by_chance) == left_out(recorded(case), by_chance)
 
 

@@ -1,4 +1,4 @@
-"""From what is on a GPU to what is wanted."""
+"""Plans from a GPU's present instances to the wanted ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def made(gpu: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = 
 
 
 def after(gpu: Present, proposed: MigPlan) -> Present:
-    """The GPU once the steps are done, as the driver would do them."""
+    """Return the GPU after the driver has executed the steps."""
     instances = list(gpu.instances)
     ids = itertools.count(100)
     for step in proposed.steps:
@@ -77,7 +77,7 @@ def counts(gpu: Present) -> Wanted:
 
 @st.composite
 def gpus(draw: st.DrawFn) -> Present:
-    """A GPU with some instances that fit together, a few of them busy, a few without compute instances."""
+    """Draw a GPU with some instances that fit together, a few of them busy or without compute instances."""
     instances: list[GpuInstance] = []
     for number in range(draw(st.integers(0, 5))):
         kind = draw(st.sampled_from(A100.kinds))
@@ -104,7 +104,7 @@ WANTED = st.dictionaries(
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(gpus(), WANTED)
-def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(gpu: Present, wanted: Wanted) -> None:
+def test_plan_reaches_the_wanted_instances_and_keeps_those_in_use(gpu: Present, wanted: Wanted) -> None:
     proposed = mig_plan.make(gpu, wanted)
     busy = {part.uuid for instance in gpu.instances for part in instance.parts if part.busy}
     if proposed.verdict is MigVerdict.REFUSE:
@@ -121,7 +121,7 @@ def test_a_plan_leads_to_what_is_wanted_and_touches_nothing_in_use(gpu: Present,
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(gpus(), WANTED, st.data())
-def test_a_plan_that_is_broken_off_is_taken_up_again(gpu: Present, wanted: Wanted, data: st.DataObject) -> None:
+def test_interrupted_plan_is_completed_by_the_next(gpu: Present, wanted: Wanted, data: st.DataObject) -> None:
     proposed = mig_plan.make(gpu, wanted)
     if proposed.verdict is not MigVerdict.DO:
         return
@@ -132,28 +132,28 @@ def test_a_plan_that_is_broken_off_is_taken_up_again(gpu: Present, wanted: Wante
     assert counts(after(stopped, again)) == wanted
 
 
-def test_what_is_there_and_wanted_stays_where_it_is() -> None:
+def test_wanted_instances_stay_in_place() -> None:
     gpu = present(instance(1, "3g.20gb", 4, busy=True), instance(2, "1g.5gb", 0))
     proposed = made(gpu, {"3g.20gb": 1, "1g.5gb": 2})
     assert [type(step) for step in proposed.steps] == [Create]
     assert proposed.steps[0].start == 3
 
 
-def test_what_is_idle_makes_room_and_what_is_busy_does_not() -> None:
+def test_destroys_idle_instances_and_waits_for_busy_ones() -> None:
     idle, busy = instance(1, "3g.20gb", 4), instance(1, "3g.20gb", 4, busy=True)
     assert made(present(idle), {"7g.40gb": 1}).steps[:2] == (DestroyPart(1, 0), Destroy(1))
     waits = made(present(busy), {"7g.40gb": 1})
     assert (waits.verdict, waits.steps, waits.in_the_way) == (MigVerdict.WAIT, (), ("MIG-1-0",))
-    assert waits.reason == "GPU-a waits until MIG-1-0 is not in use any more, before it can have 1 × 7g.40gb"
+    assert waits.reason == "GPU-a waits until MIG-1-0 is no longer in use, before it can have 1 × 7g.40gb"
 
 
-def test_what_a_pod_holds_is_in_use_before_its_process_runs() -> None:
+def test_held_instances_count_as_in_use() -> None:
     gpu = present(instance(1, "3g.20gb", 4))
     assert made(gpu, {"7g.40gb": 1}, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
     assert made(gpu, None, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
 
 
-def test_nothing_is_touched_for_what_can_never_be() -> None:
+def test_impossible_requests_change_nothing() -> None:
     refused = made(present(instance(1, "3g.20gb", 4)), {"1g.5gb": 8})
     assert (refused.verdict, refused.steps) == (MigVerdict.REFUSE, ())
     assert "of this, 7 × 1g.5gb fits" in refused.reason
@@ -161,18 +161,18 @@ def test_nothing_is_touched_for_what_can_never_be() -> None:
     assert "cannot do MIG" in made(present(mode=None), {"1g.5gb": 1}).reason
 
 
-def test_the_mode_comes_first_and_alone() -> None:
+def test_mode_change_is_a_separate_first_step() -> None:
     assert made(present(mode=OFF), {"1g.5gb": 1}).steps == (SetMode(True),)
     assert made(present(mode=OFF, busy=True), {"1g.5gb": 1}).in_the_way == ("GPU-a",)
     assert made(present(mode=OFF), {"1g.5gb": 1}, held=frozenset({"GPU-a"})).verdict is MigVerdict.WAIT
 
 
-def test_mig_is_turned_off_when_it_is_empty() -> None:
+def test_turns_mig_off_after_destroying_all_instances() -> None:
     proposed = made(present(instance(1, "3g.20gb", 4)), None)
     assert proposed.steps == (DestroyPart(1, 0), Destroy(1), SetMode(False))
     assert made(present(mode=OFF), None) == made(present(mode=None), None) == MigPlan(MigVerdict.DO)
-    assert made(present(mode=MigMode(False, True)), None).steps == (SetMode(False),), "one that waits for a reset"
+    assert made(present(mode=MigMode(False, True)), None).steps == (SetMode(False),), "MIG is pending until a reset"
 
 
-def test_an_instance_without_devices_gets_them() -> None:
+def test_completes_an_instance_without_compute_instances() -> None:
     assert made(present(instance(1, "3g.20gb", 0, parts=0)), {"1c.3g.20gb": 3}).steps == (CreatePart(1, 1),) * 3

@@ -12,7 +12,7 @@ from tests.deviceplugin.mig.programs import cutting
 
 
 @pytest.mark.slow
-def test_a_gpu_is_cut_as_wanted_again_and_again(gpus: Path) -> None:
+def test_partitions_a_gpu_repeatedly(gpus: Path) -> None:
     layouts = [
         {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1},
         {"1c.3g.20gb": 3, "1g.5gb+me": 1},
@@ -32,8 +32,8 @@ def test_a_gpu_is_cut_as_wanted_again_and_again(gpus: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_the_next_run_completes_it(gpus: Path) -> None:
-    """Every call that changes the GPU is the last one of some process; the GPU is the only thing that remembers."""
+def test_next_run_completes_a_killed_one(gpus: Path) -> None:
+    """A process is killed at each call that changes the GPU; only the GPU keeps the state."""
     output = simulated.printed(gpus, cutting.killed_at_every_step)
     ((recut, first),) = output
     assert recut >= 8
@@ -41,19 +41,19 @@ def test_killed_at_any_step_the_next_run_completes_it(gpus: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_instance_in_use_is_never_touched(gpus: Path) -> None:
+def test_never_changes_an_instance_in_use(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.beside_an_instance_in_use)
     assert output[0] == ("waiting", True, False, 2)
     assert output[1] == ("as-wanted", True, ["1g.5gb", "1g.5gb", "1g.5gb", "3g.20gb"])
     assert output[2:] == [("waiting",), ("as-wanted", ["7g.40gb"])]
 
 
-def test_a_gpu_in_use_keeps_its_mode(gpus: Path) -> None:
+def test_gpu_in_use_keeps_its_mig_mode(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.on_a_gpu_in_use)
     assert output == [("waiting", True, False), ("In use by another client", "as-wanted", 7)]
 
 
-def test_what_is_infeasible_is_refused_before_anything_is_touched(gpus: Path) -> None:
+def test_refuses_infeasible_layouts_before_any_change(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.infeasible)
     assert output[0][0] == "refused"
     assert output[0][1].endswith("of this, 4 × 1g.5gb + 1 × 3g.20gb fits")
@@ -61,13 +61,13 @@ def test_what_is_infeasible_is_refused_before_anything_is_touched(gpus: Path) ->
     assert output[1].startswith("NVIDIA A100-SXM4-40GB has no profile 1g.12gb")
 
 
-def test_a_driver_that_chooses_the_places_is_tried_in_other_orders(gpus: Path) -> None:
+def test_tries_other_orders_if_the_driver_chooses_places(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.by_an_old_driver)
-    # It puts the 3g at 0 if that comes first, and then there is no place for the last 1g.
+    # It places the 3g at 0 if it comes first, and then the last 1g does not fit.
     assert output == [("as-wanted", ["1g.5gb"] * 4 + ["3g.20gb"])]
 
 
-def test_what_is_said_of_a_device_is_what_nvml_says(gpus: Path) -> None:
+def test_describes_mig_devices_as_nvml_does(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.says_what_devices_are)
     assert output[:2] == [
         ("1g.10gb", 0, 9856, 14, True, 0, 1),
@@ -77,7 +77,7 @@ def test_what_is_said_of_a_device_is_what_nvml_says(gpus: Path) -> None:
 
 
 def of_model(directory: Path, model: str, memory: str) -> Path:
-    """The directory of a simulated GPU that can be cut."""
+    """Create a simulated GPU that supports MIG; return its directory."""
     directory.with_suffix(".ini").write_text(
         "[node]\nname = a\ndriver-version = 580.95.05\ncuda-version = 13.0\n[gpu 0]\npci-bus-id = 00000000:10:00.0\n"
         f"model = {model}\nmemory = {memory}\nmig-capable = yes\ncompute-capability = 9.0\nmultiprocessors = 132\n"
@@ -86,19 +86,19 @@ def of_model(directory: Path, model: str, memory: str) -> Path:
     return directory
 
 
-def test_the_driver_says_how_a_gpu_can_be_cut_before_it_is_in_mig_mode(simulation: None, tmp_path: Path) -> None:
+def test_reads_the_geometry_before_mig_mode(simulation: None, tmp_path: Path) -> None:
     gpus = of_model(tmp_path / "gpus", "NVIDIA X900", "288GiB")
     before, after = simulated.printed(gpus, cutting.says_how_it_can_be_cut)
     assert before == after == ["1g.36gb", "2g.72gb", "3g.144gb", "4g.144gb", "7g.288gb", "1g.36gb+me", "1g.72gb"]
 
 
-def test_without_the_driver_s_word_the_catalogue_says_how_a_gpu_can_be_cut(simulation: None, tmp_path: Path) -> None:
+def test_uses_the_catalogue_if_the_driver_reports_no_places(simulation: None, tmp_path: Path) -> None:
     gpus = of_model(tmp_path / "known", "NVIDIA B300 SXM6 AC", "269GiB")
     assert simulated.printed(gpus, cutting.of_a_driver_that_says_no_places) == [(True, "as-wanted", ["3g.135gb"])]
     gpus = of_model(tmp_path / "unknown", "NVIDIA X900", "269GiB")
     assert simulated.printed(gpus, cutting.of_a_driver_that_says_no_places) == [(False, "as-wanted", ["3g.135gb"])]
 
 
-def test_the_counts_of_an_a30_are_the_published_ones(simulation: None, tmp_path: Path) -> None:
+def test_a30_counts_come_from_the_catalogue(simulation: None, tmp_path: Path) -> None:
     gpus = of_model(tmp_path / "gpus", "NVIDIA A30", "24GiB")
     assert simulated.printed(gpus, cutting.of_a_driver_that_counts_wrongly) == [[4, 2, 1, 1, 1]]

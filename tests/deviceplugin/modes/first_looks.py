@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import gpu_health, nvml, observation, pci
+from deviceplugin.hardware import gpu_health, nvml, nvml_call, observation
 from deviceplugin.state.offer import Unreadable
 from tests.deviceplugin import simulated
 from tests.deviceplugin.modes import modes_node
@@ -64,7 +64,7 @@ async def gpus_without_memory_information_are_offered_in_all_other_modes(node: N
 async def a_gpu_lost_before_the_first_observation_is_reported_and_found_again(node: Node) -> None:
     """Like NVML, this driver finds a lost GPU only after it is initialised again."""
     begun: list[int] = []
-    snapshot, begin_anew = node.opened.snapshot, node.opened.begin_anew
+    snapshot, reinitialize = node.opened.snapshot, node.opened.reinitialize
 
     def without_it() -> nvml.NvmlSnapshot:
         seen = snapshot()
@@ -72,18 +72,18 @@ async def a_gpu_lost_before_the_first_observation_is_reported_and_found_again(no
 
     def begin() -> None:
         begun.append(1)
-        begin_anew()
+        reinitialize()
         node.opened.snapshot = snapshot  # type: ignore[method-assign]
 
-    node.opened.snapshot, node.opened.begin_anew = without_it, begin  # type: ignore[method-assign]
+    node.opened.snapshot, node.opened.reinitialize = without_it, begin  # type: ignore[method-assign]
     await node.reach("exclusive")
     assert node.unread.value == (Unreadable(1, "GPU is lost"),)
     assert node.modes == ["exclusive"] * 3, node.modes
     assert not begun, "at each look it would cost the events in between"
-    begin_anew_seconds = observation.BEGIN_ANEW_SECONDS
-    observation.BEGIN_ANEW_SECONDS = 0.0  # type: ignore[misc]
+    begin_anew_seconds = observation.REINITIALIZE_SECONDS
+    observation.REINITIALIZE_SECONDS = 0.0  # type: ignore[misc]
     await node.step(times=1)
-    observation.BEGIN_ANEW_SECONDS = begin_anew_seconds  # type: ignore[misc]
+    observation.REINITIALIZE_SECONDS = begin_anew_seconds  # type: ignore[misc]
     await node.step(times=2)
     assert len(begun) == 1, begun
     assert not node.unread.value
@@ -117,7 +117,7 @@ async def a_gpu_that_only_the_kernel_lists_is_reported(node: Node) -> None:
     GPUs.
     """
     snapshot = node.opened.snapshot
-    known = [pci.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
+    known = [nvml_call.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
     information = {bus_id: f"Device Minor: \t {number}\n" for number, bus_id in enumerate(known)}
     information |= {"0000:f0:00.0": "Device Minor: \t 17\n", "0000:f1:00.0": "GPU Excluded:\t Yes\n"}
     for bus_id, text in information.items():

@@ -18,7 +18,7 @@ from typing import Any
 
 from deviceplugin import agent_settings
 from deviceplugin.arbiter import socket_server
-from deviceplugin.hardware import faults, nvml, nvml_mig, observation
+from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.mig import partitioner
 from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup, setup_parts
@@ -116,7 +116,7 @@ class Node:
             unread=state.unread,
             node=lambda: self.cluster.node,
             known=self.known,
-            notebook=faults.Notebook(self.directory),
+            fault_log=gpu_health.FaultLog(self.directory),
             proc=self.directory,
             roots=(self.directory,),
         )
@@ -143,11 +143,11 @@ class Node:
             wake=asyncio.Event(),
             gpu_users=self.gpu_users,
             mode_setup=setup.ModeSetup(
-                setup_parts.ComputeModePart(self.driver, self.mig, self.observation.look),
+                setup_parts.ComputeModePart(self.driver, self.mig, self.observation.refresh),
                 setup_parts.MigPart(
                     self.driver,
                     partitioner.Partitioner(self.mig),
-                    self.observation.look,
+                    self.observation.refresh,
                     self.gpu_users.in_use,
                 ),
                 self.deadly,
@@ -168,7 +168,7 @@ class Node:
     async def step(self, times: int = 3) -> None:
         """Observe the GPUs and reconcile, several times. Raises DiedError if the agent is killed."""
         for _ in range(times):
-            await self.observation.look()
+            await self.observation.refresh()
             await self.agent.step()
 
     async def end(self) -> None:

@@ -126,7 +126,7 @@ async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     """On newer models a reset turns MIG off."""
     await node.reach("mig")
     node.cut(0, enabled=False)
-    await node.observation.look()
+    await node.observation.refresh()
     await node.kubelet.holder.stop(None)  # so that the agent must not repair it
     await node.agent.step()
     assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
@@ -175,8 +175,8 @@ async def a_missing_gpu_does_not_affect_the_others(node: Node) -> None:
 async def a_hot_plugged_gpu_reinitialises_the_driver(node: Node) -> None:
     """NVML only sees GPUs that were present when it was initialised. The kernel module lists new ones."""
     begun = []
-    begin_anew = node.opened.begin_anew
-    node.opened.begin_anew = lambda: (begun.append(1), begin_anew())[1]  # type: ignore[method-assign,func-returns-value]
+    reinitialize = node.opened.reinitialize
+    node.opened.reinitialize = lambda: (begun.append(1), reinitialize())[1]  # type: ignore[method-assign,func-returns-value]
     plugged = node.directory / "driver" / "nvidia" / "gpus"
     await node.reach("exclusive")
     assert not begun

@@ -152,7 +152,7 @@ async def observations_are_published_while_a_step_waits_for_the_driver(node: Nod
     async with asyncio.timeout(60):
         while node.modes != ["fractional…"] * 4:  # noqa: ASYNC110 - closed, and now it asks who uses them
             await asyncio.sleep(0.05)
-    node.seen.publish(inventory.unanswered(node.seen.gpus, seconds=60.0))
+    node.seen.publish(inventory.mark_silent(node.seen.gpus, seconds=60.0))
     node.agent.republish()
     assert not any(gpu.healthy for gpu in node.offer.gpus)
     answers.set()

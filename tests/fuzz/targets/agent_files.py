@@ -10,10 +10,10 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 
 from deviceplugin.arbiter import ledger_record, pages, recovery_window, tenant
-from deviceplugin.audit import contexts
+from deviceplugin.audit import overhead
 from deviceplugin.disk import old_libraries, records
-from deviceplugin.hardware import faults
-from deviceplugin.injection import containerd_config, runtime_inspection
+from deviceplugin.hardware import gpu_health
+from deviceplugin.injection import runtime_inspection
 from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report import share_peaks
 from gpushare import contract
@@ -52,12 +52,12 @@ def _record(path: Path) -> None:
 
 
 def _faults(path: Path) -> None:
-    notebook = faults.Notebook(path.parent, proc=path.parent)
-    notebook.write(notebook.read())
+    fault_log = gpu_health.FaultLog(path.parent, proc=path.parent)
+    fault_log.write(fault_log.read())
 
 
 def _contexts(path: Path) -> None:
-    checkpoint = contexts.ContextCheckpoint(path.parent)
+    checkpoint = overhead.ContextCheckpoint(path.parent)
     assert checkpoint.bytes_of("A100/550") >= 0
     checkpoint.learn({"A100/550": (1, 2)})
 
@@ -68,7 +68,7 @@ def _lost(path: Path) -> None:
 
 
 def _libraries(path: Path) -> None:
-    kept = old_libraries.read(path)
+    kept = old_libraries.read_record(path)
     assert all(isinstance(uid, str) for uid in kept.seen)
 
 
@@ -84,18 +84,18 @@ def _book(path: Path) -> None:
 
 def _containerd(path: Path) -> None:
     text = path.read_text(errors="replace")
-    file = containerd_config.read(text, containerd_config.Said())
+    file = runtime_inspection.read_containerd_file(text, runtime_inspection.ContainerdConfig())
     assert all(name.startswith("/") for name in file.imports)
-    assert len(containerd_config.locations(text)) <= 5
+    assert len(runtime_inspection.config_locations(text)) <= 5
     _CONTAINERD.write_text(text)
-    runtime_inspection.configuration(_HOST, "")
+    runtime_inspection.containerd_configuration(_HOST, "")
 
 
 READERS: Mapping[str, Callable[[Path], None]] = {
     share_peaks.NAME: _peaks,
     "record.json": _record,
-    faults.NAME: _faults,
-    contexts.NAME: _contexts,
+    gpu_health.FAULTS_NAME: _faults,
+    overhead.CONTEXTS_NAME: _contexts,
     f"records{recovery_window.SUFFIX}": _lost,
     "libraries.json": _libraries,
     "book.json": _book,

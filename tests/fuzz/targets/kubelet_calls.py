@@ -52,7 +52,7 @@ def run(data: bytes) -> None:
     offered = _OFFERS[0] if in_force is None else in_force.offered
     adverts = {_RESOURCE: tuple(advertisement.AdvertisedDevice(device.id, True, None) for device in offered[_RESOURCE])}
     answers = share_answers.ShareAnswers(_MOUNTS) if in_force is None else devices.answers(in_force, given_ids)
-    plugin = plugin_service.DevicePlugin(plugin_service.Served(_RESOURCE, answers), Observable(adverts))
+    plugin = plugin_service.DevicePlugin(plugin_service.ServedResource(_RESOURCE, answers), Observable(adverts))
     try:
         answer = _LOOP.run_until_complete(getattr(plugin, _CALLS[chosen % 3])(request, Context()))
     except AbortedError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from deviceplugin.arbiter.pages import LimitsRecord
-from deviceplugin.audit import audit_document, node_audit, seen
+from deviceplugin.audit import audit_document, node_audit
 from kubectl_gpushare.source import audits
 from kubectl_gpushare.source.audits import Amounts, ReportedProcess, ReportedShare
 from tests import builders
@@ -15,7 +15,7 @@ GIB = 2**30
 
 def test_the_audit_of_an_agent_is_read_whole() -> None:
     gpu = builders.gpu()
-    process = seen.SeenProcess(gpu.uuid, 7, 1, "python3", None, None, with_library=False)
+    process = node_audit.SeenProcess(gpu.uuid, 7, 1, "python3", None, None, with_library=False)
     held = node_audit.AuditedShare(
         "ml",
         "p",
@@ -36,7 +36,7 @@ def test_the_audit_of_an_agent_is_read_whole() -> None:
         (gpu,),
         (node_audit.AuditedProcess(process, node_audit.LimitState.FOREIGN, reason="nobody's"),),
         (held, idle),
-        (seen.Problem("one", blind=False), seen.Problem("two")),
+        (node_audit.Problem("one", blind=False), node_audit.Problem("two")),
     )
     audit = audits.read(json.dumps(audit_document.to_json(written, node_name="n", checked_at=5.25)))
     assert (audit.node, audit.checked_at, audit.problem, audit.blind) == ("n", 5.25, "one; two", True)

@@ -8,8 +8,8 @@ from typing import Any
 from deviceplugin.arbiter import ledger_record, recovery_window
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.audit.contexts import ContextCheckpoint
-from deviceplugin.hardware import faults, gpu_health
+from deviceplugin.audit.overhead import ContextCheckpoint
+from deviceplugin.hardware.gpu_health import Fault, FaultLog
 from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report.share_peaks import Peaks
 from gpushare.config.config_choice import ActiveConfig
@@ -65,11 +65,11 @@ def reads_contexts(there: str) -> int:
 
 
 def writes_faults(there: str) -> None:
-    faults.Notebook(Path(there)).write({"GPU-0": gpu_health.Fault("XID 79", None, 12.5, 79)})
+    FaultLog(Path(there)).write({"GPU-0": Fault("XID 79", None, 12.5, 79)})
 
 
 def reads_faults(there: str) -> list[Any]:
-    notes = faults.Notebook(Path(there)).read()
+    notes = FaultLog(Path(there)).read()
     return [[uuid, fault.reason, fault.until, fault.since, fault.number] for uuid, fault in notes.items()]
 
 

@@ -1,4 +1,4 @@
-"""A program with a context that answers lines, which say what to call and with what."""
+"""A program with a context that evaluates the lines it reads and prints the results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interposer.cuda_client import Cuda
 
 
 def answer(c: Cuda, **more: object) -> None:
-    """A line may use the client as `c`, whatever it can do, and `more`."""
+    """Evaluate lines with the client `c`, its methods and `more` as names."""
     known = {name: getattr(c, name) for name in dir(c) if not name.startswith("_")}
     print("ready", flush=True)
     for line in sys.stdin:

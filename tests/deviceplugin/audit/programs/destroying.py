@@ -1,4 +1,4 @@
-"""A program that destroys a pool before its stream has come to where the pool's memory is freed."""
+"""A program that destroys a pool before its stream frees the pool's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interposer.cuda_client import SUCCESS, on_device
 
 
 class Destroyer(Exporter):
-    """Its stream waits for a word of the host's."""
+    """A client whose stream waits until the host sets a word."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Destroyer(Exporter):
         self.check("cuStreamSynchronize", self.stream)
 
     def room(self) -> int:
-        """As of the exporter, but nothing waits for the stream to free it."""
+        """Return how many pieces can be created, without waiting for the stream to free memory."""
         taken = []
         while (creation := self.create())[0] == SUCCESS:
             taken.append(creation[1])
@@ -38,7 +38,7 @@ class Destroyer(Exporter):
         return len(taken)
 
     def pool(self, pieces: int) -> ctypes.c_void_p:
-        """One that has handed out so much, for work that is done."""
+        """Create a pool and allocate so many pieces from it; the work is complete on return."""
         pool = self.made("cuMemPoolCreate", ctypes.byref(on_device(0)))
         result, block = self.allocate(pieces * PIECE, "cuMemAllocFromPoolAsync", pool, self.stream)
         assert result == SUCCESS, result

@@ -1,4 +1,4 @@
-"""A program that exports memory and lets it go, and gets that of others."""
+"""A program that exports memory, releases it, and imports memory of others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE = 64 * MIB
 
 
 class Exporter(Cuda):
-    """What is held under a name, and what is held besides."""
+    """A client that keeps handles by name, and opened descriptors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Exporter(Cuda):
         self.held["handle"] = self.import_(descriptor)
 
     def room(self) -> int:
-        """How much can be had, to the piece."""
+        """Return how many pieces can be allocated."""
         taken = []
         while (allocation := self.allocate(PIECE))[0] == SUCCESS:
             taken.append(allocation[1])
@@ -76,7 +76,7 @@ class Exporter(Cuda):
         return len(taken)
 
     def storm(self, seed: int, ends: tuple[int, int]) -> int:
-        """Makes, exports, sends, gets and lets go at random; how often."""
+        """Create, export, send, import and release memory at random; return the number of operations."""
         dice, until, done = random.Random(seed), time.monotonic() + 3, 0
         ours: list[int] = []
         channels = [socket.socket(fileno=os.dup(end)) for end in ends]

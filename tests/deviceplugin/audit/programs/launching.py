@@ -1,4 +1,4 @@
-"""A program that launches, by the library or past it."""
+"""A program that launches kernels through the library or around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.interposer.cuda_client import Cuda
 
 
 class Launcher(Cuda):
-    """Launches in a thread of its own."""
+    """A client that launches in its own thread."""
 
     def launch_for_ever(self, launch: Callable[..., int]) -> None:
         function = self.kernel("spin_5000us")

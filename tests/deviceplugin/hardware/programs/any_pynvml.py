@@ -1,4 +1,4 @@
-"""Everything the agent reads from a driver, with whichever pynvml comes first on the path."""
+"""A program that reads everything the agent reads from the driver, with the first pynvml on the path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deviceplugin.hardware.programs import nvml_driver
 
 
 def reads_everything(sys_root: str) -> None:
-    """Of four GPUs, the third of which is cut by MIG."""
+    """Read everything from four GPUs, the third of which has MIG devices."""
     for module in pkgutil.walk_packages(deviceplugin.__path__, "deviceplugin."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

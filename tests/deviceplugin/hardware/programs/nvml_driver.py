@@ -1,4 +1,4 @@
-"""What the agent's driver says."""
+"""Programs that print what the agent's driver module returns."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ def one_is_mute() -> None:
     driver.wait_for_xid(0)
     print(dict(driver.unwatched))
     simgpu("heal", "1")
-    driver.begin_anew()
+    driver.reinitialize()
     driver.wait_for_xid(0)
     print(dict(driver.unwatched))
 
 
-def begins_anew() -> None:
+def reinitializes() -> None:
     driver = nvml.Nvml()
     driver.wait_for_xid(0)
-    driver.begin_anew()
+    driver.reinitialize()
     print(len(driver.snapshot().gpus))
     driver.wait_for_xid(0)
     simgpu("fail", "1", "xid=94")
@@ -81,7 +81,7 @@ def begins_anew() -> None:
 
 
 def processes(pipe_directory: str | None) -> None:
-    """Of itself on the second GPU, as a client of MPS where it is told the daemon's directory."""
+    """List this process on the second GPU, as an MPS client if a pipe directory is given."""
     os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": pipe_directory} if pipe_directory else {}
     cuda = ctypes.CDLL("libcuda.so.1")
     assert cuda.cuInit(0) == 0

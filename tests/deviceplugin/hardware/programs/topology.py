@@ -1,4 +1,4 @@
-"""How GPUs are joined, as the agent's driver says."""
+"""Programs that print how GPUs are connected, according to the agent's driver module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cliques(uuids: list[str]) -> None:
 
 
 def on_its_way_into_a_fabric(uuid: str) -> None:
-    """The simulated driver is never on the way."""
+    """Fake the state in which a GPU joins a fabric; the simulated driver has no such state."""
     nvml.Nvml()
 
     def attached(state: int, cluster: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""The labels of a node whose GPUs are cut for one case after another."""
+"""The labels of a node whose GPUs are partitioned for one case after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.hardware import discovery, nvml, nvml_mig
-from deviceplugin.labels import gpu_resources, label_facts, whole
+from deviceplugin.labels import gpu_labels, node_labels
 
 
 def cut(mig: nvml_mig.MigDriver, uuid: str, profiles: Sequence[str]) -> None:
@@ -34,11 +34,11 @@ def labels(cases: list[dict[str, Any]], sys_root: str) -> None:
     for case in cases:
         for uuid, profiles in zip(uuids, case["cut"] or [[] for _ in uuids], strict=True):
             cut(mig, uuid, profiles)
-        entries = tuple(gpu_resources.Replication(*entry) for entry in case["shared"])
+        entries = tuple(gpu_labels.Replication(*entry) for entry in case["shared"])
         gpus = driver.snapshot().gpus
-        facts = label_facts.facts(
+        facts = node_labels.read_facts(
             driver, gpus, discovery.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys_root)
         )
-        sharing = gpu_resources.LabelledSharing("time-slicing" if entries else "none", entries)
-        made.append(whole.labels(facts, strategy=case["strategy"], sharing=sharing))
+        sharing = gpu_labels.LabelledSharing("time-slicing" if entries else "none", entries)
+        made.append(gpu_labels.all_labels(facts, strategy=case["strategy"], sharing=sharing))
     print(json.dumps(made))

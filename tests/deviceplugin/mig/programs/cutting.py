@@ -1,4 +1,4 @@
-"""A GPU is cut by the partitioner, in every way."""
+"""Programs that partition a GPU in every way."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CHANGES = (
 )
 
 
-class Card:
-    """The first GPU; `by` makes the driver that it is cut with."""
+class FirstGpu:
+    """The first GPU. by: the driver class to partition it with."""
 
     def __init__(self, by: type[nvml_mig.MigDriver] = nvml_mig.MigDriver) -> None:
         self.opened = nvml.Nvml()
@@ -46,33 +46,33 @@ class Card:
 
 
 def again_and_again(layouts: list[Wanted]) -> None:
-    gpu = Card()
+    gpu = FirstGpu()
     for names in layouts:
         first, second = gpu.cut(names), gpu.cut(names)
         print((first.state.value, first.changed, second.state.value, second.changed, gpu.profiles()))
 
 
-class Mortal(nvml_mig.MigDriver):
-    """Its process is killed at a change, when so many have been made."""
+class KilledDriver(nvml_mig.MigDriver):
+    """A driver that kills its process at the change after the `left` next ones."""
 
     left = 0
 
     def __getattribute__(self, name: str) -> Any:
         if name in CHANGES:
-            if Mortal.left == 0:
+            if KilledDriver.left == 0:
                 os.kill(os.getpid(), 9)
-            Mortal.left -= 1
+            KilledDriver.left -= 1
         return super().__getattribute__(name)
 
 
 def killed_at_every_step() -> None:
-    gpu = Card()
+    gpu = FirstGpu()
 
     def killed_after(count: int, names: Wanted) -> bool:
         child = os.fork()
         if child == 0:
-            Mortal.left = count
-            gpu.driver = Mortal(gpu.opened)
+            KilledDriver.left = count
+            gpu.driver = KilledDriver(gpu.opened)
             gpu.cut(names)
             os._exit(0)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
@@ -101,7 +101,7 @@ def killed_at_every_step() -> None:
 
 
 def use(uuid: str) -> Callable[[], None]:
-    """A child computes there until what is returned is called."""
+    """Run a child that computes on a device until the returned function is called."""
     mine, its = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
@@ -125,7 +125,7 @@ def use(uuid: str) -> Callable[[], None]:
 
 
 def beside_an_instance_in_use() -> None:
-    gpu = Card()
+    gpu = FirstGpu()
     gpu.cut({"3g.20gb": 2})
     (_, _, used), _ = gpu.devices()
     end = use(used)
@@ -139,7 +139,7 @@ def beside_an_instance_in_use() -> None:
 
 
 def on_a_gpu_in_use() -> None:
-    gpu = Card()
+    gpu = FirstGpu()
     end = use(gpu.uuid)
     waits = gpu.cut({"1g.5gb": 7})
     mode = gpu.driver.mig_mode(gpu.uuid)
@@ -150,15 +150,15 @@ def on_a_gpu_in_use() -> None:
 
 
 def infeasible() -> None:
-    gpu = Card()
+    gpu = FirstGpu()
     refused = gpu.cut({"1g.5gb": 5, "3g.20gb": 1})
     mode = gpu.driver.mig_mode(gpu.uuid)
     print((refused.state.value, refused.reason.partition(": ")[2], mode and mode.current))
     print(repr(gpu.cut({"1g.10gb": 1, "1g.12gb": 1}).reason.partition(": ")[2]))
 
 
-class Old(nvml_mig.MigDriver):
-    """A driver that chooses the places."""
+class OldDriver(nvml_mig.MigDriver):
+    """A driver that chooses the places of instances itself."""
 
     def create_gpu_instance(self, uuid: str, kind: Any, start: int | None) -> Any:
         if start is not None:
@@ -167,12 +167,12 @@ class Old(nvml_mig.MigDriver):
 
 
 def by_an_old_driver() -> None:
-    gpu = Card(Old)
+    gpu = FirstGpu(OldDriver)
     print((gpu.cut({"3g.20gb": 1, "1g.5gb": 4}).state.value, gpu.profiles()))
 
 
 def says_what_devices_are() -> None:
-    gpu = Card()
+    gpu = FirstGpu()
     gpu.cut({"1g.10gb": 1, "3g.20gb": 1})
     for part in gpu.driver.mig_devices(gpu.uuid):
         of = (part.parent == gpu.uuid, part.compute_instance, part.engines["copy"])
@@ -183,14 +183,14 @@ def says_what_devices_are() -> None:
 
 
 def says_how_it_can_be_cut() -> None:
-    gpu = Card()
+    gpu = FirstGpu()
     for names in (None, {}):
         gpu.cut(names)
         print([str(kind.profile) for kind in gpu.driver.mig_geometry(gpu.uuid).kinds])
 
 
 def of_a_driver_that_says_no_places() -> None:
-    gpu, asked = Card(), pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    gpu, asked = FirstGpu(), pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
 
     def in_mig_mode_only(device: Any, *arguments: Any) -> Any:
         if not pynvml.nvmlDeviceGetMigMode(device)[0]:
@@ -204,7 +204,7 @@ def of_a_driver_that_says_no_places() -> None:
 
 
 def of_a_driver_that_counts_wrongly() -> None:
-    gpu, asked = Card(), pynvml.nvmlDeviceGetGpuInstanceProfileInfo
+    gpu, asked = FirstGpu(), pynvml.nvmlDeviceGetGpuInstanceProfileInfo
 
     def wrongly(*arguments: Any) -> Any:
         info = asked(*arguments)

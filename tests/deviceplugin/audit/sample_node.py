@@ -1,4 +1,4 @@
-"""A node to be judged: two GPUs, a pod with a share of the first, and one without."""
+"""A node for the audit: two GPUs, a pod with a share of the first one, and a pod without a share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.pages import LimitsRecord
-from deviceplugin.audit.seen import SeenMember
+from deviceplugin.audit.node_audit import SeenMember
 from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef

@@ -1,6 +1,6 @@
-"""The words that labels of GPUs use as values. Pure.
+"""The values of GPU labels. Pure.
 
-They are NVIDIA's, to the letter: node selectors that were written for GPU Feature Discovery must go on working.
+They are exactly NVIDIA's, so that node selectors written for GPU Feature Discovery keep working.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ PREFIX: Final = "nvidia.com/"
 Labels = dict[str, str]
 
 _DROPPED: Final = re.compile(r"[^A-Za-z0-9\-_. ]")
-_MAX_CHARACTERS: Final = 63  # of a label's value
+_MAX_CHARACTERS: Final = 63  # the maximum length of a label's value
 _PCI_VGA: Final = 0x030000
 _PCI_3D: Final = 0x030200
 _MODES: Final = {_PCI_VGA: "graphics", _PCI_3D: "compute"}
-# By major and the first minor that has the name; the last line that is not above the GPU's capability is its family.
+# By the first compute capability of each family. A GPU's family is the last line with its major version that does not
+# exceed its capability.
 _FAMILIES: Final = (
     ((1, 0), "tesla"),
     ((2, 0), "fermi"),
@@ -38,27 +39,27 @@ UNKNOWN: Final = "unknown"
 
 
 class DriverVersionError(ValueError):
-    """A driver's version is not one; the message says what it should look like."""
+    """The driver's version has an unexpected form; the message gives the valid ones."""
 
 
 def sanitised(text: str) -> str:
-    """`text` as a label's value: what a label cannot have is dropped, words are joined by `-`."""
+    """Return `text` as a label's value: invalid characters are dropped, and words are joined by `-`."""
     return "-".join(_DROPPED.sub("", text).split())
 
 
 def fitting(value: str) -> str:
-    """The value as the API server takes it: at most 63 characters, a letter or digit at both ends."""
+    """Return the value as the API server accepts it: at most 63 characters, with a letter or digit at both ends."""
     return value[:_MAX_CHARACTERS].strip("-_.")
 
 
 def family(capability: tuple[int, int]) -> str:
-    """The architecture of a compute capability; `undefined` for one that NVIDIA has not named."""
+    """Return the architecture of a compute capability; `undefined` if NVIDIA has not named it."""
     known = [name for since, name in _FAMILIES if since[0] == capability[0] and since <= capability]
     return known[-1] if known else UNDEFINED
 
 
 def mode(pci_classes: Sequence[int]) -> Labels:
-    """`gpu.mode` of a node whose GPUs have these PCI classes (24 bits); nothing without GPUs."""
+    """Return the label `gpu.mode` for GPUs with these 24-bit PCI classes; empty without GPUs."""
     if not pci_classes:
         return {}
     word = _MODES.get(pci_classes[0], UNKNOWN) if len(set(pci_classes)) == 1 else UNKNOWN
@@ -66,7 +67,7 @@ def mode(pci_classes: Sequence[int]) -> Labels:
 
 
 def versions(driver: str, cuda: tuple[int, int]) -> Labels:
-    """The labels of the driver's version and of the newest CUDA that it runs. Raises DriverVersionError."""
+    """Return the labels of driver version and newest supported CUDA version. Raises DriverVersionError."""
     parts = driver.split(".")
     if not 2 <= len(parts) <= 3:
         raise DriverVersionError(f"the driver's version is {driver!r}, and not of the form X.Y or X.Y.Z")

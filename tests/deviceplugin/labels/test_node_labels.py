@@ -1,4 +1,4 @@
-"""What is written on a Node, and what is left alone."""
+"""Labels that are written to the Node, and labels that stay untouched."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from deviceplugin.labels import writer
+from deviceplugin.labels import node_labels
 from gpushare import contract
 
 KEYS = st.sampled_from(["nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product", "other"])
@@ -16,7 +16,7 @@ LABELS = st.dictionaries(KEYS, st.sampled_from(["1", "2"]))
 
 
 def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str, Any]:
-    """A merge patch, as the API server applies it."""
+    """Apply a merge patch as the API server does."""
     changed = {key: dict(metadata.get(key, {})) for key in ("labels", "annotations")}
     for key, values in (patch or {"metadata": {}})["metadata"].items():
         for name, value in values.items():
@@ -28,21 +28,21 @@ def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
 
 @pytest.mark.slow
 @hypothesis.given(LABELS, LABELS, LABELS)
-def test_ours_are_as_wanted_and_all_others_as_they_were(others: Any, first: Any, second: Any) -> None:
+def test_patch_sets_our_labels_and_keeps_others(others: Any, first: Any, second: Any) -> None:
     before: dict[str, Any] = {"labels": others}
-    patched = applied(before, writer.patch(before, first))
-    two = applied(patched, writer.patch(patched, second))
+    patched = applied(before, node_labels.patch(before, first))
+    two = applied(patched, node_labels.patch(patched, second))
     expected = others | {key: value for key, value in second.items() if key not in others}
     assert two["labels"] == expected
-    assert writer.patch(two, second) is None  # and nothing more to write
+    assert node_labels.patch(two, second) is None  # and the second patch is complete
 
 
-def test_nothing_is_written_where_nothing_is_wanted() -> None:
-    assert writer.patch({"labels": {"a": "b"}}, {}) is None
+def test_writes_nothing_if_no_label_is_wanted() -> None:
+    assert node_labels.patch({"labels": {"a": "b"}}, {}) is None
 
 
-def test_the_last_label_takes_the_note_with_it() -> None:
+def test_removing_the_last_label_removes_the_annotation() -> None:
     metadata = {"labels": {"nvidia.com/gpu.count": "4"}, "annotations": {contract.OWN_LABELS: "nvidia.com/gpu.count"}}
-    assert writer.patch(metadata, {}) == {
+    assert node_labels.patch(metadata, {}) == {
         "metadata": {"labels": {"nvidia.com/gpu.count": None}, "annotations": {contract.OWN_LABELS: None}}
     }

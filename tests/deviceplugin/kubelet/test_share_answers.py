@@ -1,4 +1,4 @@
-"""What a kubelet that starts counts for pods that are no more."""
+"""Devices that a starting kubelet counts for ended pods."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import left_behind, plugin_registration
+from deviceplugin.kubelet import plugin_registration, share_answers
 from deviceplugin.state import kubelet_checkpoint
 from gpushare import contract
 
@@ -17,7 +17,7 @@ PERCENT = contract.RESOURCE_PERCENT
 
 @pytest.fixture
 def directory(short_path: Path) -> Path:
-    """The kubelet has just made its socket, and has devices of two pods."""
+    """Create the directory of a kubelet that has just started, with devices of two pods."""
     entries = [
         {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {"-1": ids}}
         for uid, container, resource, ids in (
@@ -34,24 +34,24 @@ def directory(short_path: Path) -> Path:
     return short_path
 
 
-def test_it_is_what_pods_hold_that_are_not_living(directory: Path) -> None:
-    left = left_behind.LeftBehind(directory, living=lambda: {"living"})
+def test_counts_devices_of_ended_pods(directory: Path) -> None:
+    left = share_answers.StaleAllocations(directory, living=lambda: {"living"})
     assert left.count(PERCENT) == 3
     assert left.count(contract.RESOURCE_IDLE) == 1
     assert left.count(contract.RESOURCE_MEMORY) == 0
-    assert left_behind.LeftBehind(directory, living=frozenset).count(PERCENT) == 5
+    assert share_answers.StaleAllocations(directory, living=frozenset).count(PERCENT) == 5
     (directory / kubelet_checkpoint.NAME).unlink()
     assert left.count(PERCENT) == 0
 
 
-def test_it_counts_in_the_first_minute_of_the_kubelet_alone(directory: Path) -> None:
+def test_counts_only_in_the_kubelets_first_minute(directory: Path) -> None:
     made = (directory / plugin_registration.KUBELET_SOCKET).stat().st_ctime
 
     def count(now: float) -> int | None:
-        return left_behind.LeftBehind(directory, living=frozenset, clock=lambda: now).count(PERCENT)
+        return share_answers.StaleAllocations(directory, living=frozenset, clock=lambda: now).count(PERCENT)
 
-    assert count(made + left_behind.SECONDS - 1) == 5
-    assert count(made + left_behind.SECONDS + 1) is None
-    assert count(made - 2 * left_behind.SECONDS) is None  # the time of day has been put back
+    assert count(made + share_answers.KUBELET_START_SECONDS - 1) == 5
+    assert count(made + share_answers.KUBELET_START_SECONDS + 1) is None
+    assert count(made - 2 * share_answers.KUBELET_START_SECONDS) is None  # the clock was set back
     (directory / plugin_registration.KUBELET_SOCKET).unlink()
-    assert count(made) is None  # there is none
+    assert count(made) is None  # there is no kubelet

@@ -1,4 +1,4 @@
-"""All labels of a node. The values themselves are NVIDIA's: tests/conformance has them."""
+"""The labels of a node. tests/conformance compares the values with NVIDIA's."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.labels import gpu_resources, label_facts, whole
+from deviceplugin.labels import gpu_labels, node_labels
 from gpushare.gpu import Mode
 from gpushare.modes.assignment import Assignment
 
-A100 = gpu_resources.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
-FACTS = whole.NodeFacts("550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1"))
+A100 = gpu_labels.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))
+FACTS = gpu_labels.NodeFacts(
+    "550.54.15", (12, 4), "DGX A100", (A100,) * 2, (0x030200,) * 2, (True,) * 2, ("c.1", "c.1")
+)
 
 
-def labels(facts: whole.NodeFacts | None, sharing: gpu_resources.LabelledSharing | None = None) -> dict[str, str]:
-    return whole.labels(
-        facts, strategy="none", sharing=sharing or gpu_resources.LabelledSharing(), started=1_700_000_000
+def labels(facts: gpu_labels.NodeFacts | None, sharing: gpu_labels.LabelledSharing | None = None) -> dict[str, str]:
+    return gpu_labels.all_labels(
+        facts, strategy="none", sharing=sharing or gpu_labels.LabelledSharing(), started=1_700_000_000
     )
 
 
-def test_a_node_says_its_machine_driver_model_and_fabric() -> None:
+def test_labels_name_machine_model_and_fabric() -> None:
     values = labels(FACTS)
     assert values["nvidia.com/gpu.machine"] == "DGX-A100"
     assert values["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
@@ -29,29 +31,29 @@ def test_a_node_says_its_machine_driver_model_and_fabric() -> None:
     assert values["nvidia.com/gfd.timestamp"] == "1700000000"
 
 
-def test_without_a_driver_there_is_the_time_alone() -> None:
+def test_without_a_driver_only_the_timestamp_remains() -> None:
     assert labels(None) == {"nvidia.com/gfd.timestamp": "1700000000"}
 
 
-def test_whether_any_gpu_is_virtual_is_always_said() -> None:
+def test_label_says_whether_any_gpu_is_virtual() -> None:
     assert labels(FACTS)["nvidia.com/vgpu.present"] == "false"
     assert labels(dataclasses.replace(FACTS, virtual=(False, True)))["nvidia.com/vgpu.present"] == "true"
 
 
-def test_gpus_in_different_fabrics_are_in_none() -> None:
+def test_gpus_in_different_fabrics_get_no_clique_label() -> None:
     assert "nvidia.com/gpu.clique" not in labels(dataclasses.replace(FACTS, cliques=("c.1", "c.2")))
 
 
-def test_of_two_models_the_more_frequent_is_named_whatever_the_order() -> None:
+def test_labels_name_the_most_frequent_model() -> None:
     other = dataclasses.replace(A100, model="NVIDIA L4")
     for gpus in ((A100, A100, other), (other, A100, A100)):
         values = labels(dataclasses.replace(FACTS, gpus=gpus))
         assert (values["nvidia.com/gpu.product"], values["nvidia.com/gpu.count"]) == ("NVIDIA-A100-SXM4-40GB", "2")
 
 
-def test_a_strategy_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(gpu_resources.StrategyError, match="write one of none, single, mixed"):
-        whole.labels(FACTS, strategy="bogus", sharing=gpu_resources.LabelledSharing())
+def test_unknown_mig_strategy_is_an_error() -> None:
+    with pytest.raises(gpu_labels.StrategyError, match="write one of none, single, mixed"):
+        gpu_labels.all_labels(FACTS, strategy="bogus", sharing=gpu_labels.LabelledSharing())
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,6 @@ def test_a_strategy_that_does_not_exist_is_an_error() -> None:
         ),
     ],
 )
-def test_sharing_is_what_is_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
-    sharing = label_facts.sharing(in_force)
-    assert (sharing.kind, sharing.of("nvidia.com/gpu").replicas) == (kind, replicas)
+def test_sharing_follows_the_modes_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
+    sharing = node_labels.sharing_in_force(in_force)
+    assert (sharing.kind, sharing.replication("nvidia.com/gpu").replicas) == (kind, replicas)

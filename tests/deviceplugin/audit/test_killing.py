@@ -1,4 +1,4 @@
-"""Who is killed where that is asked for: a process that got around its share's limits, and nobody else, whatever happens."""
+"""With --end-unlimited, processes that bypass their share's limits are killed, and no others."""
 
 from __future__ import annotations
 
@@ -15,18 +15,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.audit import ending, process_limits
-from deviceplugin.audit.node_audit import LimitState, NodeAudit
-from deviceplugin.audit.seen import Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.audit import auditor, process_limits
+from deviceplugin.audit.node_audit import LimitState, NodeAudit, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
-from tests.deviceplugin.audit.judged import GIVEN, GPUS, MEMBER, NODE, OTHER, PODS, RECORD, SIDE, TENANT, TRAINER, A, B
+from tests.deviceplugin.audit.sample_node import (
+    GIVEN,
+    GPUS,
+    MEMBER,
+    NODE,
+    OTHER,
+    PODS,
+    RECORD,
+    SIDE,
+    TENANT,
+    TRAINER,
+    A,
+    B,
+)
 
-UNKNOWN = Container("uid-trainer", "id-new")  # a container of the pod that its status does not name yet
+UNKNOWN = Container("uid-trainer", "id-new")  # a container that the pod's status does not list yet
 HOST = ("Xorg", "gnome-shell", "nv-hostengine", "dcgm-exporter", "nvidia-persiste", "nvidia-smi", "nvidia-cuda-mps")
 
 
@@ -48,33 +60,33 @@ def started(pid: int) -> int:
     return identity[1]
 
 
-def test_it_is_killed_if_it_is_the_one(victim: subprocess.Popen[bytes]) -> None:
+def test_kills_the_process_that_was_checked(victim: subprocess.Popen[bytes]) -> None:
     seen_process = judged(victim.pid, started(victim.pid))
-    assert ending.end(seen_process, identify=lambda _: TRAINER) == ""
+    assert auditor.kill(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.wait(10) == -signal.SIGKILL
 
 
-def test_a_pid_that_was_given_again_is_left_alone(victim: subprocess.Popen[bytes]) -> None:
+def test_spares_a_reused_pid(victim: subprocess.Popen[bytes]) -> None:
     for earlier in (1, 1000):
         seen_process = judged(victim.pid, started(victim.pid) - earlier)
-        assert ending.end(seen_process, identify=lambda _: TRAINER) == ""
+        assert auditor.kill(seen_process, identify=lambda _: TRAINER) == ""
     assert victim.poll() is None
 
 
 @pytest.mark.parametrize("now", [OTHER, SIDE, Refusal("it is in no container of a pod")])
-def test_one_that_is_in_another_container_now_is_left_alone(victim: subprocess.Popen[bytes], now: Any) -> None:
+def test_spares_a_process_in_another_container(victim: subprocess.Popen[bytes], now: Any) -> None:
     seen_process = judged(victim.pid, started(victim.pid))
-    assert ending.end(seen_process, identify=lambda _: now) == "it is in another container now"
+    assert auditor.kill(seen_process, identify=lambda _: now) == "it is in another container now"
     assert victim.poll() is None
 
 
-def test_one_of_no_container_is_left_alone_whatever_it_was_taken_for(victim: subprocess.Popen[bytes]) -> None:
+def test_spares_a_process_outside_of_containers(victim: subprocess.Popen[bytes]) -> None:
     seen_process = judged(victim.pid, started(victim.pid), container=None)
-    assert ending.end(seen_process, identify=lambda _: Refusal("")) == "it is in another container now"
+    assert auditor.kill(seen_process, identify=lambda _: Refusal("")) == "it is in another container now"
     assert victim.poll() is None
 
 
-def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alone(
+def test_spares_a_pid_that_is_reused_during_the_check(
     victim: subprocess.Popen[bytes],
 ) -> None:
     bystander = subprocess.Popen(["sleep", "60"])
@@ -82,41 +94,39 @@ def test_a_pid_that_is_given_again_while_its_container_is_asked_for_is_left_alon
 
     def identify(_: int) -> Container:
         victim.kill()
-        victim.wait(10)  # from here on its pid is anybody's
+        victim.wait(10)  # its pid can be reused now
         return TRAINER
 
     try:
-        assert ending.end(seen_process, identify=identify) == ""
+        assert auditor.kill(seen_process, identify=identify) == ""
         assert bystander.poll() is None
     finally:
         bystander.kill()
         bystander.wait(10)
 
 
-def test_one_that_may_not_be_killed_says_what_is_needed(
-    victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_the_missing_capability(victim: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(signal, "pidfd_send_signal", denied)
     seen_process = judged(victim.pid, started(victim.pid))
-    assert "needs the capability KILL" in ending.end(seen_process, identify=lambda _: TRAINER)
+    assert "lacks the capability KILL" in auditor.kill(seen_process, identify=lambda _: TRAINER)
 
 
-def test_no_descriptor_is_left_over(victim: subprocess.Popen[bytes]) -> None:
+def test_closes_every_descriptor(victim: subprocess.Popen[bytes]) -> None:
     before = pidfds()
     other = os.pidfd_open(victim.pid)
-    assert pidfds() == before + 1  # it is seen
+    assert pidfds() == before + 1  # the count works
     os.close(other)
     for start_ticks in (started(victim.pid), 1):
-        ending.end(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
-    ending.end(judged(os.getpid() + 2**22, 1), identify=lambda _: OTHER)
+        auditor.kill(judged(victim.pid, start_ticks), identify=lambda _: OTHER)
+    auditor.kill(judged(os.getpid() + 2**22, 1), identify=lambda _: OTHER)
     assert pidfds() == before
 
 
 def pidfds() -> int:
-    """How many this process has open; other descriptors come and go with other threads."""
+    """Count this process's pidfds; other descriptors may change in other threads."""
     count = 0
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -124,11 +134,11 @@ def pidfds() -> int:
     return count
 
 
-def to_be_ended(snapshot: Seen, node: GpuNode | None = NODE) -> list[int]:
+def processes_to_kill(snapshot: Seen, node: GpuNode | None = NODE) -> list[int]:
     audit = NodeAudit()
     for _ in range(3):
-        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
-    return [entry.process.pid for entry in process_limits.to_be_ended(audit)]
+        audit = process_limits.check(snapshot, pods=PODS, node=node, suspects=audit.suspects)
+    return [entry.process.pid for entry in process_limits.processes_to_kill(audit)]
 
 
 def process(pid: int = 9, **changes: Any) -> SeenProcess:
@@ -139,20 +149,20 @@ def seen(*processes: SeenProcess, gpus: tuple[Gpu, ...] = GPUS, members: tuple[S
     return Seen(gpus, processes, (SeenShare(TENANT, (RECORD,), members),))
 
 
-def test_who_got_around_is_to_be_ended() -> None:
-    assert to_be_ended(seen(process())) == [9]
+def test_kills_a_process_that_bypassed_its_limits() -> None:
+    assert processes_to_kill(seen(process())) == [9]
 
 
 @pytest.mark.parametrize("name", HOST)
 @pytest.mark.parametrize("container", [None, OTHER, SIDE, Container("uid-of-a-static-pod", "id")])
-def test_programs_of_the_host_and_of_other_pods_never_are(name: str, container: Container | None) -> None:
-    assert to_be_ended(seen(process(name=name, container=container))) == []
+def test_never_kills_programs_of_the_host_or_of_other_pods(name: str, container: Container | None) -> None:
+    assert processes_to_kill(seen(process(name=name, container=container))) == []
 
 
 @pytest.mark.parametrize("mode", [Mode.EXCLUSIVE, Mode.TIME_SLICING, Mode.MPS, Mode.MIG])
-def test_on_a_gpu_that_is_not_shared_by_annotation_nobody_is(mode: Mode) -> None:
+def test_kills_nothing_on_a_gpu_of_another_mode(mode: Mode) -> None:
     gpus = (dataclasses.replace(GPUS[0], mode=mode), GPUS[1])
-    assert to_be_ended(seen(process(), process(10, name="nvidia-cuda-mps"), gpus=gpus)) == []
+    assert processes_to_kill(seen(process(), process(10, name="nvidia-cuda-mps"), gpus=gpus)) == []
 
 
 @pytest.mark.parametrize(
@@ -160,25 +170,25 @@ def test_on_a_gpu_that_is_not_shared_by_annotation_nobody_is(mode: Mode) -> None
     [
         pytest.param({"pid": 7, "start_ticks": 70}, id="registered"),
         pytest.param({"gpu": B}, id="on a GPU that is not the share's"),
-        pytest.param({"gpu": "GPU-nobody-knows"}, id="on a GPU that nobody knows"),
-        pytest.param({"container": UNKNOWN}, id="of a container that has no name yet"),
-        pytest.param({"left_behind": True, "with_library": True}, id="with a ledger that the last agent left"),
+        pytest.param({"gpu": "GPU-nobody-knows"}, id="on an unknown GPU"),
+        pytest.param({"container": UNKNOWN}, id="of a container without a known name"),
+        pytest.param({"orphaned": True, "with_library": True}, id="with an orphaned ledger"),
     ],
 )
-def test_in_doubt_nobody_is(changes: dict[str, Any]) -> None:
-    assert to_be_ended(seen(process(**changes))) == []
+def test_kills_nothing_in_doubt(changes: dict[str, Any]) -> None:
+    assert processes_to_kill(seen(process(**changes))) == []
 
 
-def test_while_the_ledger_is_not_known_nobody_is() -> None:
-    assert to_be_ended(seen(process()), node=None) == []
-    assert to_be_ended(seen(process()), node=dataclasses.replace(NODE, allocations=())) == []
+def test_kills_nothing_while_the_ledger_is_unknown() -> None:
+    assert processes_to_kill(seen(process()), node=None) == []
+    assert processes_to_kill(seen(process()), node=dataclasses.replace(NODE, allocations=())) == []
 
 
-def test_whoever_was_seen_once_is_not() -> None:
-    audit = process_limits.judge(seen(process()), pods=PODS, node=NODE)
-    assert process_limits.to_be_ended(audit) == []
-    audit = process_limits.judge(seen(process(start_ticks=91)), pods=PODS, node=NODE, suspects=audit.suspects)
-    assert process_limits.to_be_ended(audit) == []
+def test_kills_nothing_that_was_seen_only_once() -> None:
+    audit = process_limits.check(seen(process()), pods=PODS, node=NODE)
+    assert process_limits.processes_to_kill(audit) == []
+    audit = process_limits.check(seen(process(start_ticks=91)), pods=PODS, node=NODE, suspects=audit.suspects)
+    assert process_limits.processes_to_kill(audit) == []
 
 
 containers = st.sampled_from([None, TRAINER, SIDE, OTHER, UNKNOWN, Container("uid-nobody", "id")])
@@ -197,7 +207,7 @@ shares = st.sampled_from([("main",), ("side",), ("main", "side")])
             used_bytes=st.none() | st.integers(0, 9),
             container=containers,
             with_library=st.none() | st.booleans(),
-            left_behind=st.booleans(),
+            orphaned=st.booleans(),
         ),
         max_size=6,
     ),
@@ -208,7 +218,7 @@ shares = st.sampled_from([("main",), ("side",), ("main", "side")])
     ),
     unreachable=st.frozensets(st.tuples(st.integers(6, 9), st.just(80)), max_size=1),
 )
-def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_gpu_is(
+def test_kills_only_unregistered_processes_of_known_share_containers(
     listed: list[SeenProcess],
     modes: tuple[Mode, Mode],
     given_to: tuple[str, ...],
@@ -221,14 +231,14 @@ def test_only_an_unregistered_process_of_a_named_container_with_a_share_of_that_
     snapshot = dataclasses.replace(seen(*listed, gpus=gpus, members=tuple(members)), unreachable=unreachable)
     audit = NodeAudit()
     for _ in range(2):
-        audit = process_limits.judge(snapshot, pods=PODS, node=node, suspects=audit.suspects)
+        audit = process_limits.check(snapshot, pods=PODS, node=node, suspects=audit.suspects)
     with_share = {TRAINER: "main", SIDE: "side"}
-    for entry in process_limits.to_be_ended(audit):
+    for entry in process_limits.processes_to_kill(audit):
         process = entry.process
         assert process.container is not None
         assert with_share[process.container] in given_to
         assert process.gpu == A
         assert modes[0] is Mode.FRACTIONAL
-        assert process.who not in {member.who for member in members} | unreachable
+        assert process.identity not in {member.identity for member in members} | unreachable
         assert entry.state is LimitState.UNLIMITED
-        assert not process.left_behind
+        assert not process.orphaned

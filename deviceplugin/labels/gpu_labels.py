@@ -1,0 +1,271 @@
+"""The labels that describe a node's GPUs: count, model, memory, sharing, MIG and driver. Pure.
+
+A label names one model, but a node may have several. Then the most frequent model counts, and the first of several
+equally frequent ones, so that the labels are the same after every start. A node without a GPU has only the timestamp.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from deviceplugin.labels import label_values
+
+GPU: Final = "nvidia.com/gpu"
+_ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
+TIMESTAMP: Final = f"{label_values.PREFIX}gfd.timestamp"
+MACHINE: Final = f"{label_values.PREFIX}gpu.machine"
+CLIQUE: Final = f"{label_values.PREFIX}gpu.clique"
+VGPU: Final = f"{label_values.PREFIX}vgpu.present"
+
+
+class StrategyError(ValueError):
+    """The MIG strategy does not exist or conflicts with other settings; the message says which values are valid."""
+
+
+class MigStrategy(enum.StrEnum):
+    """How MIG devices become resources."""
+
+    NONE = "none"
+    SINGLE = "single"
+    MIXED = "mixed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Replication:
+    """A resource whose devices are each offered `replicas` times, under the name `rename` if that is set."""
+
+    resource: str
+    replicas: int
+    rename: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledSharing:
+    """How resources are shared. kind: `time-slicing`, `mps`, or `none`."""
+
+    kind: str = "none"
+    replications: tuple[Replication, ...] = ()
+
+    def replication(self, resource: str) -> Replication:
+        """Return the replication of `resource`; one replica if it is not shared."""
+        return next(
+            (replication for replication in self.replications if replication.resource == resource),
+            Replication(resource, 1),
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledMigDevice:
+    """A MIG device. profile: for example `1g.10gb`; gi_slices, ci_slices: its GPU and compute instance's slices."""
+
+    profile: str
+    memory_mib: int
+    gi_slices: int
+    ci_slices: int
+    multiprocessors: int = 0
+    engines: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LabelledGpu:
+    """A GPU as its labels describe it. memory_mib: 0 if unknown; capability: (0, 0) if unknown."""
+
+    model: str
+    memory_mib: int
+    capability: tuple[int, int] = (0, 0)
+    mig_enabled: bool = False
+    mig_devices: tuple[LabelledMigDevice, ...] = ()
+
+
+def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> label_values.Labels:
+    """Return the labels of the node's GPU resources under a MIG strategy. Raises StrategyError."""
+    known = _strategy(strategy)
+    if not gpus:
+        return {}
+    labels = _full(gpus, sharing)
+    if known is MigStrategy.NONE:
+        return labels
+    by_strategy = _single if known is MigStrategy.SINGLE else _mixed
+    return labels | {f"{label_values.PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
+
+
+def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> label_values.Labels:
+    """Return the labels of `count` whole GPUs like `gpu`. sharing: None if it does not apply to them."""
+    if count == 0:
+        return {}
+    labels = _base(GPU, count, (gpu.model,), sharing) | _memory(GPU, gpu.memory_mib)
+    if gpu.capability[0]:
+        labels[f"{GPU}.family"] = label_values.family(gpu.capability)
+        labels[f"{GPU}.compute.major"], labels[f"{GPU}.compute.minor"] = map(str, gpu.capability)
+    return labels
+
+
+def mig_device_labels(
+    resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing
+) -> label_values.Labels:
+    """Return the labels of `count` MIG devices like `device`, which are offered as `resource`."""
+    if count == 0:
+        return {}
+    attributes = {
+        "multiprocessors": device.multiprocessors,
+        "slices.gi": device.gi_slices,
+        "slices.ci": device.ci_slices,
+        **{f"engines.{engine}": device.engines.get(engine, 0) for engine in _ENGINES},
+    }
+    return (
+        _base(resource, count, (model, "MIG", _in_label(device.profile)), sharing)
+        | _memory(resource, device.memory_mib)
+        | {f"{resource}.{key}": str(value) for key, value in attributes.items()}
+    )
+
+
+def mig_capable(capable: Iterable[bool]) -> label_values.Labels:
+    """Return the label that says whether any GPU supports MIG; empty without GPUs."""
+    known = tuple(capable)
+    return {f"{label_values.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
+
+
+def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> label_values.Labels:
+    """Return the label that says whether GPUs are shared by MPS, not whether they could be. Raises StrategyError."""
+    capable = sharing.kind == "mps" and any(replication.replicas > 1 for replication in sharing.replications)
+    if capable and any(mig_enabled):
+        raise StrategyError(
+            "MPS sharing is not supported on MIG devices: share them by timeSlicing, or disable MIG on the GPUs"
+        )
+    return {f"{label_values.PREFIX}mps.capable": str(capable).lower()}
+
+
+def mig_resource(profile: str) -> str:
+    """Return the resource of a MIG profile under the strategy `mixed`: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
+    return f"{label_values.PREFIX}mig-{_in_label(profile)}"
+
+
+def _in_label(profile: str) -> str:
+    """Return a MIG profile without the `+` that labels cannot contain."""
+    return profile.replace("+", ".")
+
+
+def _strategy(text: str) -> MigStrategy:
+    try:
+        return MigStrategy(text)
+    except ValueError as error:
+        raise StrategyError(
+            f"migStrategy is {text!r}, which does not exist: write one of {', '.join(MigStrategy)}"
+        ) from error
+
+
+def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
+    counts = collections.Counter(gpu.model for gpu in gpus)
+    model = counts.most_common(1)[0][0]
+    alike = [gpu for gpu in gpus if gpu.model == model]
+    # Prefer a GPU without MIG as the example: it describes the model better, and only such GPUs are shared.
+    whole = [gpu for gpu in alike if not gpu.mig_enabled]
+    return whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
+
+
+def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
+    enabled = [gpu for gpu in gpus if gpu.mig_enabled]
+    if not enabled:
+        return {}
+    devices = [device for gpu in enabled for device in gpu.mig_devices]
+    is_uniform = (
+        len(enabled) == len(gpus)
+        and all(gpu.mig_devices for gpu in enabled)
+        and len({device.profile for device in devices}) == 1
+    )
+    if not is_uniform:
+        return _invalid(enabled[0].model)
+    return mig_device_labels(GPU, enabled[0].model, devices[0], len(devices), sharing)
+
+
+def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
+    labels: label_values.Labels = {}
+    devices = [(gpu.model, device) for gpu in gpus if gpu.mig_enabled for device in gpu.mig_devices]
+    counts = collections.Counter(device.profile for _, device in devices)
+    for model, device in reversed(devices):  # so that the first device of each profile wins
+        resource = mig_resource(device.profile)
+        labels |= mig_device_labels(resource, model, device, counts[device.profile], sharing)
+    return labels
+
+
+def _invalid(model: str) -> label_values.Labels:
+    return {
+        f"{GPU}.count": "0",
+        f"{GPU}.replicas": "0",
+        f"{GPU}.sharing-strategy": "",
+        f"{GPU}.memory": "0",
+        f"{GPU}.product": label_values.fitting(f"{label_values.sanitised(model)}-MIG-INVALID"),
+    }
+
+
+def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> label_values.Labels:
+    replication = sharing.replication(resource) if sharing is not None else Replication(resource, 0)
+    is_shared = replication.replicas > 1
+    is_renamed = replication.rename not in ("", resource)
+    product = [label_values.sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
+    return {
+        f"{resource}.count": str(count),
+        f"{resource}.replicas": str(max(replication.replicas, 1) if sharing is not None else 0),
+        f"{resource}.sharing-strategy": sharing.kind if sharing is not None and is_shared else "none",
+        f"{resource}.product": label_values.fitting("-".join(product)),
+    }
+
+
+def _memory(resource: str, memory_mib: int) -> label_values.Labels:
+    return {f"{resource}.memory": str(memory_mib)} if memory_mib else {}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """Facts that the driver and the node report about themselves.
+
+    pci_classes, mig_capable, virtual: one entry per GPU. virtual: whether the GPU is a vGPU, a part that a hypervisor
+    assigned. cliques: each GPU's NVLink fabric as `CLUSTER.CLIQUE`; empty if it is in none.
+    """
+
+    driver_version: str
+    cuda_version: tuple[int, int]
+    machine: str = ""
+    gpus: tuple[LabelledGpu, ...] = ()
+    pci_classes: tuple[int, ...] = ()
+    mig_capable: tuple[bool, ...] = ()
+    cliques: tuple[str, ...] = ()
+    virtual: tuple[bool, ...] = ()
+
+
+def all_labels(
+    facts: NodeFacts | None,
+    *,
+    strategy: str,
+    sharing: LabelledSharing,
+    started: int | None = None,
+) -> label_values.Labels:
+    """Return all labels of a node with these facts; None if there is no driver.
+
+    started: the timestamp label in Unix seconds; None for no such label.
+
+    Raises StrategyError for a MIG strategy that does not exist or cannot be combined with MPS, and DriverVersionError.
+    """
+    time = {} if started is None else {TIMESTAMP: str(started)}
+    if facts is None or not facts.gpus:
+        return time
+    return {
+        **time,
+        MACHINE: label_values.fitting(label_values.sanitised(facts.machine)) or label_values.UNKNOWN,
+        **label_values.versions(facts.driver_version, facts.cuda_version),
+        **mig_capable(facts.mig_capable),
+        **mps_capable(sharing),
+        **resource_labels(facts.gpus, strategy, sharing),
+        **label_values.mode(facts.pci_classes),
+        **_clique(facts.cliques),
+        VGPU: str(any(facts.virtual)).lower(),
+    }
+
+
+def _clique(cliques: Sequence[str]) -> label_values.Labels:
+    """Return the label of the fabric that all GPUs are in; empty if there is none or more than one."""
+    return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}

@@ -1,0 +1,196 @@
+"""Keeps the GPU labels on the Node: reads the facts from driver and node, and writes only labels that differ and are
+ours.
+
+An annotation of the Node lists the labels that we wrote. A label that is not listed belongs to another writer, such as
+NVIDIA's own feature discovery or an administrator. It stays as it is, because two writers of one label would overwrite
+each other forever. Our labels that no longer apply are removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig, nvml_topology
+from deviceplugin.hardware.discovery import DiscoveredGpu
+from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.observation import Observation
+from deviceplugin.labels import gpu_labels, label_values
+from deviceplugin.labels.label_values import Labels
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable
+from gpushare import contract
+from gpushare.cluster import api_client, repeating
+from gpushare.gpu import Gpu, Mode
+from gpushare.modes.assignment import Assignment
+
+logger = logging.getLogger(__name__)
+
+_MIB = 1 << 20
+_SHARED = {Mode.MPS: "mps", Mode.TIME_SLICING: "time-slicing"}
+
+
+def read_facts(
+    opened: nvml.Nvml,
+    gpus: Iterable[Gpu],
+    discovered: Mapping[str, DiscoveredGpu],
+    *,
+    machine_type_file: str,
+    sys_root: Path = Path("/sys"),
+) -> gpu_labels.NodeFacts:
+    """Read the facts of this node. Raises NvmlError; a GPU that does not answer keeps what was last read."""
+    system = opened.system()
+    driver = nvml_mig.MigDriver(opened)
+    known = [gpu for gpu in gpus if gpu.uuid in discovered]
+    return gpu_labels.NodeFacts(
+        driver_version=system.driver_version,
+        cuda_version=system.cuda_version,
+        machine=_text(Path(machine_type_file)),
+        gpus=tuple(_gpu(driver, gpu, discovered[gpu.uuid]) for gpu in known),
+        pci_classes=tuple(number for gpu in known if (number := _pci_class(sys_root, gpu.pci_bus_id)) is not None),
+        mig_capable=tuple(discovered[gpu.uuid].gpu.mig_capable for gpu in known),
+        cliques=tuple(nvml_topology.clique(gpu.uuid) for gpu in known),
+        virtual=tuple(opened.is_virtual(gpu.uuid) for gpu in known),
+    )
+
+
+def sharing_in_force(in_force: Mapping[str, Assignment | None]) -> gpu_labels.LabelledSharing:
+    """Return how resources are shared. A node has one way per resource; MPS takes precedence over time-slicing."""
+    replications: dict[str, tuple[Mode, gpu_labels.Replication]] = {}
+    for assignment in in_force.values():
+        if assignment is None:
+            continue
+        entries = [
+            (resource.mode, resource.resource, resource.replicas, resource.advertised) for resource in assignment.shared
+        ]
+        if assignment.mode in _SHARED:
+            entries.append((assignment.mode, gpu_labels.GPU, assignment.replicas, assignment.resource))
+        for mode, resource, replicas, advertised in entries:
+            if replicas > 1 and (resource not in replications or mode is Mode.MPS):
+                replications[resource] = (mode, gpu_labels.Replication(resource, replicas, advertised))
+    modes = {mode for mode, _ in replications.values()}
+    kind = next((word for mode, word in _SHARED.items() if mode in modes), "none")
+    return gpu_labels.LabelledSharing(kind, tuple(replication for _, replication in replications.values()))
+
+
+def _gpu(driver: nvml_mig.MigDriver, gpu: Gpu, discovered: DiscoveredGpu) -> gpu_labels.LabelledGpu:
+    try:
+        total_bytes = driver.model(gpu.uuid)[1]
+    except nvml_call.NvmlError:
+        total_bytes = gpu.memory_bytes
+    devices = tuple(
+        gpu_labels.LabelledMigDevice(
+            profile=str(device.profile),
+            memory_mib=device.memory_bytes // _MIB,
+            gi_slices=device.profile.gpu_slices,
+            ci_slices=device.profile.compute_slices,
+            multiprocessors=device.multiprocessors,
+            engines=device.engines,
+        )
+        for device in discovered.devices
+    )
+    return gpu_labels.LabelledGpu(
+        gpu.model, total_bytes // _MIB, gpu.compute_capability, discovered.gpu.mig_enabled, devices
+    )
+
+
+def _pci_class(sys_root: Path, bus_id: str) -> int | None:
+    try:
+        return int(_text(sys_root / "bus/pci/devices" / nvml_call.kernel_address(bus_id) / "class"), 16)
+    except ValueError:
+        return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+class WantedLabels:
+    """The labels that the Node should have now; if configured, with the time at which this object was created."""
+
+    def __init__(self, driver: Driver, observed: Observation, in_force: Observable[ModesInForce]) -> None:
+        self._driver = driver
+        self._observed = observed
+        self._in_force = in_force
+        self._started = int(time.time())
+
+    async def now(self) -> label_values.Labels | None:
+        """Return the labels; None while they cannot be determined."""
+        modes = self._in_force.value
+        try:
+            facts = await self._driver.ask(
+                read_facts,
+                self._driver.nvml,
+                self._observed.seen.gpus,
+                self._observed.gpus,
+                machine_type_file=modes.settings.machine_type_file,
+            )
+            return gpu_labels.all_labels(
+                facts,
+                strategy=modes.settings.mig_strategy,
+                sharing=sharing_in_force(modes.assignments),
+                started=self._started if modes.settings.timestamp_label else None,
+            )
+        except (nvml_call.NvmlError, gpu_labels.StrategyError, label_values.DriverVersionError):
+            return None
+
+
+def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
+    """Return the merge patch that gives a Node with this metadata our labels; None if it has them. Pure."""
+    present = metadata.get("labels") or {}
+    noted = str((metadata.get("annotations") or {}).get(contract.OWN_LABELS, ""))
+    own = {key for key in noted.split(",") if key}
+    ours = {key: value for key, value in wanted.items() if key in own or key not in present}
+    changed: dict[str, str | None] = {key: value for key, value in ours.items() if present.get(key) != value}
+    changed |= dict.fromkeys(sorted(own & present.keys() - ours.keys()))
+    note = ",".join(sorted(ours))
+    if not changed and note == noted:
+        return None
+    return {"metadata": {"labels": changed, "annotations": {contract.OWN_LABELS: note or None}}}
+
+
+class LabelWriter:
+    """Writes the labels whenever `wake` is set or other modes are in force, if they differ.
+
+    metadata: the Node's as last seen; None while unknown. wanted: the labels that it should have; None while unknown.
+    """
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        *,
+        node_name: str,
+        wake: asyncio.Event,
+        in_force: Observable[ModesInForce],
+        metadata: Callable[[], Mapping[str, Any] | None],
+        wanted: Callable[[], Awaitable[Labels | None]],
+    ) -> None:
+        self._api = api
+        self._path = f"/api/v1/nodes/{node_name}"
+        self._metadata = metadata
+        self._wanted = wanted
+        self._wake = wake
+        self._in_force = in_force
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        self._in_force.wake(self._wake)
+        await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
+
+    async def step(self) -> None:
+        """Write the labels that differ. Raises ClusterError."""
+        wanted, metadata = await self._wanted(), self._metadata()
+        if wanted is None or metadata is None:
+            return
+        body = patch(metadata, wanted)
+        if body is None:
+            return
+        await self._api.patch(self._path, body)
+        logger.info("Labelled the node", extra={"labels": body["metadata"]["labels"]})
