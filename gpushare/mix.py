@@ -64,7 +64,7 @@ class Mix:
     pods: int = 0
 
     @classmethod
-    def of(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
+    def from_counts(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
         """The mix of so many pods; of very many classes the commonest."""
         commonest = sorted(counts.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_CLASSES]
         return cls({asked: float(count) for asked, count in commonest}, pods=pods)

@@ -98,7 +98,7 @@ def _in_parts(hard: Sequence[tuple[str, str]], request: Request) -> str | None:
 
 def asked(manifest: pod.PodJson, request: Request) -> dict[str, int]:
     """What a pod that asks for a share counts as, once our resources are in its containers."""
-    shape, _ = share_resources.of(manifest, request)
+    shape, _ = share_resources.key_and_affinity(manifest, request)
     return {**dict(shape.amounts), **dict(shape.own), pod_requests.PODS: 1}
 
 

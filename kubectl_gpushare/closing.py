@@ -81,7 +81,7 @@ class TemporaryCordon:
 
     def _keep(self, name: str, uuids: frozenset[str], until: float) -> None:
         def change(now: GpuNode) -> CordonChange:
-            kept = cordons.keep(now, uuids, Cordon(self._by, until))
+            kept = cordons.extend(now, uuids, Cordon(self._by, until))
             if kept is None:
                 raise plugin_errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
             return kept

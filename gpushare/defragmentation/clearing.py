@@ -42,7 +42,7 @@ class Clearings:
         there = self._pods.on(name)[:_MAX_ON_A_NODE]
         now = self._value(name) if there else 0.0
         for known in there:
-            undo = self._world.leave(known.manifest, name, known.entry)
+            undo = self._world.remove(known.manifest, name, known.entry)
             gain = self._value(name) - now
             undo()
             if gain > 0:

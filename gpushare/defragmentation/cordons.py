@@ -50,9 +50,9 @@ class CordonChange:
     notes: Mapping[str, CordonNote | None] = dataclasses.field(default_factory=dict)
 
 
-def keep(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:
+def extend(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:
     """Cordons these GPUs until the mark ends; None if another run has marked one. Those of an admin get no mark."""
-    marks = of(node)
+    marks = read(node)
     if any(known.by != mark.by for uuid, known in marks.items() if uuid in uuids):
         return None
     ours = {uuid for uuid in uuids if uuid in marks or uuid not in node.cordoned}
@@ -61,14 +61,14 @@ def keep(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | N
 
 def release(node: GpuNode, may_open: Callable[[str, Cordon], bool]) -> CordonChange:
     """Uncordons the GPUs whose marks satisfy `may_open`."""
-    opened = [uuid for uuid, mark in of(node).items() if may_open(uuid, mark)]
+    opened = [uuid for uuid, mark in read(node).items() if may_open(uuid, mark)]
     return CordonChange(node.cordoned.difference(opened), dict.fromkeys(opened))
 
 
-def of(node: GpuNode) -> dict[str, Cordon]:
+def read(node: GpuNode) -> dict[str, Cordon]:
     """The cordons on a node, by UUID; an invalid one counts as expired."""
     return {
-        key.removeprefix(contract.DEFRAG_LABEL_PREFIX): _read(value)
+        key.removeprefix(contract.DEFRAG_LABEL_PREFIX): _parse(value)
         for key, value in node.labels.items()
         if key.startswith(contract.DEFRAG_LABEL_PREFIX)
     }
@@ -81,7 +81,7 @@ def labels(marks: Mapping[str, Cordon | None]) -> dict[str, str | None]:
 
 def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
     """The expired cordons, by UUID."""
-    return {uuid: mark for uuid, mark in of(node).items() if mark.until <= now}
+    return {uuid: mark for uuid, mark in read(node).items() if mark.until <= now}
 
 
 def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
@@ -89,7 +89,7 @@ def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
     lines = []
     for node in nodes:
         index = {gpu.uuid: gpu.index for gpu in node.gpus}
-        for uuid, mark in of(node).items():
+        for uuid, mark in read(node).items():
             name = f"{node.name}/{index.get(uuid, uuid)}"
             if mark.until <= now:
                 lines.append(
@@ -101,7 +101,7 @@ def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
     return lines
 
 
-def _read(text: str) -> Cordon:
+def _parse(text: str) -> Cordon:
     by, _, until = text.partition(".")
     try:
         end = datetime.datetime.strptime(until, _TIME).replace(tzinfo=datetime.UTC).timestamp()

@@ -65,7 +65,7 @@ class CpuOnlyPods:
         movable = [
             there
             for there in self._on.get(node, ())
-            if self._world.is_there(there.entry) and self._may_leave(there.entry) is not None
+            if self._world.has_pod(there.entry) and self._may_leave(there.entry) is not None
         ]
         return sorted(movable, key=lambda there: (-there.host.cpu_milli, -there.host.memory_bytes, there.entry.id))
 

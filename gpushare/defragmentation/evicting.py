@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, pod
@@ -25,7 +25,7 @@ class Budgets:
     _left: dict[tuple[str, str], int]
 
     @classmethod
-    def of(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
+    def from_manifests(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
         """The budgets in PodDisruptionBudget objects."""
         budgets, left = [], {}
         for budget in declared:
@@ -73,7 +73,7 @@ def spend(budgets: Budgets, manifests: Iterable[pod.PodJson]) -> collections.Cou
     return collections.Counter(key for manifest in manifests for key in budgets.of_pod(manifest))
 
 
-def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
+def protected(manifest: pod.PodJson, *, max_priority: int) -> str:
     """Why a pod is never moved, as a phrase; empty if it may be."""
     if pod.annotations_of(manifest).get(contract.NO_EVICT) == "true":
         return contract.NO_EVICT
@@ -86,7 +86,7 @@ def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
         return f"owned by a {kind}, which would not simply recreate it"
     if pod.priority(manifest) >= SYSTEM_PRIORITY:
         return "a system priority"
-    if pod.priority(manifest) > most_priority:
+    if pod.priority(manifest) > max_priority:
         return "a higher priority"
     if contract.GROUP in pod.annotations_of(manifest):
         return "a member of a group"
@@ -97,3 +97,52 @@ def owner(manifest: pod.PodJson) -> tuple[str, str]:
     """Kind and uid of its controller; empty if it has none."""
     controller = pod.controller(manifest)
     return (controller.kind, controller.uid) if controller is not None else ("", "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sibling:
+    """A pod of the evicted pod's owner, as far as it matters here. name: with its namespace. reason: why it waits.
+
+    is_placed: it has its share; a CPU-only pod has its node.
+    """
+
+    uid: str
+    name: str
+    node: str
+    is_placed: bool
+    is_gated: bool
+    is_live: bool
+    reason: str
+    is_cpu_only: bool = False
+
+
+def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[str], kind: str, wanted: int) -> str:
+    """What the move waits for; empty once the pod has left and its owner has all its replicas, all of them placed.
+
+    evicted: its UID; before: the UIDs of its owner's pods at that time; kind, wanted: the owner's, and its replicas.
+    All new pods count: a ReplicaSet does not say which pod replaces which, and it may be scaled up meanwhile.
+    """
+    siblings = list(siblings)
+    fresh = successors(siblings, before)
+    for successor in fresh:
+        if successor.is_gated:
+            return f"{successor.name}, made instead of it, waits: {successor.reason or 'not judged yet'}"
+        if not successor.is_placed:
+            return f"{successor.name}, made instead of it, {_lack(successor)}"
+    if any(sibling.uid == evicted for sibling in siblings):
+        return "it has not ended yet"
+    live = sum(sibling.is_live for sibling in siblings)
+    if live < wanted:
+        return f"its {kind} has {live} of {wanted} pods" if fresh else f"its {kind} has made no new pod"
+    return ""
+
+
+def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sibling]:
+    """The pods that were not there before."""
+    return [sibling for sibling in siblings if sibling.uid not in before]
+
+
+def _lack(successor: Sibling) -> str:
+    if not successor.is_cpu_only:
+        return "has no share"
+    return f"is not scheduled: {successor.reason or 'the scheduler has not said why'}"

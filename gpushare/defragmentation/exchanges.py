@@ -123,7 +123,7 @@ class Exchanges:
     def _enter(self, view: NodeView, entry: Allocation, mover: RequestingPod) -> None:
         name = view.node.name
         left = tuple(allocation for allocation in view.node.allocations if allocation.id != entry.id)
-        without = NodeView.of(dataclasses.replace(view.node, allocations=left))
+        without = NodeView.from_node(dataclasses.replace(view.node, allocations=left))
         slot = self._vacancies.put(entry.id, without, self._world.room_without(name, mover.manifest))
         host = self._world.host(unplaced.successor(mover.manifest))
         self._movers[slot] = Mover(name, entry, self._shape(mover.request, host), host)

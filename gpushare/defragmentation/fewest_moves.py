@@ -44,7 +44,7 @@ def plan(
         if steps[-1].gpus and stay:
             answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):
-                world.take(asked.manifest, asked.request, answer)
+                world.assign(asked.manifest, asked.request, answer)
     return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
 
 

@@ -68,7 +68,7 @@ class Movable:
         if entry.is_hold or entry.reserved_until is not None or manifest is None:
             self._fixed["not known as a running pod"] += 1
             return None
-        reason = evicting.protected(manifest, most_priority=self._priority) or self._budgets.forbids(manifest)
+        reason = evicting.protected(manifest, max_priority=self._priority) or self._budgets.forbids(manifest)
         if reason:
             self._fixed[reason] += 1
             return None
@@ -78,7 +78,7 @@ class Movable:
             self._fixed["resized, and recreated as they were before"] += 1
             return None
         try:
-            return RequestingPod.of(manifest)
+            return RequestingPod.from_manifest(manifest)
         except errors.RequestError:
             self._fixed["a request that is invalid"] += 1
             return None
@@ -99,7 +99,7 @@ def options(
 def _options(
     world: World, asked: RequestingPod, may_leave: MayLeave, cpu_only_pods: CpuOnlyPods | None
 ) -> Iterator[Departure]:
-    judge = world.judge(asked.manifest)
+    judge = world.node_filter(asked.manifest)
     demand = asked.request.demands[0]
     for view in world.views.values():
         beside: tuple[Allocation, ...] = ()
@@ -137,8 +137,8 @@ def _crowding(
     leaving = cpu_only.enough(there, lacking)
     if leaving is None:
         return ()
-    undo = [world.leave(known.manifest, node, known.entry) for known in leaving]
-    is_fit = world.judge(asked.manifest)(node) is None
+    undo = [world.remove(known.manifest, node, known.entry) for known in leaving]
+    is_fit = world.node_filter(asked.manifest)(node) is None
     for back in reversed(undo):
         back()
     return tuple(known.entry for known in leaving) if is_fit else ()

@@ -119,7 +119,7 @@ class Player:
         answer = self._world.place(asked.manifest, asked.request)
         if not isinstance(answer, Placement):
             return ""
-        self._undo.append(self._world.take(asked.manifest, asked.request, answer))
+        self._undo.append(self._world.assign(asked.manifest, asked.request, answer))
         return worlds.gpus(answer, self._world.views)
 
     def take_back(self) -> None:
@@ -211,21 +211,21 @@ class Player:
         gpus = self._world.views[node].node.gpu_by_uuid()
         indexes = sorted(gpus[uuid].index for uuid in entry.gpu_uuids if uuid in gpus)
         mark = len(self._undo)
-        self._undo.append(self._world.leave(mover.manifest, node, entry))
+        self._undo.append(self._world.remove(mover.manifest, node, entry))
         fresh = unplaced.successor(mover.manifest)
         if cpu_only.stands_for(entry):
-            target = self._world.scheduled(fresh, left=node)
+            target = self._world.likely_node(fresh, left=node)
             if target in {"", node}:  # nobody keeps the scheduler from putting it there again
                 self._back(mark)
                 return None
-            self._undo.append(self._world.settle(fresh, target))
+            self._undo.append(self._world.bind(fresh, target))
             self._spend(mover.manifest)
             return Move(mover.manifest, entry, node, target, closed)
         answer = self._world.place(fresh, mover.request)
         if not isinstance(answer, Placement):
             self._back(mark)
             return None
-        self._undo.append(self._world.take(fresh, mover.request, answer))
+        self._undo.append(self._world.assign(fresh, mover.request, answer))
         self._spend(mover.manifest)
         before = f"{node}/" + ",".join(map(str, indexes))
         return Move(mover.manifest, entry, before, worlds.gpus(answer, self._world.views), closed)
@@ -250,7 +250,7 @@ class Player:
                 for gpu in before.node.gpus
             )
             self._undo.append(functools.partial(self._world.put, before))
-            self._world.put(NodeView.of(dataclasses.replace(before.node, gpus=changed)))
+            self._world.put(NodeView.from_node(dataclasses.replace(before.node, gpus=changed)))
 
     def _back(self, mark: int) -> None:
         while len(self._undo) > mark:

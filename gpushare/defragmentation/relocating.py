@@ -56,27 +56,27 @@ def plan(
     waiting: Waiting,
     budgets: Budgets,
     *,
-    most: int,
-    least_gain: float = MIN_GAIN,
+    max_moves: int,
+    min_gain: float = MIN_GAIN,
     moves_cpu_only: bool = False,
 ) -> DefragPlan:
-    """At most `most` moves, and the gated pods that they admit; leaves the world as the plan leaves it.
+    """At most `max_moves` moves, and the gated pods that they admit; leaves the world as the plan leaves it.
 
-    least_gain: GPUs per move, of each chain of moves. moves_cpu_only: CPU-only pods may be moved, too.
+    min_gain: GPUs per move, of each chain of moves. moves_cpu_only: CPU-only pods may be moved, too.
 
     Needs numpy (`worlds.exact`).
     """
     best, best_thrift = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
-        tried = _Plan(world, waiting, budgets, thrift, least_gain, moves_cpu_only=moves_cpu_only)
-        made = tried.make(most)
+        tried = _Plan(world, waiting, budgets, thrift, min_gain, moves_cpu_only=moves_cpu_only)
+        made = tried.make(max_moves)
         gained = made.gained or 0.0
         if gained > best - _SAME:
             best, best_thrift = gained, thrift
             if thrift == _THRIFT[-1]:
                 return made
         tried.take_back()
-    return _Plan(world, waiting, budgets, best_thrift, least_gain, moves_cpu_only=moves_cpu_only).make(most)
+    return _Plan(world, waiting, budgets, best_thrift, min_gain, moves_cpu_only=moves_cpu_only).make(max_moves)
 
 
 class _Plan:
@@ -86,13 +86,13 @@ class _Plan:
         waiting: Waiting,
         budgets: Budgets,
         thrift: float,
-        least_gain: float,
+        min_gain: float,
         *,
         moves_cpu_only: bool,
     ) -> None:
         self._world = world
         self._thrift = thrift
-        self._least_gain = least_gain
+        self._min_gain = min_gain
         self._players: list[Player] = []
         self._budgets = budgets
         self._waiting = dict(enumerate(waiting))
@@ -109,8 +109,8 @@ class _Plan:
         self._openings = Openings(world, self._exchanges, self._clearings)
         self._failed: set[tuple[str, ...]] = set()  # ids of the chain's allocations, and its promise
 
-    def make(self, most: int) -> DefragPlan:
-        before, gained, left = self._world.fragmentation(), 0.0, most
+    def make(self, max_moves: int) -> DefragPlan:
+        before, gained, left = self._world.fragmentation(), 0.0, max_moves
         steps: list[DefragStep] = []
         moves: list[Move] = []
         self._look(self._world.usable())
@@ -203,7 +203,7 @@ class _Plan:
         if any(pod.priority(move.manifest) > least for move in moves):
             return None
         gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
-        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= self._least_gain * len(moves) else None
+        return _Played(chain, gain, tuple(moves), tuple(admitted)) if gain >= self._min_gain * len(moves) else None
 
     def _admit(self, player: Player, there: Collection[int]) -> Iterator[tuple[int, str]]:
         """Admits the waiting pods that fit now and are not in `there`, in their order; their numbers and GPUs."""

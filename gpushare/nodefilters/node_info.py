@@ -33,7 +33,7 @@ class PodInfo:
     mounts: tuple[volumes.VolumeUse, ...] = ()
 
     @classmethod
-    def of(cls, manifest: pod.PodJson, node: str) -> PodInfo:
+    def from_manifest(cls, manifest: pod.PodJson, node: str) -> PodInfo:
         """That of a pod on, or bound for, a node."""
         metadata = manifest.get("metadata") or {}
         requested = pod_requests.requests(manifest, running=True)
@@ -41,7 +41,7 @@ class PodInfo:
             node=sys.intern(node),
             namespace=sys.intern(pod.namespaced_name(manifest)[0] or "default"),
             amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in requested.items()))),
-            ports=_shared(ports.of(manifest)),
+            ports=_shared(ports.host_ports(manifest)),
             labels=_shared(pod_affinity.flat_labels(manifest)),
             repels=_shared(pod_affinity.anti_affinity(manifest)),
             leaves=metadata.get("deletionTimestamp") is not None,

@@ -28,7 +28,7 @@ class NodeSpec:
     discouraged_by: tuple[Taint, ...] = ()
 
     @classmethod
-    def of(cls, manifest: node.NodeJson) -> NodeSpec:
+    def from_manifest(cls, manifest: node.NodeJson) -> NodeSpec:
         """Read a Node.
 
         The scheduler does not look at conditions, but a node that is not ready is tainted within moments: the taint is

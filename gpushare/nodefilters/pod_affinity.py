@@ -58,7 +58,7 @@ class PodAffinity:
     mounts: tuple[volumes.VolumeUse, ...] = ()
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> PodAffinity:
+    def from_manifest(cls, manifest: pod.PodJson) -> PodAffinity:
         """The affinity terms and topology spread constraints of a pod."""
         spec, labels = manifest.get("spec") or {}, _labels(manifest)
         namespace = pod.namespaced_name(manifest)[0] or "default"

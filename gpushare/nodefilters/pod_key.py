@@ -34,7 +34,7 @@ class PodKey:
         return self._hash[0]
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> PodKey:
+    def from_manifest(cls, manifest: pod.PodJson) -> PodKey:
         """That of a pod that is to be placed."""
         spec = manifest.get("spec") or {}
         required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
@@ -47,5 +47,5 @@ class PodKey:
             terms=selectors.of_nodes(required),
             amounts=tuple(amount for amount in amounts if amount[0] not in _OWN),
             own=tuple(amount for amount in amounts if amount[0] in _OWN),
-            ports=ports.WantedPorts.of(manifest),
+            ports=ports.WantedPorts.from_manifest(manifest),
         )

@@ -15,7 +15,7 @@ Port = tuple[str, str, int]
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - compared, not listened on
 
 
-def of(manifest: pod.PodJson) -> tuple[Port, ...]:
+def host_ports(manifest: pod.PodJson) -> tuple[Port, ...]:
     """Those of containers that run all the time; on the host's network every port is one."""
     on_host = bool((manifest.get("spec") or {}).get("hostNetwork"))
     lasting = [init_container for init_container in pod.init_containers(manifest) if pod.is_sidecar(init_container)]
@@ -73,9 +73,9 @@ class WantedPorts:
     numbers: frozenset[tuple[str, int]] = dataclasses.field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> WantedPorts:
+    def from_manifest(cls, manifest: pod.PodJson) -> WantedPorts:
         """The host ports of a pod."""
-        ports = of(manifest)
+        ports = host_ports(manifest)
         return cls(ports, frozenset((protocol, number) for _, protocol, number in ports))
 
     def __bool__(self) -> bool:

@@ -115,15 +115,15 @@ class SchedulerCache:
         self._reach = VolumeReach()
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
 
-    def machine(self, name: str) -> NodeSpec | None:
+    def node_spec(self, name: str) -> NodeSpec | None:
         """The node of this name, or None."""
         return self._machines.get(name)
 
-    def machines(self) -> Iterator[NodeSpec]:
+    def node_specs(self) -> Iterator[NodeSpec]:
         """All nodes."""
         return iter(self._machines.values())
 
-    def put_machine(self, name: str, machine: NodeSpec | None) -> None:
+    def put_node_spec(self, name: str, machine: NodeSpec | None) -> None:
         """A node has come, changed or (None) gone."""
         if (before := self._machines.get(name)) == machine:
             return
@@ -212,7 +212,7 @@ class SchedulerCache:
             pods - there.count,
         )
 
-    def judge(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
+    def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
         """Judges nodes for a pod.
 
         `itself`: the key of this very pod if it is counted already, and so is not in its own way.

@@ -17,9 +17,9 @@ _BINARY_UNITS: Final = tuple(
 )
 
 
-def of(manifest: PodJson, request: Request | None = None) -> tuple[PodKey, PodAffinity]:
+def key_and_affinity(manifest: PodJson, request: Request | None = None) -> tuple[PodKey, PodAffinity]:
     """Shape and relations of a pod that is to be placed; `request`: what it asks for, where that has been read."""
-    return PodKey.of(equipped(manifest, request)), PodAffinity.of(manifest)
+    return PodKey.from_manifest(equipped(manifest, request)), PodAffinity.from_manifest(manifest)
 
 
 def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:

@@ -96,7 +96,7 @@ class Fleet:
         whether that is None, where it can be told for less.
         """
         fits = fits or (lambda node: unfit(node) is None)
-        shape = RequestKey.of(request, policy=policy, host=host)
+        shape = RequestKey.for_request(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = self._best(total, unfit)
         missed = self._scoring.missed(shape)
@@ -125,7 +125,7 @@ class Fleet:
 
     def lowest(self, request: Request, *, host: Host = NO_HOST) -> float:
         """What a pod costs where it costs least by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""
-        shape = dataclasses.replace(RequestKey.of(request, policy="", host=host), policy=policies.DEFAULT)
+        shape = dataclasses.replace(RequestKey.for_request(request, policy="", host=host), policy=policies.DEFAULT)
         total = self._scoring.costs(shape)[1]
         return float(total.min(initial=np.inf))
 
@@ -143,7 +143,7 @@ class Fleet:
         """
         for gpu in view.node.gpus:
             self._grid.kind_of(gpu)
-        shape = RequestKey.of(request, policy=policy)
+        shape = RequestKey.for_request(request, policy=policy)
         price = self._price(shape, self._scoring.needs(shape), view)
         return node_by_node.place([view], request, policy=policy, unfit=unfit, price=price)
 

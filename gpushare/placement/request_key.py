@@ -30,7 +30,7 @@ class RequestKey:
     host: Host = NO_HOST
 
     @classmethod
-    def of(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
+    def for_request(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
         """The shape of a request; `policy` is taken where it names none."""
         parts = tuple(
             DemandKey(demand.gpus, demand.share.request_percent, demand.share.memory, demand.steps)

@@ -70,5 +70,5 @@ class Vacancies:
 
     def _costs(self, request: Request, host: Host) -> Floats:
         """[slot] what of its worth the pod would take; infinite where it does not fit."""
-        shape = dataclasses.replace(RequestKey.of(request, policy="", host=host), policy=policies.DEFAULT)
+        shape = dataclasses.replace(RequestKey.for_request(request, policy="", host=host), policy=policies.DEFAULT)
         return self._scoring.costs(shape)[1]

@@ -19,7 +19,7 @@ class NodeView:
     free: Mapping[str, int]  # resource -> how much of it is free, on all GPUs together that take shares now
 
     @classmethod
-    def of(cls, node: GpuNode) -> NodeView:
+    def from_node(cls, node: GpuNode) -> NodeView:
         """The view of a node; one whose agent says that no container would start there has no GPU to give."""
         if why := node.closed:
             node = node.as_closed(why)

@@ -25,9 +25,9 @@ def best(cache: SchedulerCache, manifest: pod.PodJson, *, left: str = "") -> str
 
     Of equals the one that was `left`, or else the first by name.
     """
-    shape, relations = share_resources.of(manifest)
-    judge = cache.judge(shape, relations)
-    fitting = [machine for machine in cache.machines() if judge.fits(machine.name)]
+    shape, relations = share_resources.key_and_affinity(manifest)
+    judge = cache.node_filter(shape, relations)
+    fitting = [machine for machine in cache.node_specs() if judge.fits(machine.name)]
     tolerated = taints.Tolerated(shape.tolerations)
     disliked = {machine.name: _disliked(machine, tolerated) for machine in fitting}
     most = max(disliked.values(), default=0)

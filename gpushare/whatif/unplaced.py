@@ -6,7 +6,7 @@ from gpushare import contract, pod
 from gpushare import request as requests
 
 
-def of(manifest: pod.PodJson) -> pod.PodJson:
+def without_placement(manifest: pod.PodJson) -> pod.PodJson:
     """The pod without what placement wrote: annotations, the node, and the host in its selector unless that is its own.
 
     A pod that was not placed is returned unchanged.
@@ -26,7 +26,7 @@ def of(manifest: pod.PodJson) -> pod.PodJson:
 
 def successor(manifest: pod.PodJson) -> pod.PodJson:
     """The pod that its owner creates in its stead: unplaced, under another name."""
-    fresh = of(manifest)
+    fresh = without_placement(manifest)
     metadata = {key: value for key, value in (fresh.get("metadata") or {}).items() if key != "uid"}
     spec = {key: value for key, value in (fresh.get("spec") or {}).items() if key != "nodeName"}
     return {**fresh, "metadata": {**metadata, "name": f"{metadata.get('name')}-anew"}, "spec": spec, "status": {}}

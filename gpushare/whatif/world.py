@@ -28,11 +28,11 @@ from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from gpushare.whatif import away, scheduler_scores, unplaced
+from gpushare.whatif import scheduler_scores, unavailable_nodes, unplaced
 
 _PLANNED = "planned-"  # prefix of the ids of allocations made here
 Answer = Placement | Refusal
-Judge = Callable[[str], str | None]
+FilterNode = Callable[[str], str | None]
 Storage = Mapping[str, Sequence[Mapping[str, Any]]]  # by kind
 
 
@@ -65,11 +65,11 @@ class World:
         self._profile = profile or PlacementProfile()
         self.engine = Fleet()  # it chooses
         nodes, machines = list(nodes), None if machines is None else list(machines)
-        self._away = away.of(nodes, machines)
+        self._away = unavailable_nodes.find(nodes, machines)
         self._manifests: dict[str, pod.PodJson] = {}
         for machine in machines or ():
             assert self._cache is not None  # noqa: S101 - there are machines
-            self._cache.put_machine(node.name(machine), NodeSpec.of(machine))
+            self._cache.put_node_spec(node.name(machine), NodeSpec.from_manifest(machine))
         pods = list(pods)
         if self._cache is not None and storage is not None:
             for kind, items in unaccounted(storage, pods).items():
@@ -79,7 +79,7 @@ class World:
             self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
             self._occupy(manifest)
         for gpu_node in nodes:
-            self.put(NodeView.of(gpu_node))
+            self.put(NodeView.from_node(gpu_node))
         if self._profile.mix.weights:
             self.engine.learn(self._profile.mix)
 
@@ -99,35 +99,35 @@ class World:
         self.engine.update(view, room=self.room(view.node.name))
 
     @contextlib.contextmanager
-    def instead(self, *changed: GpuNode) -> Iterator[None]:
+    def replacing(self, *changed: GpuNode) -> Iterator[None]:
         """Replaces these nodes while the block runs."""
         before = [self.views[gpu_node.name] for gpu_node in changed]
         for gpu_node in changed:
-            self.put(NodeView.of(gpu_node))
+            self.put(NodeView.from_node(gpu_node))
         try:
             yield
         finally:
             for view in before:
                 self.put(view)
 
-    def machine(self, name: str) -> NodeSpec | None:
+    def node_spec(self, name: str) -> NodeSpec | None:
         """A Node; None if it does not exist or Nodes were not read."""
-        return self._cache.machine(name) if self._cache is not None else None
+        return self._cache.node_spec(name) if self._cache is not None else None
 
     @contextlib.contextmanager
-    def with_machine(self, changed: NodeSpec) -> Iterator[None]:
+    def replacing_node_spec(self, changed: NodeSpec) -> Iterator[None]:
         """Replaces this Node, which must exist, while the block runs."""
         assert self._cache is not None  # noqa: S101 - there are machines
-        before = self._cache.machine(changed.name)
-        self._cache.put_machine(changed.name, changed)
+        before = self._cache.node_spec(changed.name)
+        self._cache.put_node_spec(changed.name, changed)
         try:
             yield
         finally:
-            self._cache.put_machine(changed.name, before)
+            self._cache.put_node_spec(changed.name, before)
 
-    def place(self, manifest: pod.PodJson, request: Request, *, judge: Judge | None = None) -> Answer:
+    def place(self, manifest: pod.PodJson, request: Request, *, node_filter: FilterNode | None = None) -> Answer:
         """Where the pod would go; a refusal names the nearest miss of each rule."""
-        unfit = judge or self.judge(manifest, request)
+        unfit = node_filter or self.node_filter(manifest, request)
 
         def attempt(request: Request) -> Answer:
             return self.engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
@@ -137,24 +137,24 @@ class World:
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """The same, with every candidate in a refusal, in the order of the nodes; slower."""
-        return placement.place(self.views.values(), request, unfit=self.judge(manifest, request))
+        return placement.place(self.views.values(), request, unfit=self.node_filter(manifest, request))
 
-    def judge(self, manifest: pod.PodJson, request: Request | None = None) -> Judge:
+    def node_filter(self, manifest: pod.PodJson, request: Request | None = None) -> FilterNode:
         """A function of a node's name: why the node cannot take the pod, as the rest of a sentence, or None."""
         if self._cache is None:
             return placement.fits_anywhere
         itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-        return self._cache.judge(*share_resources.of(manifest, request), itself=itself)
+        return self._cache.node_filter(*share_resources.key_and_affinity(manifest, request), itself=itself)
 
     def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
         """A note if some of these pods mount unknown claims."""
         if self._cache is None:
             return []
-        claims = (self._cache.unknown_claim(PodAffinity.of(manifest)) for manifest in manifests)
+        claims = (self._cache.unknown_claim(PodAffinity.from_manifest(manifest)) for manifest in manifests)
         names = [name for name in dict.fromkeys(claims) if name]
         return [f"volumes of claims that are not there yet, such as {names[0]}"] if names else []
 
-    def take(self, manifest: pod.PodJson, request: Request, chosen: Placement) -> Callable[[], None]:
+    def assign(self, manifest: pod.PodJson, request: Request, chosen: Placement) -> Callable[[], None]:
         """Places an unplaced pod there; returns the undo. Raises `LedgerError` if there is no room."""
         before = self.views[chosen.node].node
         namespace, name = pod.namespaced_name(manifest)
@@ -163,21 +163,21 @@ class World:
         entry = chosen.allocation(request, allocation_id=identity, pod=holder, reserved_until=None)
         after = ledger.reserve(before, entry)
         self._occupy(manifest, chosen.node)
-        self.put(NodeView.of(after))
+        self.put(NodeView.from_node(after))
 
         def undo() -> None:
             if self._cache is not None:
                 self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
-            self.put(NodeView.of(before))
+            self.put(NodeView.from_node(before))
 
         return undo
 
-    def leave(self, manifest: pod.PodJson, name: str, entry: Allocation) -> Callable[[], None]:
+    def remove(self, manifest: pod.PodJson, name: str, entry: Allocation) -> Callable[[], None]:
         """Removes a pod from a node; returns the undo."""
         before = self.views[name]
         if self._cache is not None:
             self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
-        self.put(NodeView.of(ledger.release(before.node, [entry.id])))
+        self.put(NodeView.from_node(ledger.release(before.node, [entry.id])))
 
         def undo() -> None:
             self._occupy(manifest)
@@ -189,7 +189,7 @@ class World:
         """The pod of an allocation, if it was read."""
         return self._manifests.get(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name))
 
-    def settle(self, manifest: pod.PodJson, name: str) -> Callable[[], None]:
+    def bind(self, manifest: pod.PodJson, name: str) -> Callable[[], None]:
         """Puts a pod without a share on a node; returns the undo."""
         self._occupy(manifest, name)
         self._reread(name)
@@ -201,7 +201,7 @@ class World:
 
         return undo
 
-    def scheduled(self, manifest: pod.PodJson, *, left: str) -> str:
+    def likely_node(self, manifest: pod.PodJson, *, left: str) -> str:
         """The node that kube-scheduler would most likely choose for a pod without a share; empty if none will do.
 
         left: the node of the pod that it is made instead of, which is chosen where another is only as good.
@@ -210,7 +210,7 @@ class World:
             return ""
         return scheduler_scores.best(self._cache, manifest, left=left)
 
-    def is_there(self, entry: Allocation) -> bool:
+    def has_pod(self, entry: Allocation) -> bool:
         """Whether the pod of an allocation still counts on the node where it was read."""
         if self._cache is None:
             return False
@@ -238,7 +238,7 @@ class World:
     def room_without(self, name: str, manifest: pod.PodJson) -> Room:
         """The CPU, memory and pods that a node has room for once this pod, which is there, has left."""
         room = self.room(name)
-        amounts = dict(PodKey.of(unplaced.successor(manifest)).amounts)
+        amounts = dict(PodKey.from_manifest(unplaced.successor(manifest)).amounts)
         cpu, memory = amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0)
         return dataclasses.replace(
             room, cpu_milli=room.cpu_milli + cpu, memory_bytes=room.memory_bytes + memory, pods=room.pods + 1
@@ -256,7 +256,7 @@ class World:
         where = where or str(pod.annotations_of(manifest).get(contract.NODE, ""))
         if where:
             key = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-            self._cache.put(key, PodInfo.of(share_resources.equipped(manifest), where))
+            self._cache.put(key, PodInfo.from_manifest(share_resources.equipped(manifest), where))
 
     def _reread(self, name: str) -> None:
         """Has the engine know the room of a node with GPUs, where a pod without a share has come or gone."""
@@ -267,7 +267,7 @@ class World:
         """What it asks of its node; nothing if it is on one, where the scheduler cache already counts it."""
         if self._cache is None or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
-        amounts = dict(PodKey.of(manifest).amounts)
+        amounts = dict(PodKey.from_manifest(manifest).amounts)
         return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
 
 
@@ -279,7 +279,7 @@ class RequestingPod:
     request: Request
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> RequestingPod:
+    def from_manifest(cls, manifest: pod.PodJson) -> RequestingPod:
         """Parses the request. Raises `RequestError` if it is invalid."""
         return cls(manifest, requests.parse(manifest))
 
@@ -303,7 +303,7 @@ class RequestingPod:
             annotations[key] = value
         changed = {**self.manifest, "metadata": {**metadata, "annotations": annotations}}
         try:
-            return RequestingPod.of(changed) if pod.asks_for_share(changed) else None
+            return RequestingPod.from_manifest(changed) if pod.asks_for_share(changed) else None
         except errors.RequestError:
             return None
 

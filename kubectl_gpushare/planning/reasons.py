@@ -43,7 +43,7 @@ def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = 
 
     quotas: its namespace's, which bound exclusive GPUs.
     """
-    asked = RequestingPod.of(unplaced.of(manifest))
+    asked = RequestingPod.from_manifest(unplaced.without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     answer = world.place(asked.manifest, asked.request)

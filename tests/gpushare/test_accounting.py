@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import accounting, division, ledger, placement, request, typical
+from gpushare import accounting, ledger, placement, request, typical
 from gpushare.allocation import PodRef
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
@@ -57,7 +57,7 @@ def test_shares_that_a_pod_uses_in_turn_cost_together_what_the_larger_does() -> 
 
 
 def divided(node: GpuNode) -> dict[str, float]:
-    return {state.value: round(part, 4) for (_, state), part in division.divide(node, typical.by_default).items()}
+    return {state.value: round(part, 4) for (_, state), part in accounting.divide(node, typical.by_default).items()}
 
 
 def test_what_is_free_is_of_use_to_the_typical_request_or_stranded() -> None:
@@ -95,6 +95,6 @@ def test_the_parts_of_a_node_add_up_to_its_gpus(shares: list[tuple[int, int]], m
         entry = builders.allocation(f"a{number}", request=percent, memory_gib=memory_gib)
         # Over-committed as well: what is wrong in the ledger must not make figures that are impossible.
         node = dataclasses.replace(node, allocations=(*node.allocations, entry))
-    split = division.divide(node, typical.by_default)
+    split = accounting.divide(node, typical.by_default)
     assert sum(split.values()) == pytest.approx(2)
     assert all(part > 0 for part in split.values())

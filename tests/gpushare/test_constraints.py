@@ -50,10 +50,12 @@ def test_the_table_has_each_constraint() -> None:
 
 @pytest.mark.parametrize("key", CONSTRAINTS)
 def test_a_constraint_is_read_and_why_proposes_to_drop_it(key: str) -> None:
-    asked = RequestingPod.of(builders.pod(**{"request": "0.1", key.removeprefix(contract.PREFIX): REFUSED[key]}))
+    asked = RequestingPod.from_manifest(
+        builders.pod(**{"request": "0.1", key.removeprefix(contract.PREFIX): REFUSED[key]})
+    )
     field = CONSTRAINTS[key].field
     assert getattr(asked.request.constraints, field) != getattr(NO_CONSTRAINTS, field)
-    assert isinstance(placement.place([NodeView.of(NODE)], asked.request), Refusal)
+    assert isinstance(placement.place([NodeView.from_node(NODE)], asked.request), Refusal)
     world = World([NODE])
     refused = world.refuse(asked.manifest, asked.request)
     assert isinstance(refused, Refusal)

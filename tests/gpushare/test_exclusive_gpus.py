@@ -47,7 +47,7 @@ class Cluster:
         pod = PodRef(namespace, manifest["metadata"]["name"], f"u{self.created}")
         entry = outcome.allocation(request, allocation_id=f"a{self.created}", pod=pod, reserved_until=None)
         node = ledger.reserve(self.world.views[outcome.node].node, entry)
-        self.world.put(type(self.world.views[outcome.node]).of(node))
+        self.world.put(type(self.world.views[outcome.node]).from_node(node))
         return sorted(gpu.index for gpu in node.gpus if gpu.uuid in entry.gpu_uuids)
 
 

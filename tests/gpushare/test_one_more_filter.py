@@ -57,7 +57,7 @@ def test_it_is_heeded_and_told(
         patched.setattr(filters, "RULES", {**one_more, **rules} if is_first else {**rules, **one_more})
         fleet = Fleet()
         for node in gpu_nodes:
-            fleet.update(NodeView.of(node))
+            fleet.update(NodeView.from_node(node))
         views = sorted(fleet.views(), key=lambda view: view.node.name)
         answer, wanted = fleet.place(asked), placement.place(views, asked)
         assert type(answer) is type(wanted)

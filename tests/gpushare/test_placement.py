@@ -22,18 +22,18 @@ def fill(views: dict[str, NodeView], count: int, **annotations: str) -> list[str
         pick = placement.place(views.values(), asked)
         assert isinstance(pick, Placement), pick
         entry = pick.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
-        views[pick.node] = NodeView.of(ledger.reserve(views[pick.node].node, entry))
+        views[pick.node] = NodeView.from_node(ledger.reserve(views[pick.node].node, entry))
         got += entry.gpu_uuids
     return got
 
 
 def test_sixteen_halves_on_eight_gpus_are_two_a_gpu() -> None:
-    got = fill({"node-a": NodeView.of(builders.node(gpus=8))}, 16, request="0.5")
+    got = fill({"node-a": NodeView.from_node(builders.node(gpus=8))}, 16, request="0.5")
     assert sorted(got) == sorted([f"GPU-node-a-{index}" for index in range(8)] * 2)
 
 
 def test_the_third_pod_of_12_gib_on_a_24_gib_gpu_waits() -> None:
-    views = {"node-a": NodeView.of(builders.node(gpus=1, memory_gib=24))}
+    views = {"node-a": NodeView.from_node(builders.node(gpus=1, memory_gib=24))}
     fill(views, 2, memory="12Gi")
     refusal = placement.place(views.values(), request.parse(builders.pod(memory="12Gi")))
     assert isinstance(refusal, Refusal)
@@ -68,12 +68,12 @@ def test_nothing_is_placed_where_the_agent_was_told_to_stop() -> None:
 
 
 def test_the_default_policy_fills_a_gpu_before_it_opens_another() -> None:
-    views = {"node-a": NodeView.of(builders.node())}
+    views = {"node-a": NodeView.from_node(builders.node())}
     assert len(set(fill(views, 4, request="0.25"))) == 1
 
 
 def test_spread_opens_every_gpu_first() -> None:
-    views = {"node-a": NodeView.of(builders.node())}
+    views = {"node-a": NodeView.from_node(builders.node())}
     assert len(set(fill(views, 4, request="0.25", policy="spread"))) == 4
 
 
@@ -223,5 +223,5 @@ def test_an_over_committed_gpu_takes_not_even_idle_compute() -> None:
 def test_what_never_fits_is_told_apart_from_what_does_not_fit_now(annotations: dict[str, str], never: bool) -> None:
     held = tuple(builders.allocation(f"a{at}", f"GPU-node-a-{at}", request=50) for at in range(4))
     node = dataclasses.replace(builders.node(), allocations=held)
-    refusal = placement.place([NodeView.of(node)], request.parse(builders.pod(**annotations)))
+    refusal = placement.place([NodeView.from_node(node)], request.parse(builders.pod(**annotations)))
     assert str(refusal).endswith("; none of these will ever do, whatever comes free") is never

@@ -18,7 +18,7 @@ def fleet_of(*nodes: GpuNode, rooms: Iterable[Room | None] = ()) -> Fleet:
     fleet = Fleet()
     node_rooms = list(rooms) or [None] * len(nodes)
     for node, room in zip(nodes, node_rooms, strict=True):
-        fleet.update(NodeView.of(node), room=room)
+        fleet.update(NodeView.from_node(node), room=room)
     return fleet
 
 
@@ -36,7 +36,7 @@ def fill(fleet: Fleet, count: int, **annotations: str) -> list[str]:
         assert isinstance(pick, Placement), pick
         entry = pick.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
         views[pick.node] = ledger.reserve(views[pick.node], entry)
-        fleet.update(NodeView.of(views[pick.node]))
+        fleet.update(NodeView.from_node(views[pick.node]))
         got += entry.gpu_uuids
     return got
 
@@ -74,7 +74,7 @@ def test_a_node_without_cpu_is_left_out_and_says_so() -> None:
     answer = place(fleet, Host(8000, 1), request="0.5")
     assert isinstance(answer, Placement)
     assert answer.node == "node-b"
-    fleet.update(NodeView.of(builders.node("node-b")), room=Room(1500, 64 * GIB))
+    fleet.update(NodeView.from_node(builders.node("node-b")), room=Room(1500, 64 * GIB))
     assert str(place(fleet, Host(8000, 1), request="0.5")).endswith(
         "of 8 GPUs on 2 nodes, 2 nodes that cannot take the pod; nearest: node-a has 2 CPUs free, 8 are needed"
     )
@@ -89,7 +89,7 @@ def test_a_node_without_memory_of_its_own_says_so() -> None:
 
 def test_an_update_without_room_keeps_what_was_known() -> None:
     fleet = fleet_of(builders.node(), rooms=(Room(2000, 64 * GIB),))
-    fleet.update(NodeView.of(builders.node()))
+    fleet.update(NodeView.from_node(builders.node()))
     assert isinstance(place(fleet, Host(8000), request="0.5"), Refusal)
 
 
@@ -101,7 +101,7 @@ def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
     fleet = fleet_of(builders.node("node-a"), builders.node("node-b", gpus=8))
     fleet.remove("node-a")
     fleet.remove("node-a")
-    fleet.update(NodeView.of(builders.node("node-c", gpus=2)))
+    fleet.update(NodeView.from_node(builders.node("node-c", gpus=2)))
     assert len(fleet) == 2
     answer = place(fleet, gpus="8")
     assert isinstance(answer, Placement)
@@ -112,7 +112,7 @@ def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
 def test_a_node_with_more_gpus_than_any_before_may_come_at_any_time() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
     assert isinstance(place(fleet, request="0.5"), Placement)
-    fleet.update(NodeView.of(builders.node("large", gpus=8)))
+    fleet.update(NodeView.from_node(builders.node("large", gpus=8)))
     answer = place(fleet, gpus="8")
     assert isinstance(answer, Placement)
     assert answer.node == "large"
@@ -120,7 +120,7 @@ def test_a_node_with_more_gpus_than_any_before_may_come_at_any_time() -> None:
 
 def test_a_node_that_lost_its_gpus_is_gone() -> None:
     fleet = fleet_of(builders.node("node-a"))
-    fleet.update(NodeView.of(GpuNode("node-a")))
+    fleet.update(NodeView.from_node(GpuNode("node-a")))
     assert not list(fleet.views())
 
 
@@ -184,7 +184,7 @@ def test_the_first_pods_of_a_cluster_leave_large_nodes_whole_however_much_cpu_th
         entry = answer.allocation(small, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
         known[answer.node] = ledger.reserve(known[answer.node], entry)
         cpu[answer.node] -= host.cpu_milli
-        fleet.update(NodeView.of(known[answer.node]), room=Room(cpu[answer.node], 1e15))
+        fleet.update(NodeView.from_node(known[answer.node]), room=Room(cpu[answer.node], 1e15))
 
 
 def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
@@ -210,8 +210,10 @@ def test_one_node_is_chosen_on_as_it_is_given() -> None:
         builders.node("node-a", gpus=1), builders.allocation("a", "GPU-node-a-0", request=80, memory_gib=1)
     )
     asked = request.parse(builders.pod(request="0.5"))
-    assert str(fleet.place_on(NodeView.of(full), asked)).endswith("nearest: node-a/0 has 0.2 of its compute free")
-    assert isinstance(fleet.place_on(NodeView.of(builders.node("node-z")), asked), Placement)
+    assert str(fleet.place_on(NodeView.from_node(full), asked)).endswith(
+        "nearest: node-a/0 has 0.2 of its compute free"
+    )
+    assert isinstance(fleet.place_on(NodeView.from_node(builders.node("node-z")), asked), Placement)
     assert isinstance(fleet.place(asked), Placement)
 
 
@@ -240,7 +242,7 @@ def test_of_nodes_that_cannot_take_the_pod_the_nearest_is_named() -> None:
     asked = request.parse(builders.pod(request="0.5"))
     for answer in (
         fleet_of(*nodes).place(asked, unfit=lambda _: "is not ready"),
-        placement.place(map(NodeView.of, nodes), asked, unfit=lambda _: "is not ready"),
+        placement.place(map(NodeView.from_node, nodes), asked, unfit=lambda _: "is not ready"),
     ):
         assert str(answer).endswith("nearest: node-b is not ready")
 
@@ -248,7 +250,7 @@ def test_of_nodes_that_cannot_take_the_pod_the_nearest_is_named() -> None:
 def test_of_nodes_with_too_few_gpus_the_one_with_most_is_named() -> None:
     nodes = [builders.node(name, gpus=count) for name, count in (("node-a", 1), ("node-b", 3), ("node-c", 2))]
     asked = request.parse(builders.pod(gpus="4"))
-    for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.of, nodes), asked)):
+    for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.from_node, nodes), asked)):
         assert str(answer).endswith(
             "nearest: node-b has 3 GPUs that would do at once, 4 are needed; "
             f"no node has more than 3 GPUs; {explanation.NEVER}"

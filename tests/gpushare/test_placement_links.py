@@ -34,7 +34,7 @@ def node_of(name: str, *, used: Collection[int] = (), numa_known: bool = True) -
 def fleet_of(mix: Mix, *nodes: GpuNode) -> Fleet:
     fleet = Fleet()
     for node in nodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     fleet.learn(mix)
     return fleet
 
@@ -79,11 +79,11 @@ def test_what_is_kept_of_linked_sets_is_what_a_fresh_look_says() -> None:
     for number, asked in enumerate([ONE, PAIR, ONE, PAIR, ONE]):
         for pod_request in (ONE, PAIR, FOUR):
             kept.lowest(pod_request)
-        answer = kept.place_on(NodeView.of(node), asked)
+        answer = kept.place_on(NodeView.from_node(node), asked)
         assert isinstance(answer, Placement)
         entry = answer.allocation(asked, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
         node = ledger.reserve(node, entry)
-        kept.update(NodeView.of(node))
+        kept.update(NodeView.from_node(node))
     prices = kept.prices()
     fresh = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
     assert kept.values(["a", "b"], prices).tolist() == fresh.values(["a", "b"], prices).tolist()

@@ -143,7 +143,7 @@ def two_sockets(name: str, *taken: int) -> GpuNode:
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))
 def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
     asked = request.parse(builders.pod(gpus="2", policy=policy))
-    view = NodeView.of(two_sockets("node-a", 0))
+    view = NodeView.from_node(two_sockets("node-a", 0))
     fleet = Fleet()
     fleet.update(view)
     for answer in (placement.place([view], asked), fleet.place(asked), fleet.place_on(view, asked)):
@@ -154,7 +154,7 @@ def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
 @pytest.mark.parametrize("policy", ["fragmentation", "pack"])
 def test_of_nodes_that_are_alike_the_one_where_the_pod_need_not_cross_is_taken(policy: str) -> None:
     asked = request.parse(builders.pod(gpus="2", policy=policy))
-    views = [NodeView.of(two_sockets("node-a", 0, 2)), NodeView.of(two_sockets("node-b", 0, 1))]
+    views = [NodeView.from_node(two_sockets("node-a", 0, 2)), NodeView.from_node(two_sockets("node-b", 0, 1))]
     fleet = Fleet()
     for view in views:
         fleet.update(view)

@@ -40,7 +40,7 @@ def one_more(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def fleet_of(*gpunodes: GpuNode) -> Fleet:
     fleet = Fleet()
     for node in gpunodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     return fleet
 
 

@@ -215,7 +215,7 @@ def test_several_have_their_step_in_the_order_given() -> None:
 def test_what_was_given_is_what_is_asked_whatever_was_rounded(empty: GpuNode, asked: Request) -> None:
     """A pod whose annotations nobody has touched never makes a write."""
     gpunode = dataclasses.replace(empty, allocations=(), resizes=())
-    placed = placement.place([placement.NodeView.of(gpunode)], asked)
+    placed = placement.place([placement.NodeView.from_node(gpunode)], asked)
     if not isinstance(placed, placement.Placement):
         return
     gpunode = ledger.reserve(

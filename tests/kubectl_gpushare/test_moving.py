@@ -269,7 +269,7 @@ def test_one_that_is_killed_leaves_marks_that_end_by_themselves(server: Callable
         running.kill()
     assert list(owners.labels(tmp_path)) == [contract.DEFRAG_LABEL_PREFIX + "GPU-n0-0"]
     node = codec.read(json.loads((tmp_path / "state.json").read_text())["gpunodes"][0])
-    until = cordons.of(node)["GPU-n0-0"].until
+    until = cordons.read(node)["GPU-n0-0"].until
     assert 840 < until - time.time() <= 901  # also by a clock that is minutes ahead it is kept while the pod may move
     assert not cordons.left_behind(node, now=until - 1)
     assert [*cordons.left_behind(node, now=until)] == ["GPU-n0-0"]

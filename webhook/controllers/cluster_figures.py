@@ -17,7 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gpushare import division
+from gpushare import accounting
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 
@@ -35,7 +35,7 @@ class ClusterFigures(Collector):
         self._nodes = nodes
         self._mix = mix
         self._judged_by: Mix | None = None
-        self._known: dict[str, tuple[GpuNode, division.Parts]] = {}
+        self._known: dict[str, tuple[GpuNode, accounting.Parts]] = {}
 
     async def run(self) -> None:
         """Count again and again, until cancelled."""
@@ -48,11 +48,11 @@ class ClusterFigures(Collector):
         mix = self._mix()
         known = self._known if mix is self._judged_by else {}
         typical = functools.cache(mix.typical)
-        parts_of: dict[str, tuple[GpuNode, division.Parts]] = {}
+        parts_of: dict[str, tuple[GpuNode, accounting.Parts]] = {}
         began = time.monotonic()
         for node in list(self._nodes()) if self._leads() else ():
             before = known.get(node.name)
-            parts_of[node.name] = before if before and before[0] is node else (node, division.divide(node, typical))
+            parts_of[node.name] = before if before and before[0] is node else (node, accounting.divide(node, typical))
             if time.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS)
                 began = time.monotonic()
@@ -80,6 +80,8 @@ class ClusterFigures(Collector):
             for key, part in parts.items():
                 total[key] += part
         for model in sorted({model for model, _ in total}):
-            for state in division.PartState:  # all of them, so that a line in a graph ends at 0 and does not break off
+            for (
+                state
+            ) in accounting.PartState:  # all of them, so that a line in a graph ends at 0 and does not break off
                 gpus.add_metric([model, state], total[model, state])
         yield from (gpus, by_node)

@@ -16,8 +16,8 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors, events
-from gpushare.defragmentation import cordons, evicting, succession
-from gpushare.defragmentation.succession import Sibling
+from gpushare.defragmentation import cordons, evicting
+from gpushare.defragmentation.evicting import Sibling
 from gpushare.gpunode import GpuNode
 from webhook.controllers.temporary_cordons import TemporaryCordons
 from webhook.metrics import Metrics
@@ -158,14 +158,14 @@ class Defragmenter:
         self._recorder.record(pod.reference, contract.EVENT_MOVED, note, action="Defragment")
         logger.warning("Evicted a pod to defragment", extra={"pod": str(pod.ref), "to": move.after})
         until = self._clock() + self._move_seconds
-        while waits := succession.waits_for(
+        while waits := evicting.waits_for(
             uid, self._siblings(owner.uid), before=before, kind=owner.kind, wanted=wanted
         ):
             if self._clock() >= until:
                 raise _StoppedError(f"pod {move.pod} was evicted, and after {self._move_seconds:.0f} s {waits}")
             await asyncio.sleep(LOOK_SECONDS)
         self._metrics.moved("made")
-        nodes = {sibling.node for sibling in succession.successors(self._siblings(owner.uid), before)}
+        nodes = {sibling.node for sibling in evicting.successors(self._siblings(owner.uid), before)}
         if move.target not in nodes:
             instead = ", ".join(sorted(nodes)) or "no node"
             raise _StoppedError(f"the pod in the stead of {move.pod} is on {instead}, and {move.after} was planned")
@@ -184,7 +184,7 @@ class Defragmenter:
         """Whether a `defrag --apply` keeps GPUs cordoned; what killed ones have left cordoned is uncordoned."""
         is_kept = False
         for node in self._nodes():
-            marks = cordons.of(node)
+            marks = cordons.read(node)
             if marks and cordons.left_behind(node, now=self._wall_clock()):
                 await TemporaryCordons(self._api, wall_clock=self._wall_clock).open_left(node.name)
             is_kept = is_kept or any(mark.until > self._wall_clock() for mark in marks.values())

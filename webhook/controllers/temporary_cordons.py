@@ -42,7 +42,7 @@ class TemporaryCordons:
         for name, uuids in by_node.items():
             # Noted before the write: it may succeed although its answer is lost.
             self._ours[name] = self._ours.get(name, frozenset()) | uuids
-            kept = await self._swap(name, functools.partial(cordons.keep, uuids=frozenset(uuids), mark=mark))
+            kept = await self._swap(name, functools.partial(cordons.extend, uuids=frozenset(uuids), mark=mark))
             if not kept:
                 return False
         return True

@@ -48,7 +48,7 @@ async def _suggest(question: Question) -> SuggestedPlan:
         state = await reading.read(api, settled=frozenset(question.settled))
     world = state.world(PlacementProfile.read(question.profile))
     waiting = goals.waiting(world, state.pods)
-    plan = relocating.plan(world, waiting, state.budgets, most=question.most, least_gain=question.least_gain)
+    plan = relocating.plan(world, waiting, state.budgets, max_moves=question.most, min_gain=question.least_gain)
     return SuggestedPlan.of(plan)
 
 

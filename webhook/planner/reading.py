@@ -57,7 +57,7 @@ async def read(api: api_client.ApiClient, *, settled: Collection[str]) -> Cluste
         tuple(machines.items),
         tuple(manifest for manifest in pods.items if not pod.is_terminal(manifest)),
         storage,
-        Budgets.of(budgets.items),
+        Budgets.from_manifests(budgets.items),
     )
 
 

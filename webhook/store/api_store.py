@@ -340,7 +340,7 @@ class ApiStore:
     def _node_changed(self, change: objects.Delta) -> None:
         before, after = (item["machine"] if item is not None else None for item in (change.old, change.new))
         if before != after:  # most changes are heartbeats, of which nothing is left in what we keep
-            self._cache.put_machine(change.key.name, after)
+            self._cache.put_node_spec(change.key.name, after)
             self._tell()
 
     def _key(self, manifest: Mapping[str, Any]) -> Hashable:
@@ -396,5 +396,5 @@ def _machine(item: dict[str, Any]) -> dict[str, Any]:
     metadata = item["metadata"]
     return {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
-        "machine": NodeSpec.of(item),
+        "machine": NodeSpec.from_manifest(item),
     }

@@ -101,11 +101,11 @@ class Chooser:
         unless: nodes that are not for this pod, and why, as the rest of a sentence.
         """
         self._show(instead)
-        shape, relations = share_resources.of(manifest, request)
+        shape, relations = share_resources.key_and_affinity(manifest, request)
         key = self._key(manifest)
         # Where the pod itself takes room already, that is no reason against it; only the cache can tell it apart.
         host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
-        judge = self._cache.judge(shape, relations, itself=key)
+        judge = self._cache.node_filter(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         unless = {**avoided.barred, **unless}
         unfit: Callable[[str], str | None] = judge
@@ -157,17 +157,17 @@ class Chooser:
 
     def hostname(self, node: str) -> str:
         """The value of the node's hostname label."""
-        machine = self._cache.machine(node)
+        machine = self._cache.node_spec(node)
         return (machine.hostname if machine is not None else None) or node
 
     def labels(self, node: str) -> Mapping[str, str]:
         """The labels of the Node; empty if it is unknown."""
-        machine = self._cache.machine(node)
+        machine = self._cache.node_spec(node)
         return machine.labels if machine is not None else _NO_LABELS
 
     def unfit(self, manifest: PodJson) -> Callable[[str], str | None]:
         """A judge of nodes for one pod: why it cannot run there, as the rest of a sentence, or None."""
-        judge = self._cache.judge(*share_resources.of(manifest), itself=self._key(manifest))
+        judge = self._cache.node_filter(*share_resources.key_and_affinity(manifest), itself=self._key(manifest))
         barred = self.avoided(manifest).barred
         return (lambda name: barred.get(name) or judge(name)) if barred else judge
 

@@ -73,7 +73,7 @@ class Draft(_Over):
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {node}")
         after = change(view.node)
-        self._views[node] = NodeView.of(after)
+        self._views[node] = NodeView.from_node(after)
         return after
 
 
@@ -113,7 +113,7 @@ class Without(_Over):
             return view
         known = self._cleared_of.get(name)
         if known is None or known[0] is not view:
-            known = self._cleared_of[name] = view, NodeView.of(ledger.release(view.node, gone))
+            known = self._cleared_of[name] = view, NodeView.from_node(ledger.release(view.node, gone))
         return known[1]
 
     def _changed(self) -> Views:

@@ -189,7 +189,7 @@ def _taken(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     node = bound or (read.placed_on if read is not None and read.allocation_id else "")
     if not node or pod.is_terminal(item):
         return None
-    pod_info = PodInfo.of(item, node)
+    pod_info = PodInfo.from_manifest(item, node)
     if read is None or not read.allocation_id:
         return _Seen(pod_info, "", bool(bound))
     asks = workload_mix.asks_of(read.request, pod_info.amounts)

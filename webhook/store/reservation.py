@@ -194,7 +194,7 @@ class Reservation:
                 return node  # an earlier attempt was written although its answer was lost
             outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
-                outcome = self._place_on(NodeView.of(node), manifest, request)
+                outcome = self._place_on(NodeView.from_node(node), manifest, request)
             if isinstance(outcome, Refusal):
                 raise errors.LedgerError(outcome.reason)
             until = None if holder.uid and self.is_for_good else self.wall_clock() + self.lifetime_seconds

@@ -13,7 +13,7 @@ from gpushare.whatif.world import RequestingPod, World
 from tests import builders
 from webhook.pods import mutation
 
-NONE = Budgets.of([])
+NONE = Budgets.from_manifests([])
 
 
 def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
     gpu_nodes["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
         name, _, indices = where.partition("/")
-        share = RequestingPod.of(manifest).request.demands[0].share
+        share = RequestingPod.from_manifest(manifest).request.demands[0].share
         entry = builders.allocation(
             manifest["metadata"]["name"],
             *(f"GPU-{name}-{index}" for index in indices.split(",")),
@@ -59,7 +59,7 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
 def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:
     """The pod as it is once the webhook has placed it and the scheduler has bound it."""
     placed = mutation.Placed(entry.id, node, node, entry.shares)
-    manifest.update(mutation.rewrite(manifest, RequestingPod.of(manifest).request, placed))
+    manifest.update(mutation.rewrite(manifest, RequestingPod.from_manifest(manifest).request, placed))
     manifest["spec"]["nodeName"] = node
 
 

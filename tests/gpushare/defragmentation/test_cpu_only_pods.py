@@ -38,7 +38,7 @@ def with_cpu(manifest: dict[str, Any], cpu: int) -> dict[str, Any]:
 
 
 def waits(name: str, cpu: int, request: str = "1", **asks: Any) -> tuple[str, RequestingPod]:
-    return name, RequestingPod.of(with_cpu(owned(name, request=request, **asks), cpu))
+    return name, RequestingPod.from_manifest(with_cpu(owned(name, request=request, **asks), cpu))
 
 
 def world(
@@ -51,7 +51,7 @@ def world(
     """GPU nodes n0, n1, … with a GPU each, and `plain`, which has none."""
     nodes = {f"n{number}": builders.node(f"n{number}", gpus=1) for number in range(gpu_nodes)}
     for manifest, node in placed:
-        share = RequestingPod.of(manifest).request.demands[0].share
+        share = RequestingPod.from_manifest(manifest).request.demands[0].share
         name = manifest["metadata"]["name"]
         entry = builders.allocation(
             *(name, f"GPU-{node}-0"),
@@ -80,7 +80,7 @@ def by_fewest(
 def by_worth(
     state: World, wanted: list[tuple[str, RequestingPod]], budgets: Budgets = NONE, *, moves_cpu_only: bool = True
 ) -> DefragPlan:
-    return relocating.plan(state, wanted, budgets, most=6, moves_cpu_only=moves_cpu_only)
+    return relocating.plan(state, wanted, budgets, max_moves=6, moves_cpu_only=moves_cpu_only)
 
 
 BOTH = pytest.mark.parametrize("plan", [by_fewest, by_worth])
@@ -142,8 +142,8 @@ def test_who_is_kept_by_annotation_or_has_a_device_stays(plan: Any) -> None:
 def test_a_budget_is_kept(plan: Any) -> None:
     pods = [plain("c", "n0", 3, app="a"), plain("d", "n0", 3, app="a")]
     wanted = [waits("w", 7)]
-    assert len(moved(plan(world(*pods), wanted, Budgets.of([budget("a", 2)])))) == 2
-    assert moved(plan(world(*pods), wanted, Budgets.of([budget("a", 1)]))) == []
+    assert len(moved(plan(world(*pods), wanted, Budgets.from_manifests([budget("a", 2)])))) == 2
+    assert moved(plan(world(*pods), wanted, Budgets.from_manifests([budget("a", 1)]))) == []
 
 
 @BOTH
@@ -168,7 +168,7 @@ def test_where_the_scheduler_might_as_well_take_the_same_node_again_nobody_leave
 
 def test_a_node_is_left_where_that_makes_more_of_its_gpu() -> None:
     usual = classes_of(waits("w", 4)[1].request, Host(4000, 0))
-    profile = PlacementProfile(mix=Mix.of(Counter(usual), pods=100))
+    profile = PlacementProfile(mix=Mix.from_counts(Counter(usual), pods=100))
     made = by_worth(world(plain("c", "n0", 8), profile=profile), [])
     assert moved(made) == [("c", "n0", "plain")]
     assert made.gained is not None
@@ -237,7 +237,7 @@ def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
             if state.engine.lowest(asked.request, host=state.host(asked.manifest)) == float("inf")
         ]
     asks = dict(waiting)
-    made = plan(state, waiting, Budgets.of([budget(app, count) for app, count in allowed.items()]))
+    made = plan(state, waiting, Budgets.from_manifests([budget(app, count) for app, count in allowed.items()]))
 
     evicted: Counter[str] = Counter()
     for step in made.steps:

@@ -72,7 +72,7 @@ def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -
 def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
     for priority, moves in ((9, 0), (10, 1)):
-        waits = RequestingPod.of(owned("w", request="1", priority=priority))
+        waits = RequestingPod.from_manifest(owned("w", request="1", priority=priority))
         plan = fewest_moves.plan(cluster(*placed), [("w", waits)], NONE)
         assert len(plan.moves) == moves
 
@@ -82,7 +82,7 @@ def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
     def budget(allowed: int) -> Budgets:
         spec = {"selector": {"matchLabels": {"app": "web"}}}
         metadata = {"namespace": "default", "name": "web"}
-        return Budgets.of([{"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}])
+        return Budgets.from_manifests([{"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}])
 
     pods = [(owned(f"w{number}", request="0.3", app="web"), f"n0/{number}") for number in range(4)]
     wanted = [hole(request="1", gpus="2")]
@@ -99,7 +99,7 @@ def test_a_pod_of_two_budgets_stays_because_no_eviction_of_it_is_taken() -> None
 
     for budgets, moves in (([budget("one")], 1), ([budget("one"), budget("other")], 0)):
         world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5", kind=""), "n0/1"))
-        plan = fewest_moves.plan(world, [hole(request="1")], Budgets.of(budgets), stay=False)
+        plan = fewest_moves.plan(world, [hole(request="1")], Budgets.from_manifests(budgets), stay=False)
         assert len(plan.moves) == moves
         assert any("several PodDisruptionBudgets" in reason for reason, _ in plan.fixed) is not bool(moves)
 
@@ -132,8 +132,8 @@ def test_pods_that_wait_come_by_priority_then_age() -> None:
 
 def test_for_one_of_a_group_no_room_is_made() -> None:
     single, member = owned("a", request="1"), owned("b", request="1", group="g", group_size="2")
-    assert not goals.pointless(single, RequestingPod.of(single))
-    assert goals.pointless(member, RequestingPod.of(member)) == (
+    assert not goals.pointless(single, RequestingPod.from_manifest(single))
+    assert goals.pointless(member, RequestingPod.from_manifest(member)) == (
         "pod default/b is one of a group, and moves make room for single pods only"
     )
 

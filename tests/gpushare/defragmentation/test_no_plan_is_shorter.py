@@ -150,7 +150,7 @@ def test_a_move_and_the_one_that_makes_room_for_it_take_from_one_budget(allowed:
         "status": {"disruptionsAllowed": allowed},
     }
     asked = hole(request="0.8")
-    plan = fewest_moves.plan(cluster(*pods, nodes=2), [asked], Budgets.of([budget]), stay=False)
+    plan = fewest_moves.plan(cluster(*pods, nodes=2), [asked], Budgets.from_manifests([budget]), stay=False)
     assert len(plan.moves) == moves
 
 

@@ -67,11 +67,13 @@ def test_every_move_is_allowed_and_goes_where_there_is_room(
     waiting = [
         (
             f"w{number}",
-            RequestingPod.of(owned(f"w{number}", request=f"{percent / 100}", gpus=str(gpus), priority=priority)),
+            RequestingPod.from_manifest(
+                owned(f"w{number}", request=f"{percent / 100}", gpus=str(gpus), priority=priority)
+            ),
         )
         for number, (percent, gpus, priority) in enumerate(wanted)
     ]
-    budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])
+    budgets = Budgets.from_manifests([budget(app, count) for app, count in allowed.items()])
     plan = fewest_moves.plan(cluster(*there.values(), nodes=3), waiting, budgets)
 
     evicted: Counter[str] = Counter()

@@ -20,12 +20,12 @@ from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, GP
 
 
 def waits(name: str, request: str, **asks: Any) -> tuple[str, RequestingPod]:
-    return name, RequestingPod.of(owned(name, request=request, **asks))
+    return name, RequestingPod.from_manifest(owned(name, request=request, **asks))
 
 
 def test_a_move_makes_what_is_free_a_whole_gpu() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = relocating.plan(world, [], NONE, most=5)
+    plan = relocating.plan(world, [], NONE, max_moves=5)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
     assert plan.gained is not None
     assert plan.gained > relocating.MIN_GAIN
@@ -34,12 +34,12 @@ def test_a_move_makes_what_is_free_a_whole_gpu() -> None:
 
 def test_where_all_is_well_nobody_is_moved() -> None:
     world = cluster((owned("a", request="0.5"), "n0/0"), (owned("b", request="0.5"), "n0/0"))
-    assert moved(relocating.plan(world, [], NONE, most=5)) == []
+    assert moved(relocating.plan(world, [], NONE, max_moves=5)) == []
 
 
 def test_who_waits_comes_in_and_the_others_are_told_why_not() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = relocating.plan(world, [waits("first", "1"), waits("second", "1")], NONE, most=5)
+    plan = relocating.plan(world, [waits("first", "1"), waits("second", "1")], NONE, max_moves=5)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
     assert [(step.name, step.gpus, len(step.moves)) for step in plan.steps] == [("first", "n0/0", 1), ("second", "", 0)]
     assert plan.steps[1].reason
@@ -54,7 +54,7 @@ def test_each_takes_the_place_that_the_next_one_leaves() -> None:
         (owned("fixed-b", request="0.4", kind=""), "n1/0"),
         (owned("fixed-c", request="0.7", kind=""), "n2/0"),
     )
-    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), [waits("w", "0.7")], NONE, most=5)
+    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), [waits("w", "0.7")], NONE, max_moves=5)
     assert moved(plan) == [("b", "n1/0", "n2/0"), ("a", "n0/0", "n1/0")]
     assert plan.steps[0].gpus == "n0/0"
 
@@ -68,11 +68,11 @@ def test_all_who_share_a_gpu_leave_it_for_one_that_wants_it_whole() -> None:
         (owned("fixed-b", request="0.5", kind=""), "n2/0"),
     )
     waiting = [waits("w", "1")]
-    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, most=5)
+    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, max_moves=5)
     assert sorted(moved(plan)) == [("a", "n0/0", "n1/0"), ("b", "n0/0", "n2/0")]
     assert [(step.name, step.gpus) for step in plan.steps] == [("w", "n0/0")]
     assert all(("n0", "GPU-n0-0") in move.closed for move in plan.moves)
-    assert moved(relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, most=1)) == []
+    assert moved(relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, max_moves=1)) == []
 
 
 def test_several_gpus_of_a_node_come_free_together() -> None:
@@ -80,7 +80,7 @@ def test_several_gpus_of_a_node_come_free_together() -> None:
     fixed = [
         (owned(f"fixed-{number}", request="0.5", kind=""), f"n{1 + number // 2}/{number % 2}") for number in range(4)
     ]
-    plan = relocating.plan(cluster(*placed, *fixed, nodes=3), [waits("w", "1", gpus="2")], NONE, most=5)
+    plan = relocating.plan(cluster(*placed, *fixed, nodes=3), [waits("w", "1", gpus="2")], NONE, max_moves=5)
     assert len(plan.moves) == 4
     assert plan.steps[0].gpus == "n0/0,1"
 
@@ -89,7 +89,7 @@ def test_several_gpus_of_a_node_come_free_together() -> None:
 def test_there_are_no_more_moves_than_are_allowed() -> None:
     placed = [(owned(f"p{number}", request="0.3"), f"n{number}/0") for number in range(6)]
     for most in (1, 2, 3):
-        assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, most=most).moves) == most
+        assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, max_moves=most).moves) == most
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_each_chain_of_moves_gains_enough_by_itself() -> None:
     placed = [(owned(f"p{number}", request="0.4"), f"n0/{number}") for number in range(4)]
     for least_gain, moves in ((0.02, 2), (0.1, 1)):
         world = cluster(*placed, nodes=1, gpus=4)
-        plan = relocating.plan(world, [waits("w", "1")], NONE, most=5, least_gain=least_gain)
+        plan = relocating.plan(world, [waits("w", "1")], NONE, max_moves=5, min_gain=least_gain)
         assert plan.gained is not None
         assert (len(plan.moves), plan.gained > 1) == (moves, True), "the pod that waits is let in"
 
@@ -106,7 +106,7 @@ def test_nobody_of_higher_priority_moves_for_one_that_waits() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", kind=""), "n1/0")
     for priority, moves in ((9, 0), (10, 1)):
         world = cluster(*placed, nodes=2, gpus=1)
-        assert len(relocating.plan(world, [waits("w", "1", priority=priority)], NONE, most=5).moves) == moves
+        assert len(relocating.plan(world, [waits("w", "1", priority=priority)], NONE, max_moves=5).moves) == moves
 
 
 def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
@@ -114,7 +114,7 @@ def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
     exchanges = Exchanges(world, Movable(world, NONE, 0, Counter()))
     exchanges.look(world.usable())
     promised = {chain.movers[0].entry.id: chain.promise for chain in exchanges.chains([], 1)}
-    plan = relocating.plan(world, [], NONE, most=1)
+    plan = relocating.plan(world, [], NONE, max_moves=1)
     assert plan.gained is not None
     assert abs(promised[plan.moves[0].entry.id] - plan.gained) < 0.02
 
@@ -146,8 +146,8 @@ def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
     ]
     world = cluster(*there.values(), nodes=3)
     waiting = [(name, asked) for name, asked in waiting if world.engine.lowest(asked.request) == float("inf")]
-    budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])
-    plan = relocating.plan(world, waiting, budgets, most=most)
+    budgets = Budgets.from_manifests([budget(app, count) for app, count in allowed.items()])
+    plan = relocating.plan(world, waiting, budgets, max_moves=most)
 
     evicted: Counter[str] = Counter()
     for step in plan.steps:

@@ -64,7 +64,7 @@ def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_w
 ) -> None:
     fleet = Fleet()
     for node in gpu_nodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     answer = fleet.place(request, unfit=judge(unfit))
     wanted = placement.place(by_name(fleet), request, unfit=judge(unfit))
     assert type(answer) is type(wanted), (answer, wanted)
@@ -84,7 +84,7 @@ def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_w
 def test_every_other_policy_chooses_what_is_chosen_node_by_node(gpu_nodes: list[GpuNode], request: Request) -> None:
     fleet = Fleet()
     for node in gpu_nodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
         asked = dataclasses.replace(request, policy=policy)
         answer, wanted = fleet.place(asked), placement.place(by_name(fleet), asked)
@@ -112,7 +112,7 @@ def test_what_it_remembers_changes_no_answer(
     for action in steps:
         match action:
             case GpuNode():
-                kept.update(NodeView.of(action))
+                kept.update(NodeView.from_node(action))
                 rooms.setdefault(action.name, Room())
             case str():
                 kept.remove(action)
@@ -138,9 +138,9 @@ def test_what_it_remembers_changes_no_answer(
 @given(strategies.gpu_nodes(), requests())
 def test_one_node_is_judged_as_given_whatever_the_fleet_knows(node: GpuNode, request: Request) -> None:
     fleet = Fleet()
-    fleet.update(NodeView.of(dataclasses.replace(node, allocations=())))
-    answer = fleet.place_on(NodeView.of(node), request)
-    assert type(answer) is type(placement.place([NodeView.of(node)], request))
+    fleet.update(NodeView.from_node(dataclasses.replace(node, allocations=())))
+    answer = fleet.place_on(NodeView.from_node(node), request)
+    assert type(answer) is type(placement.place([NodeView.from_node(node)], request))
     if isinstance(answer, Placement):
         entry = answer.allocation(request, allocation_id="new", pod=PodRef("default"), reserved_until=None)
         ledger.reserve(node, entry)
@@ -155,7 +155,7 @@ def test_whatever_it_places_never_over_commits(gpu_nodes: list[GpuNode], steps: 
     fleet = Fleet()
     ledgers = {node.name: dataclasses.replace(node, allocations=()) for node in gpu_nodes}
     for node in ledgers.values():
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     asked: list[Request] = []
     placed: list[tuple[str, str]] = []
     for number, action in enumerate(steps):
@@ -174,7 +174,7 @@ def test_whatever_it_places_never_over_commits(gpu_nodes: list[GpuNode], steps: 
             ledgers[name] = ledger.reserve(ledgers[name], entry)
             placed.append((name, entry.id))
         assert not ledger.violations(ledgers[name])
-        fleet.update(NodeView.of(ledgers[name]))
+        fleet.update(NodeView.from_node(ledgers[name]))
         fleet.learn(builders.mix(asked)) if number % 7 == 0 else None
 
 
@@ -187,14 +187,14 @@ def test_a_request_of_no_gpu_fits_where_cpu_and_memory_do() -> None:
 def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: Request) -> None:
     asked = dataclasses.replace(request, demands=request.demands[:1], policy="fragmentation")
     fleet = Fleet()
-    fleet.update(NodeView.of(node))
+    fleet.update(NodeView.from_node(node))
     answer = fleet.place(asked)
     if isinstance(answer, Refusal):
         return
     grid = Grid()
     scoring = Scoring(grid, Mix())
-    grid.put(NodeView.of(node), Room())
-    shape = RequestKey.of(asked, policy="fragmentation")
+    grid.put(NodeView.from_node(node), Room())
+    shape = RequestKey.for_request(asked, policy="fragmentation")
     before = gpu_selection.begin(shape, grid, None).left
     left = gpu_selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left
     taken = (left.compute != before.compute) | (left.memory != before.memory)

@@ -75,7 +75,7 @@ def amounts_on(entry: Allocation, uuid: str) -> tuple[dict[str, int], dict[str, 
 
 def placed(manifest: dict[str, Any], node: GpuNode, identity: str = "a1") -> Allocation | None:
     request = requests.parse(manifest)
-    outcome = placement.place([NodeView.of(node)], request)
+    outcome = placement.place([NodeView.from_node(node)], request)
     if not isinstance(outcome, Placement):
         return None
     return outcome.allocation(request, allocation_id=identity, pod=PodRef("default", "pod", "u"), reserved_until=None)
@@ -115,7 +115,7 @@ def test_a_pod_that_kubernetes_counts_as_one_gpu_fits_on_one(manifest: dict[str,
     fits = counted.get(contract.RESOURCE_PERCENT, 0) <= 100 and counted.get(contract.RESOURCE_MEMORY, 0) <= 80 * GIB
     node = builders.node(gpus=1)
     fleet = Fleet()
-    fleet.update(NodeView.of(node))
+    fleet.update(NodeView.from_node(node))
     assert (placed(manifest, node) is not None) == fits
     assert isinstance(fleet.place(requests.parse(manifest)), Placement) == fits
 

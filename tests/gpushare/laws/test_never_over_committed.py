@@ -19,7 +19,7 @@ from tests.gpushare.laws import strategies
 pytestmark = pytest.mark.slow
 
 empty_nodes = st.tuples(strategies.gpu_nodes("node-a"), strategies.gpu_nodes("node-b")).map(
-    lambda nodes: {node.name: NodeView.of(dataclasses.replace(node, allocations=())) for node in nodes}
+    lambda nodes: {node.name: NodeView.from_node(dataclasses.replace(node, allocations=())) for node in nodes}
 )
 
 
@@ -30,7 +30,7 @@ def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], s
         if isinstance(step, int):
             if placed:
                 name, identity = placed.pop(step % len(placed))
-                views[name] = NodeView.of(ledger.release(views[name].node, [identity]))
+                views[name] = NodeView.from_node(ledger.release(views[name].node, [identity]))
             continue
         answer = placement.place(views.values(), step)
         if isinstance(answer, Refusal):
@@ -39,11 +39,11 @@ def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], s
             continue
         check_rules(views[answer.node], step, answer)
         entry = answer.allocation(step, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
-        views[answer.node] = NodeView.of(ledger.reserve(views[answer.node].node, entry))
+        views[answer.node] = NodeView.from_node(ledger.reserve(views[answer.node].node, entry))
         placed.append((answer.node, entry.id))
         assert not ledger.violations(views[answer.node].node)
     for name, identity in placed:
-        views[name] = NodeView.of(ledger.release(views[name].node, [identity]))
+        views[name] = NodeView.from_node(ledger.release(views[name].node, [identity]))
     assert not any(view.node.allocations for view in views.values())
 
 

@@ -103,7 +103,7 @@ def test_a_crowd_that_everybody_left_is_as_it_was(come: list[tuple[str, bool]], 
         pods = [{"spec": {"containers": [container(cpu=cpu)], "hostNetwork": bound}} for cpu, bound in drawn]
         for pod in pods:
             pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80}]
-        return [PodInfo.of(pod, "node-a") for pod in pods]
+        return [PodInfo.from_manifest(pod, "node-a") for pod in pods]
 
     info, other = NodeInfo(), NodeInfo()
     for pod_info in pod_infos(stay):

@@ -15,7 +15,7 @@ FULL = "has 0 of 1 CPUs free, 1 is asked for"
 
 
 def machine(name: str = "node-a", cpu: str = "1", **labels: str) -> NodeSpec:
-    return NodeSpec.of(
+    return NodeSpec.from_manifest(
         {
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
             "status": {
@@ -35,13 +35,13 @@ def pod(cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) ->
 
 
 def verdict(cache: SchedulerCache, manifest: dict[str, Any], node: str = "node-a", itself: Any = None) -> str | None:
-    return cache.judge(PodKey.of(manifest), PodAffinity.of(manifest), itself=itself)(node)
+    return cache.node_filter(PodKey.from_manifest(manifest), PodAffinity.from_manifest(manifest), itself=itself)(node)
 
 
 def cache(*machines: NodeSpec) -> SchedulerCache:
     made = SchedulerCache()
     for spec in machines or (machine(),):
-        made.put_machine(spec.name, spec)
+        made.put_node_spec(spec.name, spec)
     return made
 
 
@@ -56,20 +56,20 @@ A = {"app": "a"}
 def test_a_judgement_follows_whoever_comes_and_goes() -> None:
     there = cache()
     assert verdict(there, pod()) is None
-    assert there.put("one", PodInfo.of(pod(), "node-a"))
+    assert there.put("one", PodInfo.from_manifest(pod(), "node-a"))
     assert verdict(there, pod()) == FULL
-    assert not there.put("one", PodInfo.of(pod(), "node-a"))
-    there.put("one", PodInfo.of(pod("0"), "node-a"))
+    assert not there.put("one", PodInfo.from_manifest(pod(), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod("0"), "node-a"))
     assert verdict(there, pod()) is None
-    there.put_machine("node-a", machine(cpu="0"))
+    there.put_node_spec("node-a", machine(cpu="0"))
     assert verdict(there, pod()) == "has 0 CPUs in all, 1 is asked for"
-    there.put_machine("node-a", None)
+    there.put_node_spec("node-a", None)
     assert verdict(there, pod()) == NO_NODE
 
 
 def test_a_pod_is_not_in_its_own_way() -> None:
     there = cache()
-    there.put("one", PodInfo.of(pod(labels=A, **terms("podAntiAffinity")), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod(labels=A, **terms("podAntiAffinity")), "node-a"))
     again = pod(labels=A, **terms("podAntiAffinity"))
     assert verdict(there, again) == FULL
     assert verdict(there, again, itself="one") is None
@@ -81,7 +81,7 @@ def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> 
     there = SchedulerCache(
         is_full=lambda node, amounts: full and (node, amounts) == ("node-a", (("gpushare.io/gpu-percent", 50),))
     )
-    there.put_machine("node-a", machine())
+    there.put_node_spec("node-a", machine())
     asked = pod("0")
     asked["spec"]["containers"][0]["resources"] = {"requests": {"gpushare.io/gpu-percent": "50"}}
     assert (
@@ -94,16 +94,16 @@ def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> 
 
 def test_a_pod_may_be_known_before_its_node() -> None:
     there = SchedulerCache()
-    there.put("one", PodInfo.of(pod(), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod(), "node-a"))
     assert verdict(there, pod()) == NO_NODE
-    there.put_machine("node-a", machine())
+    there.put_node_spec("node-a", machine())
     assert verdict(there, pod()) == FULL
 
 
 def test_pods_that_keep_apart_do_so_whoever_says_it() -> None:
     for first, second in ((terms("podAntiAffinity"), {}), ({}, terms("podAntiAffinity"))):
         there = cache(machine(), machine("node-b"))
-        there.put("one", PodInfo.of(pod("0", labels=A, **first), "node-a"))
+        there.put("one", PodInfo.from_manifest(pod("0", labels=A, **first), "node-a"))
         assert "keeps" in str(verdict(there, pod("0", labels=A, **second)))
         assert verdict(there, pod("0", labels=A, **second), "node-b") is None
         there.put("one", None)
@@ -114,7 +114,7 @@ def test_of_namespaces_that_are_chosen_by_labels_nothing_is_known_and_the_worse_
     there = cache()
     foreign = pod("0", labels=A)
     foreign["metadata"]["namespace"] = "other"
-    there.put("one", PodInfo.of(foreign, "node-a"))
+    there.put("one", PodInfo.from_manifest(foreign, "node-a"))
     some = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
     assert verdict(there, pod("0", **terms("podAntiAffinity"))) is None
     assert verdict(there, pod("0", **terms("podAntiAffinity", **some))) is not None
@@ -127,7 +127,7 @@ def test_pods_that_want_to_be_together_begin_anywhere_and_go_on_there() -> None:
     there = cache(machine(zone="z1"), machine("node-b", zone="z1"), machine("node-c", zone="z2"))
     together = pod("0", labels=A, **terms("podAffinity", "zone"))
     assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, None]
-    there.put("one", PodInfo.of(together, "node-a"))
+    there.put("one", PodInfo.from_manifest(together, "node-a"))
     none = "has none of the pods in its zone that the pod's affinity wants near"
     assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, none]
     other = pod("0", labels={"app": "b"}, **terms("podAffinity", "rack"))
@@ -146,7 +146,7 @@ def spread(**more: Any) -> dict[str, Any]:
 
 def test_spread_is_kept_as_if_the_pod_were_not_pinned() -> None:
     there = cache(machine(zone="z1"), machine("node-b", zone="z2"), machine("node-c"))
-    there.put("one", PodInfo.of(pod("0", labels=A), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod("0", labels=A), "node-a"))
     assert verdict(there, spread()) == (
         "is in zone=z1, where another of the pods would be 2 more than elsewhere; their spread allows 1"
     )
@@ -158,8 +158,8 @@ def test_spread_is_kept_as_if_the_pod_were_not_pinned() -> None:
 
 def test_with_least_domains_a_pin_leaves_too_few_and_that_is_known_before() -> None:
     there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
-    there.put("one", PodInfo.of(pod("0", labels=A), "node-a"))
-    there.put("two", PodInfo.of(pod("0", labels=A), "node-b"))
+    there.put("one", PodInfo.from_manifest(pod("0", labels=A), "node-a"))
+    there.put("two", PodInfo.from_manifest(pod("0", labels=A), "node-b"))
     assert verdict(there, spread()) is None
     assert verdict(there, spread(minDomains=2)) is not None
     assert verdict(there, spread(minDomains=2, nodeAffinityPolicy="Ignore")) is None
@@ -234,7 +234,7 @@ def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, s
     for name, node, cpu in steps:
         living.pop(name, None)
         if node is not None:
-            living[name] = PodInfo.of(pod(cpu), node)
+            living[name] = PodInfo.from_manifest(pod(cpu), node)
         kept.put(name, living.get(name))
         fresh = cache(machine(), machine("node-b", cpu="2"))
         for key, pod_info in living.items():
@@ -248,12 +248,12 @@ def test_two_nodes_of_one_hostname_take_no_pod_with_a_share() -> None:
     there = cache(machine(), machine("node-b"))
     asks = pod()
     asks["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_IDLE] = "1"
-    there.put_machine("node-b", machine("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
+    there.put_node_spec("node-b", machine("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
     for name, other in (("node-a", "node-b"), ("node-b", "node-a")):
         said = f"has the label kubernetes.io/hostname of {other} as well: a pod can be pinned to neither"
         assert verdict(there, asks, name) == said
         assert verdict(there, pod(), name) is None
-    there.put_machine("node-b", machine("node-b"))
+    there.put_node_spec("node-b", machine("node-b"))
     assert (verdict(there, asks) or "").startswith("has free GPUs and no agent")
 
 

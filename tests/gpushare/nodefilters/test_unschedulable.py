@@ -14,7 +14,7 @@ UNTOLERATED = "has the taint gpu=yes:NoSchedule, which the pod does not tolerate
 def machine(*, ready: str = "True", allocatable: dict[str, str] | None = None, **spec: Any) -> NodeSpec:
     labels = {"kubernetes.io/hostname": "node-a", "zone": "z1", "cards": "4"}
     status = {"conditions": [{"type": "Ready", "status": ready}], "allocatable": allocatable}
-    return NodeSpec.of({"metadata": {"name": "node-a", "labels": labels}, "spec": spec, "status": status})
+    return NodeSpec.from_manifest({"metadata": {"name": "node-a", "labels": labels}, "spec": spec, "status": status})
 
 
 def asking(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
@@ -34,10 +34,10 @@ def port(number: int, **more: Any) -> dict[str, Any]:
 
 def verdict(where: NodeSpec, manifest: dict[str, Any], *there: dict[str, Any]) -> str | None:
     cache = SchedulerCache()
-    cache.put_machine("node-a", where)
+    cache.put_node_spec("node-a", where)
     for number, pod in enumerate(there):
-        cache.put(number, PodInfo.of(pod, "node-a"))
-    return cache.judge(PodKey.of(manifest), PodAffinity.of({}))("node-a")
+        cache.put(number, PodInfo.from_manifest(pod, "node-a"))
+    return cache.node_filter(PodKey.from_manifest(manifest), PodAffinity.from_manifest({}))("node-a")
 
 
 def affinity(*expressions: dict[str, Any], **field: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def test_one_of_several_terms_is_enough() -> None:
 
 
 def test_a_node_without_the_label_that_pods_are_pinned_by_cannot_take_one() -> None:
-    where = NodeSpec.of(
+    where = NodeSpec.from_manifest(
         {"metadata": {"name": "node-a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     )
     assert verdict(where, asking()) == "has no label kubernetes.io/hostname, by which a pod is pinned to its node"

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 
 def machine(name: str) -> NodeSpec:
-    return NodeSpec.of(
+    return NodeSpec.from_manifest(
         {
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "110"}},
@@ -76,7 +76,7 @@ class Cluster:
         self.cache = SchedulerCache()
         self.found: dict[tuple[str, volumes.Name], Json] = {}
         for name in NODES:
-            self.cache.put_machine(name, machine(name))
+            self.cache.put_node_spec(name, machine(name))
         for item in items:
             self.put(item)
 
@@ -92,10 +92,12 @@ class Cluster:
         self.cache.put_storage((namespace, name), volumes.read(gone), None)
 
     def run(self, key: str, manifest: Json, node: str = "node-a") -> None:
-        self.cache.put(key, PodInfo.of(manifest, node))
+        self.cache.put(key, PodInfo.from_manifest(manifest, node))
 
     def verdict(self, manifest: Json, node: str = "node-a", itself: Any = None) -> str | None:
-        judge = self.cache.judge(PodKey.of(manifest), PodAffinity.of(manifest), itself=itself)
+        judge = self.cache.node_filter(
+            PodKey.from_manifest(manifest), PodAffinity.from_manifest(manifest), itself=itself
+        )
         said = judge(node)
         assert judge.fits(node) == (said is None)
         return said

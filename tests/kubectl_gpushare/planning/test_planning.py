@@ -23,7 +23,7 @@ from tests.kubectl_gpushare import sample
 
 
 def asked(**annotations: str) -> RequestingPod:
-    return RequestingPod.of(builders.pod("asked", **annotations))
+    return RequestingPod.from_manifest(builders.pod("asked", **annotations))
 
 
 def machine(name: str, *, cpu: str = "8", ready: str = "True", pods: str = "110") -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
             if change.key:
                 again = wanted.with_annotation(change.key, change.value)
                 assert again is not None
-                tried = placement.place([NodeView.of(node) for node in nodes], again.request)
+                tried = placement.place([NodeView.from_node(node) for node in nodes], again.request)
                 assert isinstance(tried, Placement)
             assert change.gpus == worlds.gpus(change.placement, world.views)
     assert {name: view.node for name, view in world.views.items()} == before
@@ -75,7 +75,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
 def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
     wanted = asked(**annotations)
     world = World(nodes)
-    reference = placement.place([NodeView.of(node) for node in nodes], wanted.request)
+    reference = placement.place([NodeView.from_node(node) for node in nodes], wanted.request)
     assert isinstance(world.place(wanted.manifest, wanted.request), Placement) is isinstance(reference, Placement)
     choices = ranking.choices(world, wanted, most=1)
     assert bool(choices) is isinstance(reference, Placement)
@@ -142,7 +142,7 @@ def test_pods_take_cpu_from_those_that_come_after_them() -> None:
     wanted = asked(request="0.1", memory="1Gi")
     wanted.manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}  # type: ignore[index]
     world = World([builders.node("a")], [machine("a")])
-    answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.of(wanted.manifest), 5)])
+    answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.from_manifest(wanted.manifest), 5)])
     assert len(answer.fits[0].gpus) == 2
     assert "CPUs free" in str(answer.fits[0].refusal)
 
@@ -248,7 +248,9 @@ def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
     manifest["metadata"]["uid"] = "u1"
     assert not ledger.use(worlds.without([node], manifest)[0])["GPU-a-0"].holders
     other = builders.pod("other", request="1")
-    assert isinstance(World(worlds.without([node], other)).place(other, RequestingPod.of(other).request), Refusal)
+    assert isinstance(
+        World(worlds.without([node], other)).place(other, RequestingPod.from_manifest(other).request), Refusal
+    )
 
 
 def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:

@@ -74,7 +74,7 @@ def test_each_pod_takes_what_those_after_it_cannot_have() -> None:
     limits = [made.limited(2, "a"), made.limited(1, "b")]
     tried = World(both, [machine("a"), machine("b")], (), {**storage(), volumes.LIMITS: limits})
     wanted = pod("asked", scratch=made.made_for_it("fast"))
-    answer = capacity.answer(tried, [capacity.PodBatch("", RequestingPod.of(wanted), 9)])
+    answer = capacity.answer(tried, [capacity.PodBatch("", RequestingPod.from_manifest(wanted), 9)])
     assert len(answer.fits[0].gpus) == 2  # and one that nobody mounts any more is still attached to a
     assert "would exceed max volume count" in str(answer.fits[0].refusal)
 
@@ -82,13 +82,13 @@ def test_each_pod_takes_what_those_after_it_cannot_have() -> None:
 def test_what_is_not_known_is_not_claimed() -> None:
     unknown = pod("asked", "three")
     tried = World([builders.node("a")], [machine("a")], (), storage())
-    assert isinstance(tried.place(unknown, RequestingPod.of(unknown).request), Placement)
+    assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
     assert tried.unknown_claims([unknown, pod("asked", "one")]) == [
         "volumes of claims that are not there yet, such as three"
     ]
     without = {kind: items for kind, items in storage().items() if kind != volumes.CLAIM}
     tried = World([builders.node("a")], [machine("a")], (), without, claims_are_all=True)
-    assert isinstance(tried.place(unknown, RequestingPod.of(unknown).request), Placement)
+    assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
 
 
 def test_attachments_go_with_the_pods_that_mount_them() -> None:

@@ -151,7 +151,8 @@ def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:
 def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
     manifest = waits(request="0.05", memory="1Gi")
     steps = tuple(
-        DefragStep(f"ml/pod-{number}", RequestingPod.of(manifest), "", reason="no GPU fits") for number in range(100)
+        DefragStep(f"ml/pod-{number}", RequestingPod.from_manifest(manifest), "", reason="no GPU fits")
+        for number in range(100)
     )
     nothing = Fragmentation(0, 0, 0, 0)
     page = defrag.page(

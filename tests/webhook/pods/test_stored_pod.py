@@ -112,7 +112,7 @@ def test_a_pod_that_has_gone_leaves_nothing_large_behind() -> None:
     def pod_info(pairs: list[tuple[str, str]]) -> PodInfo:
         made: dict[str, Any] = builders.pod()
         made["metadata"]["labels"] = dict(pairs)
-        return PodInfo.of(made, "node-a")
+        return PodInfo.from_manifest(made, "node-a")
 
     def come_and_go() -> None:
         for number in range(5):

@@ -78,11 +78,13 @@ class Shown:
 
     def __init__(self, *nodes: Json) -> None:
         self.looked_at: list[str] = []
-        self._views = {item["metadata"]["name"]: NodeView.of(builders.node(item["metadata"]["name"])) for item in nodes}
+        self._views = {
+            item["metadata"]["name"]: NodeView.from_node(builders.node(item["metadata"]["name"])) for item in nodes
+        }
         cache = SchedulerCache()
         self.chooser = Chooser(self._view, cache, key=lambda _: None)
         for item in nodes:
-            cache.put_machine(item["metadata"]["name"], NodeSpec.of(item))
+            cache.put_node_spec(item["metadata"]["name"], NodeSpec.from_manifest(item))
 
     def place(self, manifest: Json) -> Placement | Refusal:
         return self.chooser.place(manifest, request.parse(manifest), policy="fragmentation")
@@ -167,7 +169,7 @@ def test_what_is_taken_away_for_a_pod_is_back_for_the_next() -> None:
         assert isinstance(place(without, pod), Placement)
         assert isinstance(place(draft.Draft(without), pod), Placement)
     view = without.view("node-a")
-    assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)
+    assert view == NodeView.from_node(builders.node("node-a")) or (view is not None and not view.node.allocations)
 
 
 def test_nodes_that_are_shown_in_portions_are_chosen_among_as_if_they_were_shown_at_once() -> None:

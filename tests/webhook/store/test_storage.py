@@ -58,8 +58,8 @@ async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]
         api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
     kept = storage.Storage(api, lambda *changed: cache.put_storage(*changed))
     cache = SchedulerCache(knows_claims=kept.knows_claims)
-    cache.put_machine("node-a", machine())
-    cache.put("one", PodInfo.of(mounting("one"), "node-a"))
+    cache.put_node_spec("node-a", machine())
+    cache.put("one", PodInfo.from_manifest(mounting("one"), "node-a"))
     assert kept.missing() == "the PersistentVolumes have not been read yet"
     async with asyncio.timeout(30):
         running = asyncio.create_task(kept.run())
@@ -76,7 +76,7 @@ async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, storage.Storage]
 def machine() -> NodeSpec:
     ready = [{"type": "Ready", "status": "True"}]
     metadata = {"name": "node-a", "labels": {"kubernetes.io/hostname": "node-a"}}
-    return NodeSpec.of({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
+    return NodeSpec.from_manifest({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
 
 
 def mounting(claim: str) -> dict[str, Any]:
@@ -86,7 +86,9 @@ def mounting(claim: str) -> dict[str, Any]:
 
 
 def verdict(cache: SchedulerCache, claim: str) -> str | None:
-    return cache.judge(PodKey.of(mounting(claim)), PodAffinity.of(mounting(claim)))("node-a")
+    return cache.node_filter(PodKey.from_manifest(mounting(claim)), PodAffinity.from_manifest(mounting(claim)))(
+        "node-a"
+    )
 
 
 async def test_what_is_read_is_what_is_judged_by() -> None:

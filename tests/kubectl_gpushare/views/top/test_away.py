@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
-from gpushare.whatif import away
+from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.world import World
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import page_layout
@@ -111,7 +111,7 @@ def test_describe_says_the_same_as_top() -> None:
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
-    gpu = gpu_summary.of([NODE], away.of([NODE], taken.machines))[0]
+    gpu = gpu_summary.of([NODE], unavailable_nodes.find([NODE], taken.machines))[0]
     text = "\n".join(page_layout.lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

@@ -60,7 +60,7 @@ def test_a_pod_that_nobody_has_touched_wishes_for_nothing(empty: GpuNode) -> Non
     for memory in ({}, {"memory": "33%"}, {"memory": "1.5Gi"}, {"memory": "7%", "gpus": "2"}):
         manifest = pod("one", request="0.33", **memory)
         request = requests.parse(manifest)
-        placed = placement.place([placement.NodeView.of(gpunode)], request)
+        placed = placement.place([placement.NodeView.from_node(gpunode)], request)
         if isinstance(placed, placement.Placement):
             entry = placed.allocation(
                 request, allocation_id="id-one", pod=PodRef("default", "one", "u-one"), reserved_until=None

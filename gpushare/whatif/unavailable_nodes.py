@@ -1,4 +1,4 @@
-"""Away: nodes that take no pod with a share now, whatever is free on their GPUs, by their Node objects.
+"""UnavailableNode: nodes that take no pod with a share now, whatever is free on their GPUs, by their Node objects.
 
 The kubelet says whether the agent runs: it offers gpushare's resources only while the agent's device plugin is
 connected. So agents need no heartbeat. An agent that stops in an orderly way says so in the GPUNode.
@@ -14,14 +14,14 @@ from gpushare.gpunode import GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Away:
+class UnavailableNode:
     """Why a node is away: as a word, for STATUS, and as a sentence."""
 
     word: str
     sentence: str
 
 
-def of(nodes: Iterable[GpuNode], machines: Iterable[node.NodeJson] | None) -> dict[str, Away]:
+def find(nodes: Iterable[GpuNode], machines: Iterable[node.NodeJson] | None) -> dict[str, UnavailableNode]:
     """The nodes that are away, by name; empty if the Nodes are unknown."""
     if machines is None:
         return {}
@@ -30,18 +30,20 @@ def of(nodes: Iterable[GpuNode], machines: Iterable[node.NodeJson] | None) -> di
     return {name: reason for name, reason in judged if reason is not None}
 
 
-def _judge(gpu_node: GpuNode, machine: node.NodeJson | None) -> Away | None:
+def _judge(gpu_node: GpuNode, machine: node.NodeJson | None) -> UnavailableNode | None:
     if machine is None:
-        return Away("NoNode", f"there is no Node {gpu_node.name} any more")
+        return UnavailableNode("NoNode", f"there is no Node {gpu_node.name} any more")
     if node.readiness(machine) != "True":
-        return Away("NotReady", f"the node {gpu_node.name} is not ready: no pod starts there")
+        return UnavailableNode("NotReady", f"the node {gpu_node.name} is not ready: no pod starts there")
     if (machine.get("spec") or {}).get("unschedulable"):
-        return Away("NodeCordoned", f"the node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}")
+        return UnavailableNode(
+            "NodeCordoned", f"the node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}"
+        )
     ready = gpu_node.condition(contract.CONDITION_READY)
     if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
-        return Away("NoAgent", f"{gpu_node.name}: {ready.message}")
+        return UnavailableNode("NoAgent", f"{gpu_node.name}: {ready.message}")
     if _is_without_agent(gpu_node, (machine.get("status") or {}).get("allocatable") or {}):
-        return Away(
+        return UnavailableNode(
             "NoAgent", f"the agent of {gpu_node.name} does not run: its kubelet offers no {contract.RESOURCE_PERCENT}"
         )
     return None
