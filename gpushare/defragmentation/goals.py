@@ -9,8 +9,8 @@ from gpushare import contract, errors, pod, quantity
 from gpushare.defragmentation import evicting, fewest_moves
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
-from gpushare.defragmentation.plan import DefragPlan, DefragStep
-from gpushare.defragmentation.playing import Closed, Effort, Player, Spent
+from gpushare.defragmentation.plan import Closed, DefragPlan, DefragStep
+from gpushare.defragmentation.playing import Effort, Player, Spent
 from gpushare.refusal import Refusal
 from gpushare.whatif.world import RequestingPod, World
 

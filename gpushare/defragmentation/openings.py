@@ -12,10 +12,9 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import ledger
-from gpushare.defragmentation import clearing, cpu_only
-from gpushare.defragmentation.clearing import Clearings
+from gpushare.defragmentation import cpu_only, exchanges
 from gpushare.defragmentation.cpu_only import CpuOnlyPod
-from gpushare.defragmentation.exchanges import Chain, Exchanges, Mover, Shape
+from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Mover, Shape
 from gpushare.gpu import Gpu
 from gpushare.mix import Host
 from gpushare.placement import NodeView, filters
@@ -48,15 +47,15 @@ class Openings:
     """The openings of one world, for its exchanges' movers. clearings: of the CPU-only pods that may leave as well."""
 
     world: World
-    exchanges: Exchanges
+    chains_of: Exchanges
     clearings: Clearings | None = None
 
     def chains(self, waiting: Iterable[Shape], most: int, *, worth: float) -> list[Chain]:
         """The openings of at most `most` moves for these shapes."""
         wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
-        costs = self.exchanges.lowest()
+        costs = self.chains_of.lowest()
         chains: dict[tuple[str, ...], Chain] = {}
-        for name, movers in self.exchanges.movers():
+        for name, movers in self.chains_of.movers():
             there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
             node = _Node(self.world, name, there, self.clearings.on(name) if self.clearings else ())
             for shape in wanted:
@@ -146,7 +145,7 @@ class _Node:
             return way
         clears = cpu_only.enough(self._cpu_only_pods, Host(max(0, int(cpu)), max(0, int(memory))))
         if clears is not None:  # they hold nothing of a GPU, and so cost nothing of it elsewhere
-            return _Way(way.cost, (*way.movers, *map(clearing.mover, clears)), self._all_gpus)
+            return _Way(way.cost, (*way.movers, *map(exchanges.mover, clears)), self._all_gpus)
         ids = {mover.entry.id for mover in way.movers}
         others = [(cost, mover) for cost, mover in self._movers if mover.entry.id not in ids]
         for count in range(1, _MAX_FOR_CPU + 1):

@@ -4,9 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpushare.defragmentation.playing import Closed, Move
+from gpushare import pod
+from gpushare.allocation import Allocation
+from gpushare.defragmentation import cpu_only
 from gpushare.fragmentation import Fragmentation
 from gpushare.whatif.world import RequestingPod
+
+Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that are cordoned
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """A pod that is evicted, and where placement, or the scheduler, would put the one that its owner makes instead."""
+
+    manifest: pod.PodJson
+    entry: Allocation
+    before: str  # GPUs, such as `gpu-1/0,2`; of a CPU-only pod the node
+    after: str
+    closed: Closed  # while it is made
+
+    @property
+    def is_cpu_only(self) -> bool:
+        """Whether the pod has no share."""
+        return cpu_only.stands_for(self.entry)
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        """The node that it leaves, and the one where it goes."""
+        return self.before.partition("/")[0], self.after.partition("/")[0]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

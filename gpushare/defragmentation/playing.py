@@ -17,35 +17,14 @@ from gpushare.defragmentation import cpu_only, evicting, leaving
 from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import MAX_MOVES, Departure, Movable
+from gpushare.defragmentation.plan import Closed, Move
 from gpushare.placement import NodeView, Placement
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 
 Spent = collections.Counter[tuple[str, str]]
-Closed = tuple[tuple[str, str], ...]  # node and UUID of GPUs that are cordoned
 _MAX_PLAYED = 200  # ways per share in which every pod finds a place at once
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Move:
-    """A pod that is evicted, and where placement, or the scheduler, would put the one that its owner makes instead."""
-
-    manifest: pod.PodJson
-    entry: Allocation
-    before: str  # GPUs, such as `gpu-1/0,2`; of a CPU-only pod the node
-    after: str
-    closed: Closed  # while it is made
-
-    @property
-    def is_cpu_only(self) -> bool:
-        """Whether the pod has no share."""
-        return cpu_only.stands_for(self.entry)
-
-    @property
-    def nodes(self) -> tuple[str, str]:
-        """The node that it leaves, and the one where it goes."""
-        return self.before.partition("/")[0], self.after.partition("/")[0]
 
 
 @dataclasses.dataclass(slots=True)

@@ -16,14 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare import pod
 from gpushare.defragmentation import evicting
-from gpushare.defragmentation.clearing import Clearings
 from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.exchanges import Chain, Exchanges, Shape
+from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Shape
 from gpushare.defragmentation.leaving import Movable
 from gpushare.defragmentation.openings import Openings
-from gpushare.defragmentation.plan import DefragPlan, DefragStep
-from gpushare.defragmentation.playing import Effort, Move, Player, Spent
+from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
+from gpushare.defragmentation.playing import Effort, Player, Spent
 from gpushare.whatif.world import RequestingPod, World
 
 MIN_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move

@@ -22,7 +22,7 @@ from gpushare.nodefilters.node_spec import NodeSpec
 from gpushare.nodefilters.pod_affinity import PodAffinity, Spread, Term
 from gpushare.nodefilters.pod_classes import PodClasses
 from gpushare.nodefilters.pod_key import PodKey
-from gpushare.nodefilters.volume_limits import Full
+from gpushare.nodefilters.volume_filters import Full
 from gpushare.nodefilters.volumes import Name
 
 Reach = Callable[[Name], tuple[tuple[selectors.NodeTerm, ...], str] | None]
@@ -32,7 +32,7 @@ Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AffinityRule:
-    """`open`: the machines that it lets pass. `why`: the rest of a sentence, of one that it does not."""
+    """`open`: the nodes that it lets pass. `why`: the rest of a sentence, of one that it does not."""
 
     open: Rows
     why: Callable[[NodeSpec], str]
@@ -42,7 +42,7 @@ def rules(
     asked: PodAffinity,
     shape: PodKey,
     *,
-    machines: NodeIndex,
+    nodes: NodeIndex,
     groups: PodClasses,
     repelling: Repelling,
     itself: PodInfo | None,
@@ -62,115 +62,115 @@ def rules(
         else []
     )
     if full:
-        affinity_rules.append(_unattached(full, machines))
+        affinity_rules.append(_unattached(full, nodes))
     affinity_rules += [
-        AffinityRule(machines.meant(reached[0]), functools.partial(_said, reached[1]))
+        AffinityRule(nodes.matching(reached[0]), functools.partial(_said, reached[1]))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
         if (reached := reach((asked.namespace, claim))) is not None
     ]
-    affinity_rules += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
+    affinity_rules += [_spread(spread, asked, shape, nodes, groups) for spread in asked.spread]
     if asked.affinity:
-        affinity_rules.append(_near(asked, machines, groups))
+        affinity_rules.append(_near(asked, nodes, groups))
     if asked.anti_affinity:
-        far = ((term, groups.machines(groups.meant(term, when_vague=True))) for term in asked.anti_affinity)
-        affinity_rules.append(_away(far, machines, "the pod's anti-affinity keeps it away from a pod there"))
-    closed = _repelled(asked, machines, repelling, itself)
+        far = ((term, groups.nodes(groups.matching(term, when_vague=True))) for term in asked.anti_affinity)
+        affinity_rules.append(_away(far, nodes, "the pod's anti-affinity keeps it away from a pod there"))
+    closed = _repelled(asked, nodes, repelling, itself)
     if closed:
-        affinity_rules.append(_away(closed, machines, "a pod there keeps pods like it away"))
+        affinity_rules.append(_away(closed, nodes, "a pod there keeps pods like it away"))
     return affinity_rules
 
 
-def _unattached(full: Mapping[str, Full], machines: NodeIndex) -> AffinityRule:
-    closed = label_index.of_rows(machines.row(name) for name in full if name in machines)
-    return AffinityRule(machines.labels.everyone & ~closed, lambda machine: str(full[machine.name]))
+def _unattached(full: Mapping[str, Full], nodes: NodeIndex) -> AffinityRule:
+    closed = label_index.of_rows(nodes.row(name) for name in full if name in nodes)
+    return AffinityRule(nodes.labels.every_row & ~closed, lambda node: str(full[node.name]))
 
 
 def _said(why: str, _: NodeSpec) -> str:
     return why
 
 
-def _near(asked: PodAffinity, machines: NodeIndex, groups: PodClasses) -> AffinityRule:
+def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityRule:
     """All terms' pods must be near; the first of a group that wants to be together may go anywhere."""
-    meant = (groups.meant(term, when_vague=False) for term in asked.affinity)
-    there = groups.machines(functools.reduce(operator.and_, meant))
-    hit = {key: _around(key, there, machines) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
+    meant = (groups.matching(term, when_vague=False) for term in asked.affinity)
+    there = groups.nodes(functools.reduce(operator.and_, meant))
+    hit = {key: _around(key, there, nodes) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
     is_first = not any(hit.values()) and all(
-        term.means(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
+        term.selects(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
     )
-    rows = machines.labels.everyone
+    rows = nodes.labels.every_row
     for key, values in hit.items():
-        rows &= machines.labels.having(key) if is_first else label_index.union(values.values())
+        rows &= nodes.labels.having(key) if is_first else label_index.union(values.values())
 
-    def why(machine: NodeSpec) -> str:
+    def why(node: NodeSpec) -> str:
         for key, values in hit.items():
-            value = machine.labels.get(key)
+            value = node.labels.get(key)
             if value is None:
                 return f"has no label {key}, which the pod's affinity to other pods is about"
             if value not in values and not is_first:
                 return f"has none of the pods in its {key} that the pod's affinity wants near"
-        raise AssertionError(f"{machine.name} was ruled out by an affinity that it keeps")
+        raise AssertionError(f"{node.name} was ruled out by an affinity that it keeps")
 
     return AffinityRule(rows, why)
 
 
 def _repelled(
-    asked: PodAffinity, machines: NodeIndex, repelling: Repelling, itself: PodInfo | None
+    asked: PodAffinity, nodes: NodeIndex, repelling: Repelling, itself: PodInfo | None
 ) -> list[tuple[Term, Rows]]:
     repelled: list[tuple[Term, Rows]] = []
-    for terms, nodes in repelling.items():
-        meant = [term for term in terms if term.means(asked.namespace, asked.labels, when_vague=True)]
+    for terms, holders in repelling.items():
+        meant = [term for term in terms if term.selects(asked.namespace, asked.labels, when_vague=True)]
         if not meant:
             continue
-        own = itself.node if itself is not None and itself.repels == terms else None
-        there = label_index.of_rows(machines.row(name) for name in nodes if nodes[name] > (name == own))
+        own = itself.node if itself is not None and itself.anti_affinity == terms else None
+        there = label_index.of_rows(nodes.row(name) for name in holders if holders[name] > (name == own))
         repelled += [(term, there) for term in meant if there]
     return repelled
 
 
-def _away(far: Iterable[tuple[Term, Rows]], machines: NodeIndex, said: str) -> AffinityRule:
-    """Rules out whoever is with these machines, by the topology of each term."""
+def _away(far: Iterable[tuple[Term, Rows]], nodes: NodeIndex, said: str) -> AffinityRule:
+    """Rules out whoever is with these nodes, by the topology of each term."""
     by_key: dict[str, Rows] = collections.defaultdict(int)
     for term, there in far:
         by_key[term.topology_key] |= there
-    hit = {key: _around(key, there, machines) for key, there in by_key.items()}
+    hit = {key: _around(key, there, nodes) for key, there in by_key.items()}
     closed = label_index.union(rows for values in hit.values() for rows in values.values())
 
-    def why(machine: NodeSpec) -> str:
-        key, value = next((key, value) for key, value in machine.labels.items() if value in hit.get(key, ()))
+    def why(node: NodeSpec) -> str:
+        key, value = next((key, value) for key, value in node.labels.items() if value in hit.get(key, ()))
         return f"is in {key}={value}, and {said}"
 
-    return AffinityRule(machines.labels.everyone & ~closed, why)
+    return AffinityRule(nodes.labels.every_row & ~closed, why)
 
 
-def _around(key: str, there: Rows, machines: NodeIndex) -> dict[str, Rows]:
-    """The values of a topology key that these machines have, and who has each."""
-    if not there & machines.labels.having(key):
+def _around(key: str, there: Rows, nodes: NodeIndex) -> dict[str, Rows]:
+    """The values of a topology key that these nodes have, and who has each."""
+    if not there & nodes.labels.having(key):
         return {}
-    return {value: rows for value, rows in machines.labels.by_value(key).items() if rows & there}
+    return {value: rows for value, rows in nodes.labels.by_value(key).items() if rows & there}
 
 
-def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex, groups: PodClasses) -> AffinityRule:
+def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, nodes: NodeIndex, groups: PodClasses) -> AffinityRule:
     """The skew as it would be for the pod unpinned, and as it will be once it is pinned.
 
     A pin leaves one node that its selector allows, and so one domain to be even with: nothing would be uneven, which is
     not what the user wants. With `minDomains` above 1 it is the other way round: too few domains are left, and what is
     in the one is compared with 0.
     """
-    eligible = machines.labels.everyone
+    eligible = nodes.labels.every_row
     for key in {spread.topology_key for spread in asked.spread}:
-        eligible &= machines.labels.having(key)
+        eligible &= nodes.labels.having(key)
     if rule.honors_affinity:
-        eligible &= machines.selected(shape)
+        eligible &= nodes.selected(shape)
     if rule.honors_taints:
-        eligible &= machines.tolerated(shape, declared_only=True)
+        eligible &= nodes.tolerated(shape, declared_only=True)
     here: Mapping[int, int] = {}
     if not rule.selector.matches_all:
         here = groups.counts(groups.staying(asked.namespace, rule.selector))
-    domains = machines.labels.by_value(rule.topology_key)
+    domains = nodes.labels.by_value(rule.topology_key)
     counts = {value: 0 for value, rows in domains.items() if rows & eligible}
     for row, count in here.items():
         if eligible >> row & 1:
-            counts[machines.at(row).labels[rule.topology_key]] += count
+            counts[nodes.at(row).labels[rule.topology_key]] += count
     itself = int(rule.selector.matches(asked.labels))
     least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=math.inf)
     is_pinned_too = rule.honors_affinity and rule.min_domains > 1
@@ -189,13 +189,13 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex
         if itself > rule.max_skew:
             rows = NONE
 
-    def why(machine: NodeSpec) -> str:
-        value = machine.labels.get(rule.topology_key)
+    def why(node: NodeSpec) -> str:
+        value = node.labels.get(rule.topology_key)
         if value is None:
             return f"has no label {rule.topology_key}, over which the pod is to be spread"
         return (
             f"is in {rule.topology_key}={value}, where another of the pods would be "
-            f"{skew(value, machines.row(machine.name)):g} more than elsewhere; their spread allows {rule.max_skew}"
+            f"{skew(value, nodes.row(node.name)):g} more than elsewhere; their spread allows {rule.max_skew}"
         )
 
     return AffinityRule(rows, why)

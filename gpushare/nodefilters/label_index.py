@@ -107,12 +107,12 @@ class Postings:
     """Rows and their labels. A row that is put has to be dropped before it is put again."""
 
     def __init__(self) -> None:
-        self.everyone: Rows = NONE
+        self.every_row: Rows = NONE
         self._keys: dict[str, Values] = {}
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         """A row with these labels."""
-        self.everyone |= 1 << row
+        self.every_row |= 1 << row
         for key, value in labels.items():
             values = self._keys.get(key)
             if values is None:
@@ -121,7 +121,7 @@ class Postings:
 
     def drop(self, row: int, labels: Mapping[str, str]) -> None:
         """The row is gone; `labels` as it was put."""
-        self.everyone &= ~(1 << row)
+        self.every_row &= ~(1 << row)
         for key, value in labels.items():
             self._keys[key].discard(value, row)
             if not self._keys[key].having:
@@ -144,7 +144,7 @@ class Postings:
 
     def matching(self, selector: Selector) -> Rows:
         """The rows whose labels `selector` matches."""
-        rows = NONE if selector.is_void else self.everyone
+        rows = NONE if selector.is_void else self.every_row
         for requirement in selector.requirements:
             if not rows:
                 break
@@ -158,10 +158,10 @@ class Postings:
         if requirement.operator == "Exists":
             return having
         if requirement.operator == "DoesNotExist":
-            return self.everyone & ~having
+            return self.every_row & ~having
         if requirement.operator in {"In", "NotIn"}:
             named = NONE if values is None else union(map(values.rows, requirement.values))
-            return named if requirement.operator == "In" else self.everyone & ~named
+            return named if requirement.operator == "In" else self.every_row & ~named
         bound = selectors.number(*requirement.values) if len(requirement.values) == 1 else None
         if values is None or bound is None or requirement.operator not in {"Gt", "Lt"}:
             return NONE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpushare import contract
 from gpushare.nodefilters import label_index, selectors, taints
 from gpushare.nodefilters.label_index import Postings, Rows
 from gpushare.nodefilters.node_spec import NodeSpec
@@ -19,20 +20,20 @@ class NodeIndex(Mapping[str, NodeSpec]):
         self._by_host: dict[str, set[str]] = {}
         self.changes = 0  # counts what may change an answer
         self._names = Postings()
-        self._machines: dict[str, NodeSpec] = {}
+        self._specs: dict[str, NodeSpec] = {}
         self._rows: dict[str, int] = {}
         self._at: dict[int, NodeSpec] = {}
         self._unused: list[int] = []
         self._tainted: dict[tuple[taints.Taint, ...], Rows] = {}
 
     def __getitem__(self, name: str) -> NodeSpec:
-        return self._machines[name]
+        return self._specs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._machines)
+        return iter(self._specs)
 
     def __len__(self) -> int:
-        return len(self._machines)
+        return len(self._specs)
 
     def row(self, name: str) -> int:
         """The row of a name, which is new if there was none."""
@@ -45,44 +46,44 @@ class NodeIndex(Mapping[str, NodeSpec]):
         """The Node of a row that has one."""
         return self._at[row]
 
-    def namesakes(self, machine: NodeSpec | None) -> list[str]:
+    def namesakes(self, node: NodeSpec | None) -> list[str]:
         """Other nodes with the same hostname label, by which pods are pinned; no two should have one."""
-        if machine is None or machine.hostname is None:
+        if node is None or node.hostname is None:
             return []
-        return sorted(self._by_host.get(machine.hostname, set()) - {machine.name})
+        return sorted(self._by_host.get(node.hostname, set()) - {node.name})
 
     def release(self, name: str) -> None:
         """Nobody uses the name but the Node, if there is one."""
-        if name not in self._machines and name in self._rows:
+        if name not in self._specs and name in self._rows:
             self._unused.append(self._rows.pop(name))
 
-    def put(self, name: str, machine: NodeSpec) -> None:
+    def put(self, name: str, node: NodeSpec) -> None:
         """A Node has come or changed."""
         self._drop(name)
         row = self.row(name)
-        self._machines[name] = self._at[row] = machine
-        self.labels.put(row, machine.labels)
-        self._names.put(row, {selectors.NAME_FIELD: machine.name})
-        if machine.hostname is not None:
-            alike = self._by_host.setdefault(machine.hostname, set())
+        self._specs[name] = self._at[row] = node
+        self.labels.put(row, node.labels)
+        self._names.put(row, {selectors.NAME_FIELD: node.name})
+        if node.hostname is not None:
+            alike = self._by_host.setdefault(node.hostname, set())
             alike.add(name)
             if len(alike) > 1:
-                self.doubled.add(machine.hostname)
-        self._tainted[machine.taints] = self._tainted.get(machine.taints, label_index.NONE) | 1 << row
+                self.doubled.add(node.hostname)
+        self._tainted[node.taints] = self._tainted.get(node.taints, label_index.NONE) | 1 << row
 
     def remove(self, name: str) -> None:
         """A Node has gone; its row is kept until it is released."""
         self._drop(name)
-        self._machines.pop(name, None)
+        self._specs.pop(name, None)
 
     def selected(self, shape: PodKey) -> Rows:
         """Those that node selector and node affinity allow."""
-        rows = self.labels.everyone
+        rows = self.labels.every_row
         for key, value in shape.selector:
             rows &= self.labels.of_value(key, value)
-        return rows if shape.terms is None else rows & self.meant(shape.terms)
+        return rows if shape.terms is None else rows & self.matching(shape.terms)
 
-    def meant(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
+    def matching(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
         """Those that one of the terms matches."""
         return label_index.union(
             self.labels.matching(term.labels) & self._names.matching(term.names) for term in dict.fromkeys(terms)
@@ -94,12 +95,12 @@ class NodeIndex(Mapping[str, NodeSpec]):
         return label_index.union(
             rows
             for node_taints, rows in self._tainted.items()
-            if allowed.first_not(taints.declared(node_taints) if declared_only else node_taints) is None
+            if allowed.first_untolerated(taints.declared(node_taints) if declared_only else node_taints) is None
         )
 
     def _drop(self, name: str) -> None:
         self.changes += 1
-        before = self._machines.get(name)
+        before = self._specs.get(name)
         if before is None:
             return
         row = self._rows[name]
@@ -116,3 +117,25 @@ class NodeIndex(Mapping[str, NodeSpec]):
         self._tainted[before.taints] &= ~(1 << row)
         if not self._tainted[before.taints]:
             del self._tainted[before.taints]
+
+
+class StaticCandidates:
+    """True of the machines as they are when it is made."""
+
+    def __init__(self, nodes: NodeIndex, shape: PodKey) -> None:
+        self._shape = shape
+        self._tolerated = taints.Tolerated(shape.tolerations)
+        tolerated = nodes.tolerated(shape)
+        self.rows: Rows = tolerated & nodes.labels.having(contract.HOSTNAME_LABEL) & nodes.selected(shape)
+
+    def why_not(self, node: NodeSpec) -> str:
+        """Of a node that is not among the rows: what is against it, as the rest of a sentence."""
+        taint = self._tolerated.first_untolerated(node.taints)
+        if taint is not None:
+            return taint.phrase or f"has the taint {taint}, which the pod does not tolerate"
+        if node.hostname is None:
+            return f"has no label {contract.HOSTNAME_LABEL}, by which a pod is pinned to its node"
+        for key, value in self._shape.selector:
+            if node.labels.get(key) != value:
+                return f"lacks the label {key}={value} of the pod's nodeSelector"
+        return "does not match the pod's node affinity"

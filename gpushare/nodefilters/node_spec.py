@@ -16,7 +16,7 @@ CORDONED: Final = "is cordoned"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What there is of it; never what is used. `discouraged_by`: taints by which the scheduler prefers other nodes.
+    """What there is of it; never what is used. `soft_taints`: taints by which the scheduler prefers other nodes.
 
     `allocatable` is None for a Node that no kubelet has described yet: nothing is known then, and nothing counted.
     """
@@ -25,7 +25,7 @@ class NodeSpec:
     labels: Mapping[str, str]
     taints: tuple[Taint, ...] = ()
     allocatable: Mapping[str, int] | None = None
-    discouraged_by: tuple[Taint, ...] = ()
+    soft_taints: tuple[Taint, ...] = ()
 
     @classmethod
     def from_manifest(cls, manifest: node.NodeJson) -> NodeSpec:
@@ -48,7 +48,7 @@ class NodeSpec:
             labels=dict(node.labels(manifest)),
             taints=(*own_taints, *taints.repelling(spec.get("taints"))),
             allocatable=pod_requests.allocatable(declared) if declared else None,
-            discouraged_by=taints.discouraging(spec.get("taints")),
+            soft_taints=taints.soft(spec.get("taints")),
         )
 
     @property

@@ -28,7 +28,7 @@ class Term:
     every_namespace: bool = False
     is_vague: bool = False
 
-    def means(self, namespace: str, labels: selectors.Labels, *, when_vague: bool) -> bool:
+    def selects(self, namespace: str, labels: selectors.Labels, *, when_vague: bool) -> bool:
         """Whether a pod is meant; `when_vague` for one whose namespace may be or not be among those chosen."""
         known = self.every_namespace or namespace in self.namespaces
         return (known or (self.is_vague and when_vague)) and self.selector.matches(labels)
@@ -111,7 +111,7 @@ def _term(declared: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     chosen = selectors.of_labels(by_labels) if by_labels is not None else None
     return Term(
         topology_key=str(declared.get("topologyKey", "")),
-        selector=selector.also(*same, *other),
+        selector=selector.with_requirements(*same, *other),
         namespaces=named if named or chosen is not None else frozenset({namespace}),
         every_namespace=chosen is not None and chosen.matches_all,
         is_vague=chosen is not None and not chosen.matches_all,
@@ -122,7 +122,7 @@ def _spread(declared: Mapping[str, Any], labels: Mapping[str, str]) -> Spread:
     selector = selectors.of_labels(declared.get("labelSelector"))
     return Spread(
         topology_key=str(declared.get("topologyKey", "")),
-        selector=selector.also(*_own(declared.get("matchLabelKeys"), labels, "In")),
+        selector=selector.with_requirements(*_own(declared.get("matchLabelKeys"), labels, "In")),
         max_skew=int(declared.get("maxSkew") or 1),
         min_domains=int(declared.get("minDomains") or 1),
         honors_affinity=declared.get("nodeAffinityPolicy", "Honor") == "Honor",

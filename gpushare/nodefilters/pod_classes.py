@@ -20,36 +20,36 @@ class PodClasses:
     def __init__(self) -> None:
         self._rows: dict[_Group, int] = {}
         self._unused: list[int] = []
-        self._on: list[dict[int, int]] = []  # by row: row of the machine -> how many
+        self._on: list[dict[int, int]] = []  # by row: row of the node_row -> how many
         self._labels = Postings()
         self._namespaces = Values()
         self._leaving: Rows = NONE
 
-    def add(self, pod: PodInfo, machine: int) -> None:
+    def add(self, pod: PodInfo, node_row: int) -> None:
         """A pod has come to this row of the machines."""
-        group = pod.namespace, pod.labels, pod.leaves
+        group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows.get(group)
         if row is None:
             row = self._rows[group] = self._begin(pod)
         there = self._on[row]
-        there[machine] = there.get(machine, 0) + 1
+        there[node_row] = there.get(node_row, 0) + 1
 
-    def remove(self, pod: PodInfo, machine: int) -> None:
+    def remove(self, pod: PodInfo, node_row: int) -> None:
         """Count the pod no more."""
-        group = pod.namespace, pod.labels, pod.leaves
+        group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows[group]
         there = self._on[row]
-        there[machine] -= 1
-        if not there[machine]:
-            del there[machine]
+        there[node_row] -= 1
+        if not there[node_row]:
+            del there[node_row]
         if not there:
             del self._rows[group]
             self._end(row, pod)
 
-    def meant(self, term: Term, *, when_vague: bool) -> Rows:
+    def matching(self, term: Term, *, when_vague: bool) -> Rows:
         """The classes whose pods `term` selects."""
         if term.every_namespace or (term.is_vague and when_vague):
-            known = self._labels.everyone
+            known = self._labels.every_row
         else:
             known = label_index.union(map(self._namespaces.rows, term.namespaces))
         return known and known & self._labels.matching(term.selector)
@@ -59,19 +59,19 @@ class PodClasses:
         known = self._namespaces.rows(namespace) & ~self._leaving
         return known and known & self._labels.matching(selector)
 
-    def machines(self, groups: Rows) -> Rows:
+    def nodes(self, groups: Rows) -> Rows:
         """Where any pod of these groups is."""
-        machine_rows: set[int] = set()
+        node_rows: set[int] = set()
         for row in label_index.row_numbers(groups):
-            machine_rows.update(self._on[row])
-        return label_index.of_rows(machine_rows)
+            node_rows.update(self._on[row])
+        return label_index.of_rows(node_rows)
 
     def counts(self, groups: Rows) -> Mapping[int, int]:
-        """How many pods of these groups are on each machine."""
+        """How many pods of these groups are on each node_row."""
         counts: dict[int, int] = collections.defaultdict(int)
         for row in label_index.row_numbers(groups):
-            for machine, count in self._on[row].items():
-                counts[machine] += count
+            for node_row, count in self._on[row].items():
+                counts[node_row] += count
         return counts
 
     def _begin(self, pod: PodInfo) -> int:
@@ -80,7 +80,7 @@ class PodClasses:
             self._on.append({})
         self._labels.put(row, pod_affinity.labels_of(pod.labels))
         self._namespaces.add(pod.namespace, row)
-        if pod.leaves:
+        if pod.is_terminating:
             self._leaving |= 1 << row
         return row
 

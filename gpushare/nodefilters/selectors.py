@@ -36,7 +36,7 @@ class Requirement:
         return judge is not None and judge[1](value, self.values)
 
     @property
-    def makes_sense(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the operator is known and the values are such as it takes."""
         judge = _OPERATORS.get(self.operator)
         return (
@@ -73,7 +73,7 @@ class Selector:
             requirement.holds(labels.get(requirement.key)) for requirement in self.requirements
         )
 
-    def also(self, *more: Requirement) -> Selector:
+    def with_requirements(self, *more: Requirement) -> Selector:
         """This selector with further requirements."""
         return Selector((*self.requirements, *more), self.is_void)
 
@@ -137,7 +137,7 @@ def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirem
 
 
 def _selector(requirements: list[Requirement]) -> Selector:
-    return Selector(tuple(requirements), is_void=not all(requirement.makes_sense for requirement in requirements))
+    return Selector(tuple(requirements), is_void=not all(requirement.is_valid for requirement in requirements))
 
 
 def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:

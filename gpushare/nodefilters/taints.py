@@ -45,7 +45,7 @@ def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]
     return _of_effect(declared, _REPELLING)
 
 
-def discouraging(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
+def soft(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
     """Those that only make the scheduler prefer other nodes."""
     return _of_effect(declared, _DISCOURAGING)
 
@@ -70,7 +70,7 @@ class Tolerated:
             elif toleration.operator in {"", "Equal"}:
                 self._equal.add((toleration.key, toleration.effect, toleration.value))
 
-    def first_not(self, taints: Iterable[Taint]) -> Taint | None:
+    def first_untolerated(self, taints: Iterable[Taint]) -> Taint | None:
         """The first taint that none of them covers."""
         for taint in taints:
             for key in (taint.key, ""):
@@ -87,7 +87,7 @@ class Tolerated:
 
 def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> Taint | None:
     """The first taint that none of the tolerations covers."""
-    return Tolerated(tolerated).first_not(taints)
+    return Tolerated(tolerated).first_untolerated(taints)
 
 
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:

@@ -39,15 +39,15 @@ _DEFAULT_ANNOTATIONS: Final = (
 )
 # Provisioner within Kubernetes of old, its field in a volume, what tells its volumes apart, and who attaches them now
 # (https://kubernetes.io/docs/concepts/storage/volumes/#types-of-volumes, CSIMigration). Others of old are not limited.
-OF_OLD: Final = (
+IN_TREE: Final = (
     ("kubernetes.io/aws-ebs", "awsElasticBlockStore", "volumeID", "ebs.csi.aws.com"),
     ("kubernetes.io/azure-disk", "azureDisk", "diskURI", "disk.csi.azure.com"),
     ("kubernetes.io/cinder", "cinder", "volumeID", "cinder.csi.openstack.org"),
     ("kubernetes.io/gce-pd", "gcePersistentDisk", "pdName", "pd.csi.storage.gke.io"),
     ("kubernetes.io/portworx-volume", "portworxVolume", "volumeID", "pxd.portworx.com"),
 )
-_NOW: Final = {provisioner: driver for provisioner, _, _, driver in OF_OLD}
-OLD_FIELDS: Final = tuple(field for _, field, _, _ in OF_OLD)
+_NOW: Final = {provisioner: driver for provisioner, _, _, driver in IN_TREE}
+OLD_FIELDS: Final = tuple(field for _, field, _, _ in IN_TREE)
 
 # What claims and pods name the API server takes whatever its length. No object has so long a name, and what a driver
 # tells a volume apart by has 128 bytes at most, by CSI's specification.
@@ -89,7 +89,7 @@ class StorageSpec:
     access: frozenset[str]
     mode: str
 
-    def suits(self, asked: StorageSpec) -> bool:
+    def satisfies(self, asked: StorageSpec) -> bool:
         """Whether this volume can be bound to a claim that asks for that."""
         is_alike = (self.storage_class, self.mode) == (asked.storage_class, asked.mode)
         return is_alike and self.size_bytes >= asked.size_bytes and self.access >= asked.access
@@ -128,7 +128,7 @@ class Class:
     driver: str
     is_default: bool
     created: str
-    waits: bool = False
+    waits_for_consumer: bool = False
     is_local: bool = False
     terms: tuple[selectors.NodeTerm, ...] | None = None
 
@@ -149,7 +149,7 @@ class Attachment:
     volume: str
 
 
-Found = Claim | Disk | Class | AttachLimits | Attachment
+StorageObject = Claim | Disk | Class | AttachLimits | Attachment
 
 
 def mounts(manifest: pod.PodJson) -> tuple[VolumeUse, ...]:
@@ -167,11 +167,11 @@ def _mount(volume: Json, pod_name: str) -> VolumeUse | None:
     if volume.get("ephemeral") is not None:
         template = volume["ephemeral"].get("volumeClaimTemplate") or {}
         return VolumeUse(f"{pod_name}-{volume.get('name')}", True, _class_of(template))
-    inline = _of_old(volume)
+    inline = _in_tree(volume)
     return None if inline is None else VolumeUse("", inline=inline)
 
 
-def read(item: Json) -> Found | None:
+def read(item: Json) -> StorageObject | None:
     """What is kept of an object of one of the kinds above; None for one that matters to nobody."""
     return _READERS[str(item.get("kind"))](item)
 
@@ -193,7 +193,7 @@ def _disk(item: Json) -> Disk:
     terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
     csi = spec.get("csi") or {}
     driver, handle = str(csi.get("driver") or ""), str(csi.get("volumeHandle") or "")
-    volume = Volume(sys.intern(driver), handle) if driver and handle else _of_old(spec)
+    volume = Volume(sys.intern(driver), handle) if driver and handle else _in_tree(spec)
     name = (str(owner.get("namespace")), str(owner.get("name"))) if owner else None
     storage_class = _name(spec.get("storageClassName") or "")
     is_free = name is None and not is_released
@@ -217,7 +217,7 @@ def _class(item: Json) -> Class:
         sys.intern(_NOW.get(provisioner, provisioner)),
         any(annotations.get(key) == "true" for key in _DEFAULT_ANNOTATIONS),
         str(metadata.get("creationTimestamp") or ""),
-        waits=item.get("volumeBindingMode") == "WaitForFirstConsumer",
+        waits_for_consumer=item.get("volumeBindingMode") == "WaitForFirstConsumer",
         is_local=provisioner == "kubernetes.io/no-provisioner",
         terms=selectors.of_topologies(item.get("allowedTopologies")),
     )
@@ -240,7 +240,7 @@ def _attachment(item: Json) -> Attachment | None:
     return Attachment(sys.intern(str(spec.get("nodeName"))), sys.intern(str(driver)), sys.intern(str(volume)))
 
 
-_READERS: Final[Mapping[str, Callable[[Json], Found | None]]] = {
+_READERS: Final[Mapping[str, Callable[[Json], StorageObject | None]]] = {
     CLAIM: _claim,
     VOLUME: _disk,
     CLASS: _class,
@@ -263,9 +263,9 @@ def _name(declared: object) -> str:
     return sys.intern(str(declared)[:_MAX_NAME])
 
 
-def _of_old(source: Json) -> Volume | None:
+def _in_tree(source: Json) -> Volume | None:
     """The volume in a field of old."""
-    for _, field, key, driver in OF_OLD:
+    for _, field, key, driver in IN_TREE:
         if declared := source.get(field):
             # In a pair: no driver's own handle, as attachments are told by those.
             return Volume(driver, (field, str(declared.get(key))[:_MAX_HANDLE]))

@@ -21,28 +21,28 @@ class UnavailableNode:
     sentence: str
 
 
-def find(nodes: Iterable[GpuNode], machines: Iterable[node.NodeJson] | None) -> dict[str, UnavailableNode]:
+def find(nodes: Iterable[GpuNode], node_manifests: Iterable[node.NodeJson] | None) -> dict[str, UnavailableNode]:
     """The nodes that are away, by name; empty if the Nodes are unknown."""
-    if machines is None:
+    if node_manifests is None:
         return {}
-    known = {node.name(machine): machine for machine in machines}
-    judged = ((gpu_node.name, _judge(gpu_node, known.get(gpu_node.name))) for gpu_node in nodes)
-    return {name: reason for name, reason in judged if reason is not None}
+    known = {node.name(manifest): manifest for manifest in node_manifests}
+    checked = ((gpu_node.name, _check(gpu_node, known.get(gpu_node.name))) for gpu_node in nodes)
+    return {name: reason for name, reason in checked if reason is not None}
 
 
-def _judge(gpu_node: GpuNode, machine: node.NodeJson | None) -> UnavailableNode | None:
-    if machine is None:
+def _check(gpu_node: GpuNode, manifest: node.NodeJson | None) -> UnavailableNode | None:
+    if manifest is None:
         return UnavailableNode("NoNode", f"there is no Node {gpu_node.name} any more")
-    if node.readiness(machine) != "True":
+    if node.readiness(manifest) != "True":
         return UnavailableNode("NotReady", f"the node {gpu_node.name} is not ready: no pod starts there")
-    if (machine.get("spec") or {}).get("unschedulable"):
+    if (manifest.get("spec") or {}).get("unschedulable"):
         return UnavailableNode(
             "NodeCordoned", f"the node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}"
         )
     ready = gpu_node.condition(contract.CONDITION_READY)
     if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
         return UnavailableNode("NoAgent", f"{gpu_node.name}: {ready.message}")
-    if _is_without_agent(gpu_node, (machine.get("status") or {}).get("allocatable") or {}):
+    if _is_without_agent(gpu_node, (manifest.get("status") or {}).get("allocatable") or {}):
         return UnavailableNode(
             "NoAgent", f"the agent of {gpu_node.name} does not run: its kubelet offers no {contract.RESOURCE_PERCENT}"
         )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from gpushare import contract, pod
+from collections.abc import Sequence
+
+from gpushare import contract, ledger, pod
 from gpushare import request as requests
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
 
 
 def without_placement(manifest: pod.PodJson) -> pod.PodJson:
@@ -30,3 +34,20 @@ def successor(manifest: pod.PodJson) -> pod.PodJson:
     metadata = {key: value for key, value in (fresh.get("metadata") or {}).items() if key != "uid"}
     spec = {key: value for key, value in (fresh.get("spec") or {}).items() if key != "nodeName"}
     return {**fresh, "metadata": {**metadata, "name": f"{metadata.get('name')}-anew"}, "spec": spec, "status": {}}
+
+
+def nodes_without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
+    """The nodes without the pod's allocations and backfill reservations, as if it were created now."""
+    identity, name = pod.uid(manifest), pod.namespaced_name(manifest)
+
+    def is_its(entry: Allocation) -> bool:
+        if entry.pod.uid and identity:
+            return entry.pod.uid == identity
+        return bool(entry.pod.name) and (entry.pod.namespace, entry.pod.name) == name
+
+    return [
+        ledger.release(gpu_node, [entry.id for entry in gpu_node.allocations if is_its(entry)])
+        if any(map(is_its, gpu_node.allocations))
+        else gpu_node
+        for gpu_node in nodes
+    ]

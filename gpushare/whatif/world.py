@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
 from gpushare import request as requests
@@ -20,6 +20,7 @@ from gpushare.nodefilters import (
     SchedulerCache,
     pod_requests,
     share_resources,
+    taints,
     volumes,
 )
 from gpushare.placement import NodeView, Placement, exclusive_gpus
@@ -28,9 +29,12 @@ from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from gpushare.whatif import scheduler_scores, unavailable_nodes, unplaced
+from gpushare.whatif import unavailable_nodes, unplaced
 
 _PLANNED = "planned-"  # prefix of the ids of allocations made here
+_MAX_SCORE: Final = 100
+_TAINT_WEIGHT: Final = 3
+_COUNTED: Final = (pod_requests.CPU, pod_requests.MEMORY)
 Answer = Placement | Refusal
 FilterNode = Callable[[str], str | None]
 Storage = Mapping[str, Sequence[Mapping[str, Any]]]  # by kind
@@ -39,7 +43,7 @@ Storage = Mapping[str, Sequence[Mapping[str, Any]]]  # by kind
 class World:
     """GPUNodes as views by name, with what is known of Nodes and pods. Not thread-safe.
 
-    machines: Nodes; None if they could not be read: then every node will do. pods: for the resources they take of
+    node_manifests: Nodes; None if they could not be read: then every node will do. pods: for the resources they take of
     their nodes; gpushare's are also found by `manifest`. storage: claims, volumes and so on, by kind, if known;
     claims_are_all: claims that are missing there do not exist. profile: the webhook's policy and mix.
     """
@@ -47,7 +51,7 @@ class World:
     def __init__(
         self,
         nodes: Iterable[GpuNode],
-        machines: Iterable[node.NodeJson] | None = None,
+        node_manifests: Iterable[node.NodeJson] | None = None,
         pods: Iterable[pod.PodJson] = (),
         storage: Storage | None = None,
         *,
@@ -60,16 +64,16 @@ class World:
         ] = {}  # on exclusive GPUs, by namespace, where known
         is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
         self._cache: SchedulerCache | None = None
-        if machines is not None:
+        if node_manifests is not None:
             self._cache = SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
         self._profile = profile or PlacementProfile()
         self.engine = Fleet()  # it chooses
-        nodes, machines = list(nodes), None if machines is None else list(machines)
-        self._away = unavailable_nodes.find(nodes, machines)
+        nodes, node_manifests = list(nodes), None if node_manifests is None else list(node_manifests)
+        self._unavailable = unavailable_nodes.find(nodes, node_manifests)
         self._manifests: dict[str, pod.PodJson] = {}
-        for machine in machines or ():
-            assert self._cache is not None  # noqa: S101 - there are machines
-            self._cache.put_node_spec(node.name(machine), NodeSpec.from_manifest(machine))
+        for node_manifest in node_manifests or ():
+            assert self._cache is not None  # noqa: S101 - the Nodes were read
+            self._cache.put_node_spec(node.name(node_manifest), NodeSpec.from_manifest(node_manifest))
         pods = list(pods)
         if self._cache is not None and storage is not None:
             for kind, items in unaccounted(storage, pods).items():
@@ -117,7 +121,7 @@ class World:
     @contextlib.contextmanager
     def replacing_node_spec(self, changed: NodeSpec) -> Iterator[None]:
         """Replaces this Node, which must exist, while the block runs."""
-        assert self._cache is not None  # noqa: S101 - there are machines
+        assert self._cache is not None  # noqa: S101 - the Nodes were read
         before = self._cache.node_spec(changed.name)
         self._cache.put_node_spec(changed.name, changed)
         try:
@@ -208,7 +212,7 @@ class World:
         """
         if self._cache is None:
             return ""
-        return scheduler_scores.best(self._cache, manifest, left=left)
+        return likely_node(self._cache, manifest, left=left)
 
     def has_pod(self, entry: Allocation) -> bool:
         """Whether the pod of an allocation still counts on the node where it was read."""
@@ -225,7 +229,7 @@ class World:
 
     def usable(self) -> list[str]:
         """The nodes with GPUs that are not away."""
-        return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
+        return [name for name, view in self.views.items() if name not in self._unavailable and view.node.gpus]
 
     def free(self, name: str) -> tuple[int, int, int] | None:
         """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
@@ -246,7 +250,7 @@ class World:
 
     def fragmentation(self) -> fragmentation.Fragmentation:
         """Of the whole cluster, as `top` shows it."""
-        gpus = (gpu for view in self.views.values() if view.node.name not in self._away for gpu in view.gpus())
+        gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
         return fragmentation.measure(gpus, self._profile.typical_of)
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
@@ -328,23 +332,6 @@ def unaccounted(storage: Storage, pods: Iterable[pod.PodJson]) -> Storage:
     return {**storage, volumes.ATTACHMENT: left}
 
 
-def without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
-    """The nodes without the pod's allocations and backfill reservations, as if it were created now."""
-    identity, name = pod.uid(manifest), pod.namespaced_name(manifest)
-
-    def is_its(entry: Allocation) -> bool:
-        if entry.pod.uid and identity:
-            return entry.pod.uid == identity
-        return bool(entry.pod.name) and (entry.pod.namespace, entry.pod.name) == name
-
-    return [
-        ledger.release(gpu_node, [entry.id for entry in gpu_node.allocations if is_its(entry)])
-        if any(map(is_its, gpu_node.allocations))
-        else gpu_node
-        for gpu_node in nodes
-    ]
-
-
 def is_planned(entry: Allocation) -> bool:
     """Whether the allocation was made in memory only."""
     return entry.id.startswith(_PLANNED)
@@ -359,3 +346,41 @@ def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
 
 def _key(uid: str, namespace: str, name: str) -> str:
     return uid or f"{namespace}/{name}"
+
+
+def likely_node(cache: SchedulerCache, manifest: pod.PodJson, *, left: str = "") -> str:
+    """The node with the highest score of those that can take the pod; empty if there is none.
+
+    Of equals the one that was `left`, or else the first by name.
+    """
+    shape, relations = share_resources.key_and_affinity(manifest)
+    judge = cache.node_filter(shape, relations)
+    fitting = [spec for spec in cache.node_specs() if judge.fits(spec.name)]
+    tolerated = taints.Tolerated(shape.tolerations)
+    disliked = {spec.name: _disliked(spec, tolerated) for spec in fitting}
+    most = max(disliked.values(), default=0)
+
+    def score(spec: NodeSpec) -> int:
+        untainted = _MAX_SCORE - _MAX_SCORE * disliked[spec.name] // most if most else _MAX_SCORE
+        return _resource_score(spec, cache.info(spec.name).amounts, shape) + _TAINT_WEIGHT * untainted
+
+    return min(((-score(spec), spec.name != left, spec.name) for spec in fitting), default=(0, True, ""))[2]
+
+
+def _resource_score(spec: NodeSpec, used: Mapping[str, int], shape: PodKey) -> int:
+    """What LeastAllocated and BalancedAllocation give a node, 0 to 200."""
+    asked = dict(shape.amounts)
+    has = spec.allocatable or {}
+    parts = [
+        min(1.0, (used.get(name, 0) + asked.get(name, 0)) / has[name]) for name in _COUNTED if has.get(name, 0) > 0
+    ]
+    if not parts:
+        return 0
+    least_allocated = sum(int(_MAX_SCORE * (1 - part)) for part in parts) // len(parts)
+    balanced = int(_MAX_SCORE * (1 - (max(parts) - min(parts)) / 2))
+    return least_allocated + balanced
+
+
+def _disliked(spec: NodeSpec, tolerated: taints.Tolerated) -> int:
+    """How many of the node's taints that only discourage the pod does not tolerate."""
+    return sum(tolerated.first_untolerated((taint,)) is not None for taint in spec.soft_taints)

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gpushare.gpu import Gpu
 from gpushare.mix import Host, Mix, RequestClass
-from gpushare.placement import cutting_stock, pricing
+from gpushare.placement import pricing
 from gpushare.placement.grid import POINTS, Columns, Ints, empty
-from gpushare.placement.worth import Worth
+from gpushare.placement.worth import Worth, cutting_stock
 from gpushare.request import Constraints
 from gpushare.share import Memory
 from tests.builders import GIB
@@ -26,32 +26,32 @@ def share(percent: int, **fields: object) -> RequestClass:
 
 
 def test_a_part_that_no_size_fits_is_worth_nothing() -> None:
-    worth, _ = cutting_stock.worth({50: 1.0}, {})
+    worth, _ = cutting_stock({50: 1.0}, {})
     assert worth[49] == 0
     assert worth[50] == pytest.approx(0.5)
     assert worth[100] == 1
 
 
 def test_what_a_large_size_leaves_is_worth_little_where_nobody_asks_for_so_little() -> None:
-    worth, _ = cutting_stock.worth({80: 1.0, 50: 1.0}, {})
+    worth, _ = cutting_stock({80: 1.0, 50: 1.0}, {})
     assert worth[20] == 0
 
 
 def test_a_scarce_size_that_fills_up_the_rest_costs_little_where_it_does() -> None:
-    worth, scarcity = cutting_stock.worth({80: 1.0, 20: 0.1}, {})
+    worth, scarcity = cutting_stock({80: 1.0, 20: 0.1}, {})
     assert scarcity[20] > 0
     assert worth[20] < 0.2
 
 
 def test_no_sizes_leave_free_parts_worth_what_they_are() -> None:
-    assert cutting_stock.worth({}, {})[0] == [percent / 100 for percent in range(101)]
+    assert cutting_stock({}, {})[0] == [percent / 100 for percent in range(101)]
 
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.integers(1, 100), st.floats(0.01, 1), min_size=1, max_size=8))
 def test_more_room_is_never_worth_less_and_never_more_than_a_gpu(weights: dict[int, float]) -> None:
-    worth, _ = cutting_stock.worth(weights, {})
+    worth, _ = cutting_stock(weights, {})
     assert worth[0] == 0
     assert worth[100] == pytest.approx(1.0)
     assert all(low <= high + 1e-9 for low, high in itertools.pairwise(worth))
@@ -59,8 +59,8 @@ def test_more_room_is_never_worth_less_and_never_more_than_a_gpu(weights: dict[i
 
 def test_starting_from_earlier_duals_finds_the_same_worth() -> None:
     weights = {81: 3.0, 47: 2.0, 32: 1.0, 16: 0.4}
-    first, scarcity = cutting_stock.worth(weights, {})
-    again, _ = cutting_stock.worth(weights, scarcity)
+    first, scarcity = cutting_stock(weights, {})
+    again, _ = cutting_stock(weights, scarcity)
     assert again == pytest.approx(first, abs=0.03)
 
 

@@ -127,7 +127,9 @@ class Occupancy:
         for key, seen in list(self._unbound.get(node, {}).items()):
             self._count(key, seen)
 
-    def _storage_changed(self, key: objects.Key, before: volumes.Found | None, after: volumes.Found | None) -> None:
+    def _storage_changed(
+        self, key: objects.Key, before: volumes.StorageObject | None, after: volumes.StorageObject | None
+    ) -> None:
         self.cache.put_storage(key, before, after)
         self._changed()
 

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 SURE_SECONDS: Final = 60.0  # after so long without a word of claims nobody is told that one does not exist
 
 
-Changed = Callable[[objects.Key, volumes.Found | None, volumes.Found | None], None]
+Changed = Callable[[objects.Key, volumes.StorageObject | None, volumes.StorageObject | None], None]
 
 
 class Storage:

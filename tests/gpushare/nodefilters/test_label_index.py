@@ -41,6 +41,6 @@ def test_law_who_is_selected_among_all_is_selected_by_himself(
         if labels is not None:
             postings.put(row, labels)
             there[row] = labels
-    assert set(row_numbers(postings.everyone)) == set(there)
+    assert set(row_numbers(postings.every_row)) == set(there)
     for key in ("a", "b", "c"):
         assert set(row_numbers(postings.having(key))) == {row for row, labels in there.items() if key in labels}

@@ -177,7 +177,7 @@ def test_a_volume_is_reached_from_some_nodes() -> None:
     assert verdict(there, with_data) is None
 
 
-def volume(name: str, zone: str, phase: str = "Bound") -> tuple[volumes.Name, volumes.Found]:
+def volume(name: str, zone: str, phase: str = "Bound") -> tuple[volumes.Name, volumes.StorageObject]:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
     spec = {
         "claimRef": {"namespace": "default", "name": "data"},
@@ -257,22 +257,22 @@ def test_two_nodes_of_one_hostname_take_no_pod_with_a_share() -> None:
     assert (verdict(there, asks) or "").startswith("has free GPUs and no agent")
 
 
-def storage(kind: str, name: str, **fields: Any) -> tuple[volumes.Name, volumes.Found | None]:
+def storage(kind: str, name: str, **fields: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     namespace = "default" if kind == volumes.CLAIM else ""
     return (namespace, name), volumes.read({"kind": kind, "metadata": {"name": name}, **fields})
 
 
-def local_class(name: str = "local", **fields: Any) -> tuple[volumes.Name, volumes.Found | None]:
+def local_class(name: str = "local", **fields: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     made = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer", **fields}
     return storage(volumes.CLASS, name, **made)
 
 
-def unbound(storage_class: str = "local", size: str = "1Ti") -> tuple[volumes.Name, volumes.Found | None]:
+def unbound(storage_class: str = "local", size: str = "1Ti") -> tuple[volumes.Name, volumes.StorageObject | None]:
     spec = {"storageClassName": storage_class, "accessModes": ["ReadWriteOnce"]}
     return storage(volumes.CLAIM, "data", spec={**spec, "resources": {"requests": {"storage": size}}})
 
 
-def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Name, volumes.Found | None]:
+def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}}
     offered = {"storageClassName": "local", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]}

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import codec, contract, ledger, request
 from gpushare.allocation import PodRef
-from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, unschedulable
+from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, node_info
 from gpushare.nodefilters.node_info import NodeInfo
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
@@ -63,13 +63,13 @@ def place(on: LedgerStore, pod: Json) -> Placement | Refusal:
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The nodes of which it is asked from now on whether they have room."""
     asked: list[str] = []
-    unfit = unschedulable.unfit
+    why_no_room = node_info.why_no_room
 
-    def counting(machine: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
-        asked.append(machine.name)
-        return unfit(machine, there, shape)
+    def counting(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
+        asked.append(node.name)
+        return why_no_room(node, there, shape)
 
-    monkeypatch.setattr(unschedulable, "unfit", counting)
+    monkeypatch.setattr(node_info, "why_no_room", counting)
     return asked
 
 

@@ -209,8 +209,8 @@ def test_what_is_still_attached_counts_although_nobody_mounts_it() -> None:
 @pytest.mark.parametrize("field", volumes.OLD_FIELDS)
 def test_a_volume_of_old_is_attached_by_its_csi_driver(field: str) -> None:
     old = {"volumeID": "x", "diskURI": "x", "pdName": "x"}
-    driver = next(now for _, known, _, now in volumes.OF_OLD if known == field)
-    provisioner = next(before for before, known, _, _ in volumes.OF_OLD if known == field)
+    driver = next(now for _, known, _, now in volumes.IN_TREE if known == field)
+    provisioner = next(before for before, known, _, _ in volumes.IN_TREE if known == field)
     most = limits()
     most["spec"]["drivers"].append({"name": driver, "allocatable": {"count": 1}})
     there = Cluster(most, item(volumes.VOLUME, "v1", spec={field: old}), claim("one", "v1"))
@@ -358,7 +358,7 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
             "volumes": [
                 {"persistentVolumeClaim": {"claimName": endless}},
                 made,
-                *({field: {key: endless}} for _, field, key, _ in volumes.OF_OLD),
+                *({field: {key: endless}} for _, field, key, _ in volumes.IN_TREE),
             ]
         },
     }
@@ -367,6 +367,6 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
         volumes.read({"kind": volumes.CLAIM, "spec": {"storageClassName": endless}}),
         *volumes.mounts(manifest),
     ]
-    assert len(records) == 4 + len(volumes.OF_OLD)
+    assert len(records) == 4 + len(volumes.IN_TREE)
     for record in records:
         assert len(repr(record)) < 3000
