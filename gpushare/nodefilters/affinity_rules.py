@@ -1,8 +1,8 @@
-"""Affinity rules: the inter-pod affinity and topology spread of one pod → which nodes they rule out, and why.
+"""Affinity rules: which nodes one pod's inter-pod affinity, topology spread and volumes rule out, and why.
 
-Made again for each pod that has any, as every pod that comes or goes anywhere may change the answer; found out for all
-nodes at once. Of what cannot be known, the answer that rules out more is taken: where a term chooses namespaces by
-their labels, a pod to keep away from may be in any of them, and one to be near to in none.
+The rules are computed again for each pod that has any, because every pod that starts or ends anywhere may change them.
+Each rule is evaluated for all nodes at once. If a term selects namespaces by label, the stricter interpretation
+applies: a pod to avoid may be in any namespace, and a pod to be near is in none.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gpushare.nodefilters.volume_filters import Full
 from gpushare.nodefilters.volumes import Name
 
 Reach = Callable[[Name], tuple[tuple[selectors.NodeTerm, ...], str] | None]
-# Anti-affinity of those who are there -> on which nodes, and how many of them.
+# Anti-affinity of running pods -> number of such pods by node.
 Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AffinityRule:
-    """`open`: the nodes that it lets pass. `why`: the rest of a sentence, of one that it does not."""
+    """One constraint. `passing`: the nodes that satisfy it. `why`: the reason for a node that does not, as a clause."""
 
-    open: Rows
+    passing: Rows
     why: Callable[[NodeSpec], str]
 
 
@@ -50,11 +50,11 @@ def rules(
     full: Mapping[str, Full],
     reach: Reach,
 ) -> list[AffinityRule]:
-    """What there is to ask of each node; nothing for most pods.
+    """Return the constraints to check on each node; most pods have none.
 
-    `groups` are of all but the pod itself, which may be one of `repelling`: `itself`. `missing`: a claim of the pod
-    that does not exist, or nothing. `full`: nodes that cannot attach what it mounts. `reach`: from where the volume of
-    a bound claim can be reached.
+    `groups` and `full` exclude the pod itself, which `repelling` may include: `itself`. `missing`: a claim of the pod
+    that does not exist, or empty. `full`: nodes that cannot attach the pod's volumes. `reach`: the nodes that can reach
+    the volume of a claim.
     """
     affinity_rules = (
         [AffinityRule(NONE, lambda _: f"cannot have the pod's claim {missing}, which does not exist")]
@@ -64,7 +64,7 @@ def rules(
     if full:
         affinity_rules.append(_unattached(full, nodes))
     affinity_rules += [
-        AffinityRule(nodes.matching(reached[0]), functools.partial(_said, reached[1]))
+        AffinityRule(nodes.matching(reached[0]), functools.partial(_fixed_reason, reached[1]))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
         if (reached := reach((asked.namespace, claim))) is not None
     ]
@@ -73,10 +73,10 @@ def rules(
         affinity_rules.append(_near(asked, nodes, groups))
     if asked.anti_affinity:
         far = ((term, groups.nodes(groups.matching(term, when_vague=True))) for term in asked.anti_affinity)
-        affinity_rules.append(_away(far, nodes, "the pod's anti-affinity keeps it away from a pod there"))
-    closed = _repelled(asked, nodes, repelling, itself)
+        affinity_rules.append(_excluding(far, nodes, "the pod's anti-affinity keeps it away from a pod there"))
+    closed = _repelling_domains(asked, nodes, repelling, itself)
     if closed:
-        affinity_rules.append(_away(closed, nodes, "a pod there keeps pods like it away"))
+        affinity_rules.append(_excluding(closed, nodes, "a pod there keeps pods like it away"))
     return affinity_rules
 
 
@@ -85,12 +85,12 @@ def _unattached(full: Mapping[str, Full], nodes: NodeIndex) -> AffinityRule:
     return AffinityRule(nodes.labels.every_row & ~closed, lambda node: str(full[node.name]))
 
 
-def _said(why: str, _: NodeSpec) -> str:
+def _fixed_reason(why: str, _: NodeSpec) -> str:
     return why
 
 
 def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityRule:
-    """All terms' pods must be near; the first of a group that wants to be together may go anywhere."""
+    """Require a pod that matches all terms nearby. The first pod of a group that selects itself may start anywhere."""
     meant = (groups.matching(term, when_vague=False) for term in asked.affinity)
     there = groups.nodes(functools.reduce(operator.and_, meant))
     hit = {key: _around(key, there, nodes) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
@@ -113,7 +113,7 @@ def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityR
     return AffinityRule(rows, why)
 
 
-def _repelled(
+def _repelling_domains(
     asked: PodAffinity, nodes: NodeIndex, repelling: Repelling, itself: PodInfo | None
 ) -> list[tuple[Term, Rows]]:
     repelled: list[tuple[Term, Rows]] = []
@@ -127,8 +127,8 @@ def _repelled(
     return repelled
 
 
-def _away(far: Iterable[tuple[Term, Rows]], nodes: NodeIndex, said: str) -> AffinityRule:
-    """Rules out whoever is with these nodes, by the topology of each term."""
+def _excluding(far: Iterable[tuple[Term, Rows]], nodes: NodeIndex, said: str) -> AffinityRule:
+    """Rule out the topology domains of these nodes, by the topology key of each term."""
     by_key: dict[str, Rows] = collections.defaultdict(int)
     for term, there in far:
         by_key[term.topology_key] |= there
@@ -143,18 +143,17 @@ def _away(far: Iterable[tuple[Term, Rows]], nodes: NodeIndex, said: str) -> Affi
 
 
 def _around(key: str, there: Rows, nodes: NodeIndex) -> dict[str, Rows]:
-    """The values of a topology key that these nodes have, and who has each."""
+    """Return the values of a topology key on these nodes, each with all nodes that have it."""
     if not there & nodes.labels.having(key):
         return {}
     return {value: rows for value, rows in nodes.labels.by_value(key).items() if rows & there}
 
 
 def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, nodes: NodeIndex, groups: PodClasses) -> AffinityRule:
-    """The skew as it would be for the pod unpinned, and as it will be once it is pinned.
+    """Check the skew as if the pod were not pinned, and also once it is pinned.
 
-    A pin leaves one node that its selector allows, and so one domain to be even with: nothing would be uneven, which is
-    not what the user wants. With `minDomains` above 1 it is the other way round: too few domains are left, and what is
-    in the one is compared with 0.
+    A pin leaves one eligible node and so a single domain, whose skew is always 0; users do not mean that. With
+    `minDomains` above 1 the effect is the opposite: a single domain is too few, so its pods are compared with 0.
     """
     eligible = nodes.labels.every_row
     for key in {spread.topology_key for spread in asked.spread}:

@@ -1,4 +1,8 @@
-"""PodInfo: a pod on a node, bound or assumed; NodeInfo: all pods of a node, and what they use of it together."""
+"""NodeInfo: the pods on a node, bound or assumed, and whether the node has room for one more.
+
+`RULES` are kube-scheduler's filters (Kubernetes 1.36) that depend on a node's pods, in the scheduler's order. Filters
+on the Node alone run before them, for all nodes at once (`StaticCandidates`).
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,16 @@ from gpushare.nodefilters import pod_affinity, pod_requests, ports, volumes
 from gpushare.nodefilters.node_spec import NodeSpec
 from gpushare.nodefilters.pod_key import PodKey
 
-MAX_SHARED: Final = 2048  # characters of a part, written out
+MAX_SHARED: Final = 2048  # characters of a part's repr
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodInfo:
-    """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between pods.
+    """The facts about a running pod that the filters need. Equal parts are shared between pods, because there may be
+    many.
 
-    `amounts`: resource and amount, as `pod_requests.requests`. `labels`: flat. `anti_affinity`: its required anti-affinity.
-    `leaves`: it is being deleted, which topology spread looks at. `mounts`: what may have to be attached to its node.
+    `amounts`: requested resources (`pod_requests.requests`). `labels`: flat. `anti_affinity`: required anti-affinity.
+    `is_terminating`: being deleted, which topology spread considers. `mounts`: volumes that may need attaching.
     """
 
     node: str
@@ -36,7 +41,7 @@ class PodInfo:
 
     @classmethod
     def from_manifest(cls, manifest: pod.PodJson, node: str) -> PodInfo:
-        """That of a pod on, or bound for, a node."""
+        """Read a pod that runs on, or is assigned to, a node."""
         metadata = manifest.get("metadata") or {}
         requested = pod_requests.requests(manifest, running=True)
         return cls(
@@ -52,7 +57,7 @@ class PodInfo:
 
 
 def _shared(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
-    """The same object for equal parts, as most pods have. What is kept for that outlives the pods, so it is small."""
+    """Return the same object for equal parts. The cache outlives the pods, so only small parts are shared."""
     return _same(part) if part and len(repr(part)) <= MAX_SHARED else part
 
 
@@ -62,7 +67,7 @@ def _same(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
 
 
 class NodeInfo:
-    """The sums are kept as pods come and go, so that filtering looks at none of the pods."""
+    """Usage totals of a node, updated per pod so that filters never iterate over pods."""
 
     __slots__ = ("amounts", "count", "ports")
 
@@ -72,15 +77,15 @@ class NodeInfo:
         self.ports = ports.Ports()
 
     def add(self, pod_info: PodInfo) -> None:
-        """Count one more pod on the node."""
+        """Count a pod on the node."""
         self._change(pod_info, 1)
 
     def remove(self, pod_info: PodInfo) -> None:
-        """Count the pod no more."""
+        """Stop counting a pod."""
         self._change(pod_info, -1)
 
     def without(self, pod_info: PodInfo) -> NodeInfo:
-        """The same, as if one were not there."""
+        """Return a copy that does not count this pod."""
         rest = NodeInfo()
         rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
         rest.remove(pod_info)
@@ -104,9 +109,9 @@ _UNITS: Final = {
 
 
 def why_no_room(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
-    """The rest of a sentence, with numbers ("has 500m of 4 CPUs free, 2 are asked for"); None if there is room.
+    """Return why the node cannot take the pod, as a clause with numbers ("has 500m of 4 CPUs free"); None if it can.
 
-    What our ledger counts as well is left out: see `withheld`.
+    gpushare's own resources are checked by `why_not_offered`.
     """
     for rule in RULES:
         reason = rule(node, there, shape)
@@ -116,7 +121,7 @@ def why_no_room(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
 
 
 def _shortage(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:
-    """The first of the amounts that the node has not free, as the rest of a sentence."""
+    """Return the first amount that the node lacks, as a clause."""
     if node.allocatable is None:
         return None
     for name, asked in amounts:
@@ -138,7 +143,7 @@ def _are(name: str, amount: int) -> str:
 
 
 def why_not_offered(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:
-    """The same of what our ledger counts as well, and has: it is the agent that has not told the kubelet of it."""
+    """Return which of gpushare's resources the kubelet does not offer yet although the ledger has room, as a clause."""
     for name, asked in amounts:
         if asked and node.allocatable is not None and not node.allocatable.get(name, 0):
             return f"has free GPUs and no agent that runs: its kubelet offers no {name}"

@@ -1,4 +1,4 @@
-"""NodeSpec: what the filters look at in a Node, read once."""
+"""NodeSpec: the facts about a Node that the filters need."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ CORDONED: Final = "is cordoned"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What there is of it; never what is used. `soft_taints`: taints by which the scheduler prefers other nodes.
+    """A Node's labels, taints and allocatable amounts, without usage. `soft_taints`: taints with PreferNoSchedule.
 
-    `allocatable` is None for a Node that no kubelet has described yet: nothing is known then, and nothing counted.
+    `allocatable` is None until a kubelet has registered the node; its amounts are not checked then.
     """
 
     name: str
@@ -31,8 +31,8 @@ class NodeSpec:
     def from_manifest(cls, manifest: node.NodeJson) -> NodeSpec:
         """Read a Node.
 
-        The scheduler does not look at conditions, but a node that is not ready is tainted within moments: the taint is
-        taken as given, so that nothing is pinned there in between.
+        The scheduler ignores conditions, but the node controller soon taints a node that is not ready. That taint is
+        added here, so that no pod is pinned to the node in the meantime.
         """
         spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
         own_taints = []
@@ -53,5 +53,5 @@ class NodeSpec:
 
     @property
     def hostname(self) -> str | None:
-        """The label by which pods are pinned to it; None if it has none."""
+        """The hostname label, by which pods are pinned to the node; None if it has none."""
         return self.labels.get(contract.HOSTNAME_LABEL)

@@ -1,4 +1,4 @@
-"""PodClasses: the pods on nodes by what selectors see of them; the pods of one template are matched once."""
+"""PodClasses: running pods grouped by namespace and labels, so that selectors match each group once."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gpushare.nodefilters.node_info import PodInfo
 from gpushare.nodefilters.pod_affinity import Term
 from gpushare.nodefilters.selectors import Selector
 
-_Group = tuple[str, tuple[str, ...], bool]  # namespace, flat labels, whether it leaves
+_Group = tuple[str, tuple[str, ...], bool]  # namespace, flat labels, is_terminating
 
 
 class PodClasses:
-    """A group has a row here; where its pods are is by the rows of `Machines`."""
+    """Groups of equal pods. Each group has a row here, and counts its pods by the rows of `NodeIndex`."""
 
     def __init__(self) -> None:
         self._rows: dict[_Group, int] = {}
         self._unused: list[int] = []
-        self._on: list[dict[int, int]] = []  # by row: row of the node_row -> how many
+        self._on: list[dict[int, int]] = []  # by group row: node row -> number of pods
         self._labels = Postings()
         self._namespaces = Values()
         self._leaving: Rows = NONE
 
     def add(self, pod: PodInfo, node_row: int) -> None:
-        """A pod has come to this row of the machines."""
+        """Count a pod on the node with this row."""
         group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows.get(group)
         if row is None:
@@ -35,7 +35,7 @@ class PodClasses:
         there[node_row] = there.get(node_row, 0) + 1
 
     def remove(self, pod: PodInfo, node_row: int) -> None:
-        """Count the pod no more."""
+        """Stop counting a pod."""
         group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows[group]
         there = self._on[row]
@@ -47,7 +47,7 @@ class PodClasses:
             self._end(row, pod)
 
     def matching(self, term: Term, *, when_vague: bool) -> Rows:
-        """The classes whose pods `term` selects."""
+        """Return the groups whose pods `term` selects."""
         if term.every_namespace or (term.is_vague and when_vague):
             known = self._labels.every_row
         else:
@@ -55,19 +55,19 @@ class PodClasses:
         return known and known & self._labels.matching(term.selector)
 
     def staying(self, namespace: str, selector: Selector) -> Rows:
-        """The groups of a namespace that are selected and do not leave."""
+        """Return the selected groups of a namespace, without terminating pods."""
         known = self._namespaces.rows(namespace) & ~self._leaving
         return known and known & self._labels.matching(selector)
 
     def nodes(self, groups: Rows) -> Rows:
-        """Where any pod of these groups is."""
+        """Return the nodes that run a pod of these groups."""
         node_rows: set[int] = set()
         for row in label_index.row_numbers(groups):
             node_rows.update(self._on[row])
         return label_index.of_rows(node_rows)
 
     def counts(self, groups: Rows) -> Mapping[int, int]:
-        """How many pods of these groups are on each node_row."""
+        """Return how many pods of these groups each node has, by row."""
         counts: dict[int, int] = collections.defaultdict(int)
         for row in label_index.row_numbers(groups):
             for node_row, count in self._on[row].items():

@@ -1,6 +1,6 @@
-"""SchedulerCache: every node and the pods on it, kept up to date, so that filtering a node costs next to nothing.
+"""SchedulerCache: all nodes and their pods, kept up to date so that filtering a node costs next to nothing.
 
-What was found out about a node is remembered for each shape of pod, until something changes on that node.
+Filter results are cached by pod key, until something changes on the node.
 """
 
 from __future__ import annotations
@@ -25,16 +25,12 @@ from gpushare.nodefilters.volume_filters import AttachFilter, VolumeReach
 SHAPES_KEPT: Final = 256
 NO_NODE: Final = "has a GPUNode but no Node object"
 
-# Node, amounts -> whether the ledger itself has too little left there: then the GPUs are the ones to refuse, with more
-# to say.
+# (node, amounts) -> whether the ledger itself lacks this much there; then the GPU filters give the better reasons.
 IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
 
 
 class FilterResults(dict[str, str | None]):
-    """node -> why a pod of one shape cannot run there; a node that is not in it is judged when it is asked for.
-
-    For a node that was judged before, that is one look-up.
-    """
+    """node -> why pods with one key cannot run there, or None; computed on first access."""
 
     __slots__ = ("_candidates", "_computed_at", "_judge", "_nodes", "_shape")
 
@@ -50,14 +46,14 @@ class FilterResults(dict[str, str | None]):
         return verdict
 
     def candidates(self) -> StaticCandidates:
-        """Which machines will do for the shape, as they are now."""
+        """Return the static candidates, recomputed after a Node has changed."""
         if self._candidates is None or self._computed_at != self._nodes.changes:
             self._candidates, self._computed_at = StaticCandidates(self._nodes, self._shape), self._nodes.changes
         return self._candidates
 
 
 class NodeFilter:
-    """Why a node cannot take one pod, as the rest of a sentence, or None; and the same without the sentence."""
+    """The filter for one pod: calling it with a node returns the reason against that node, or None."""
 
     __slots__ = ("_nodes", "_passing", "_rules", "_there", "_verdicts")
 
@@ -68,22 +64,24 @@ class NodeFilter:
         there: Mapping[str, str | None],
         rules: Sequence[affinity_rules.AffinityRule],
     ) -> None:
-        """`there`: the node, if there is one, where the pod itself is counted, judged as if it were not."""
+        """`there`: the result for the node where the pod is already counted, computed without it; empty if there is
+        none.
+        """
         self._nodes = nodes
         self._verdicts = verdicts
         self._there = there
         self._rules = rules
-        self._passing = functools.reduce(operator.and_, (rule.open for rule in rules), -1)
+        self._passing = functools.reduce(operator.and_, (rule.passing for rule in rules), -1)
 
     def __call__(self, node: str) -> str | None:
-        """Why this node cannot take it, or None."""
+        """Return why this node cannot take the pod, as a clause, or None."""
         verdict = self._there[node] if node in self._there else self._verdicts[node]
         if verdict is not None or not self._rules or (row := 1 << self._nodes.row(node)) & self._passing:
             return verdict
-        return next(rule.why(self._nodes[node]) for rule in self._rules if not rule.open & row)
+        return next(rule.why(self._nodes[node]) for rule in self._rules if not rule.passing & row)
 
     def fits(self, node: str) -> bool:
-        """Whether there is nothing against the node: for whoever asks of all, and has nobody to tell why not."""
+        """Whether the node can take the pod; faster than a call, as no reason is worded."""
         if node not in self._nodes:
             return False
         row = 1 << self._nodes.row(node)
@@ -93,11 +91,11 @@ class NodeFilter:
 
 
 class SchedulerCache:
-    """Not for several threads.
+    """All nodes and pods. Not thread-safe.
 
-    What the ledger counts as well is judged where the ledger is not full (`is_full`): the kubelet may offer less than
-    there is, for a moment after a restart, or for as long as a GPU is sick. `knows_claims`: whether a claim that was
-    not put here does not exist.
+    gpushare's own resources are checked only where the ledger still has room (`is_full`), because a kubelet may offer
+    less than the ledger has: briefly after a restart, or while a GPU is unhealthy. `knows_claims`: whether all claims
+    were put here, so that others do not exist.
     """
 
     def __init__(self, *, is_full: IsFull = lambda *_: False, knows_claims: Callable[[], bool] = lambda: False) -> None:
@@ -114,15 +112,15 @@ class SchedulerCache:
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
 
     def node_spec(self, name: str) -> NodeSpec | None:
-        """The node of this name, or None."""
+        """Return the Node with this name, or None."""
         return self._nodes.get(name)
 
     def node_specs(self) -> Iterator[NodeSpec]:
-        """All nodes."""
+        """Iterate over all Nodes."""
         return iter(self._nodes.values())
 
     def put_node_spec(self, name: str, spec: NodeSpec | None) -> None:
-        """A node has come, changed or (None) gone."""
+        """Add, replace or (None) remove a Node."""
         if (before := self._nodes.get(name)) == spec:
             return
         if spec is None:
@@ -134,11 +132,11 @@ class SchedulerCache:
             self.forget(changed)
 
     def on_change(self, listener: Callable[[str], object]) -> None:
-        """Call `listener` with the name of a node on which something has changed."""
+        """Call `listener` with the name of each node that changes."""
         self._listeners.append(listener)
 
     def put(self, key: Hashable, pod_info: PodInfo | None) -> bool:
-        """A pod has come, changed or (None) gone; return whether that changes what is free anywhere."""
+        """Add, replace or (None) remove a pod; return whether usage changed anywhere."""
         before = self._pod_infos.get(key)
         if before == pod_info:
             return False
@@ -167,7 +165,7 @@ class SchedulerCache:
     def put_storage(
         self, name: volumes.Name, before: volumes.StorageObject | None, after: volumes.StorageObject | None
     ) -> None:
-        """A claim, volume, class, CSINode or attachment (namespace, name) has come, changed or (None) gone."""
+        """Add, replace or (None) remove a claim, volume, class, CSINode or attachment. name: namespace and name."""
         self._reach.put(name, before, after)
         if after is not None:
             self._attaching.put(name, after)
@@ -175,30 +173,32 @@ class SchedulerCache:
             self._attaching.drop(name, before)
 
     def count_volumes(self, most: int) -> bool:
-        """Do some of what the next filtering would do, on so many nodes; return whether there is more of it."""
+        """Recount the volumes of at most `most` nodes ahead of the next filter; return whether any are left."""
         return self._attaching.count(most)
 
     def unknown_claim(self, relations: PodAffinity) -> str:
-        """The first claim of a pod that was not put here; empty if there is none."""
+        """Return the first claim of a pod that was not put here, or an empty string."""
         return self._attaching.missing(relations.namespace, relations.mounts)
 
     def forget(self, node: str) -> None:
-        """Judge this node again: something has changed there, be it only in the ledger."""
+        """Drop cached results for this node after a change there, in the ledger or elsewhere."""
         for verdicts in self._verdicts.values():
             verdicts.pop(node, None)
         for listener in self._listeners:
             listener(node)
 
     def pod_info(self, key: Hashable) -> PodInfo | None:
-        """A pod that is counted, or None."""
+        """Return a counted pod, or None."""
         return self._pod_infos.get(key)
 
     def info(self, node: str) -> NodeInfo:
-        """What is used of a node."""
+        """Return the usage of a node."""
         return self._infos.get(node, node_info.EMPTY)
 
     def room(self, node: str) -> tuple[int, int, int] | None:
-        """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
+        """Return free CPU (milli-CPUs), memory (bytes) and pods of a node; None if its allocatable resources are
+        unknown.
+        """
         spec = self._nodes.get(node)
         if spec is None or spec.allocatable is None:
             return None
@@ -213,9 +213,9 @@ class SchedulerCache:
         )
 
     def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
-        """Judges nodes for a pod.
+        """Return the node filter for a pod.
 
-        `itself`: the key of this very pod if it is counted already, and so is not in its own way.
+        `itself`: the pod's key if it is counted already; it is then ignored.
         """
         verdicts = self._verdicts_of(shape)
         own = self._pod_infos.get(itself) if itself is not None else None
@@ -264,7 +264,7 @@ class SchedulerCache:
 
     @contextlib.contextmanager
     def _without(self, key: Hashable, own: PodInfo | None) -> Iterator[None]:
-        """For as long as this is open one of the pods is in no class, and mounts nothing."""
+        """Leave this pod out of the pod groups and the volume counts while the block runs."""
         if own is None:
             yield
             return

@@ -1,7 +1,7 @@
-"""UnavailableNode: nodes that take no pod with a share now, whatever is free on their GPUs, by their Node objects.
+"""Unavailable nodes: nodes that cannot start a pod with a share now, by their Node objects.
 
-The kubelet says whether the agent runs: it offers gpushare's resources only while the agent's device plugin is
-connected. So agents need no heartbeat. An agent that stops in an orderly way says so in the GPUNode.
+Agents need no heartbeat: the kubelet offers gpushare's resources only while the agent's device plugin is connected. An
+agent that shuts down in order says so in the GPUNode.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gpushare.gpunode import GpuNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnavailableNode:
-    """Why a node is away: as a word, for STATUS, and as a sentence."""
+    """Why a node is unavailable: a word for STATUS, and a sentence."""
 
     word: str
     sentence: str
 
 
 def find(nodes: Iterable[GpuNode], node_manifests: Iterable[node.NodeJson] | None) -> dict[str, UnavailableNode]:
-    """The nodes that are away, by name; empty if the Nodes are unknown."""
+    """Return the unavailable nodes by name; empty if the Nodes are unknown."""
     if node_manifests is None:
         return {}
     known = {node.name(manifest): manifest for manifest in node_manifests}
@@ -50,7 +50,7 @@ def _check(gpu_node: GpuNode, manifest: node.NodeJson | None) -> UnavailableNode
 
 
 def _is_without_agent(gpu_node: GpuNode, allocatable: Mapping[str, object]) -> bool:
-    """Whether the kubelet lacks resources that a running agent would offer; false on nodes without shared GPUs."""
+    """Whether the kubelet lacks resources that a running agent would offer; false for nodes without shared GPUs."""
     if not any(gpu.takes_shares and gpu.pending_mode is None for gpu in gpu_node.gpus):
         return False
     return bool(allocatable) and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0"

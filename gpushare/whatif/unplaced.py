@@ -1,4 +1,4 @@
-"""Unplaced: a pod as it was before placement, which is how its owner recreates it: free to go to any node."""
+"""Unplaced: pods and nodes as they would be without a placement."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpushare.gpunode import GpuNode
 
 
 def without_placement(manifest: pod.PodJson) -> pod.PodJson:
-    """The pod without what placement wrote: annotations, the node, and the host in its selector unless that is its own.
+    """Return the pod without the annotations, node and hostname selector that placement wrote.
 
-    A pod that was not placed is returned unchanged.
+    A hostname selector of the user's own stays. A pod that was not placed is returned unchanged.
     """
     annotations = pod.annotations_of(manifest)
     if contract.ALLOCATION not in annotations:
@@ -29,7 +29,7 @@ def without_placement(manifest: pod.PodJson) -> pod.PodJson:
 
 
 def successor(manifest: pod.PodJson) -> pod.PodJson:
-    """The pod that its owner creates in its stead: unplaced, under another name."""
+    """Return the pod that its owner would create to replace this one: unplaced, with another name."""
     fresh = without_placement(manifest)
     metadata = {key: value for key, value in (fresh.get("metadata") or {}).items() if key != "uid"}
     spec = {key: value for key, value in (fresh.get("spec") or {}).items() if key != "nodeName"}
@@ -37,7 +37,7 @@ def successor(manifest: pod.PodJson) -> pod.PodJson:
 
 
 def nodes_without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
-    """The nodes without the pod's allocations and backfill reservations, as if it were created now."""
+    """Return the nodes without the pod's allocations and backfill reservations, as if it were created now."""
     identity, name = pod.uid(manifest), pod.namespaced_name(manifest)
 
     def is_its(entry: Allocation) -> bool:
