@@ -1,9 +1,11 @@
-"""Accounting: what part of its GPU each share is charged for.
+"""Accounting: the part of a GPU that each share is charged for, and a division of all GPUs by use.
 
-A share takes from others the larger of its two parts: nobody can use the memory of a GPU whose compute is given away,
-or the compute of one whose memory is. Neighbours that are unlike, much compute beside much memory, can add up to more
-than their GPU that way; then each is charged less, in proportion. So a GPU never costs more than a GPU, and what is not
-charged to anybody is idle.
+A share is charged for the larger of its compute and memory: with either one used up, other pods cannot use the rest.
+Unlike neighbours, one with much compute and one with much memory, can add up to more than their GPU; then both are
+charged less, in proportion. So a GPU never costs more than one GPU, and the uncharged rest is idle.
+
+The division assigns every part of a GPU a state, so the parts add up to the number of GPUs. Free capacity that typical
+requests cannot use is fragmented.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from gpushare.typical import TypicalOf
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareOnGpu:
-    """A share on one GPU; `part` of it, 0 to 1."""
+    """A share on one GPU, charged for `part` of it, 0 to 1."""
 
     entry: Allocation
     share: GivenShare
@@ -31,7 +33,7 @@ class ShareOnGpu:
 
 
 def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
-    """The charge of each share, and of what is held for a gated pod, on each of its GPUs that is there."""
+    """Yield the charge of each share and backfill reservation on each of the node's GPUs."""
     gpus = node.gpu_by_uuid()
     by_gpu: dict[str, list[ShareOnGpu]] = collections.defaultdict(list)
     for entry in node.allocations:
@@ -46,12 +48,12 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
 
 
 def larger_part(share: GivenShare, gpu_bytes: int) -> float:
-    """The larger of its compute and its memory, as a part of a GPU with `card_bytes`."""
+    """Return the larger of a share's compute and memory, as a part of a GPU with `gpu_bytes`."""
     return min(1.0, max(share.request_percent / 100, share.memory_bytes / gpu_bytes if gpu_bytes else 0.0))
 
 
 def _in_turn(entry: Allocation, uuid: str) -> float:
-    """The fraction of its shares' summed amounts that a pod holds at its peak; 1 if all are in use at once."""
+    """Return the pod's peak as a fraction of its shares' sum; 1 if all are in use at once."""
     if all(share.steps == ALL_STEPS for share in entry.shares):
         return 1.0
     there = [share for share in entry.shares if uuid in share.gpu_uuids]
@@ -64,22 +66,22 @@ def _in_turn(entry: Allocation, uuid: str) -> float:
 
 
 class PartState(enum.StrEnum):
-    """What a part of a GPU is."""
+    """The state of a part of a GPU."""
 
-    ALLOCATED = "allocated"  # given to shares
-    HELD = "held"  # kept free for a pod that has waited too long
+    ALLOCATED = "allocated"  # held by shares
+    HELD = "held"  # held by a backfill reservation
     FREE = "free"
     FRAGMENTED = "fragmented"  # free, in pieces too small for the typical request
-    CORDONED = "cordoned"  # free, and nothing new may come
-    UNHEALTHY = "unhealthy"  # free, and cannot be used
-    OTHER_MODE = "other-mode"  # not for shares by annotation: given out by the kubelet, or to become something else
+    CORDONED = "cordoned"  # free, but closed to new pods by an admin
+    UNHEALTHY = "unhealthy"  # free, but the GPU or its node cannot run pods
+    OTHER_MODE = "other-mode"  # not fractional (the kubelet hands it out), or changing its mode
 
 
-Parts = Mapping[tuple[str, PartState], float]  # by model of the GPU, in GPUs
+Parts = Mapping[tuple[str, PartState], float]  # in GPUs, by GPU model
 
 
 def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
-    """The parts of a node's GPUs; `typical_of`: the mix of requests on a GPU with so many bytes."""
+    """Divide a node's GPUs; `typical_of`: the mix of requests by the GPU's bytes."""
     taken: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for charge in charges(node):
         taken[charge.gpu_uuid][charge.entry.is_hold] += charge.part
@@ -105,7 +107,7 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
 
 
 def _unusable(gpu: Gpu) -> PartState | None:
-    """Why nothing new can come on the GPU, whatever is free on it."""
+    """Return the state of free capacity that no new pod can use, or None."""
     if gpu.mode is not Mode.FRACTIONAL or gpu.pending_mode is not None:
         return PartState.OTHER_MODE
     if gpu.closed or not gpu.healthy:

@@ -1,4 +1,4 @@
-"""What a pod asks for: its annotations, parsed and validated, or one error that names the key."""
+"""Request: a pod's annotations, parsed and validated, or one error that names the key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpushare.share import Memory, Share
 
 ISOLATIONS = ("arbiter", "mps", "none")
 
-_MIN_BYTES = 2**20  # of memory that make sense on a GPU
+_MIN_BYTES = 2**20  # a smaller amount of GPU memory is a mistake
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _Value = TypeVar("_Value")
@@ -34,11 +34,11 @@ class Demand:
     steps: Steps = ALL_STEPS
 
     def __str__(self) -> str:
-        """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
+        """Format for a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
         return str(self.share) if self.gpus == 1 else f"{self.gpus} GPUs, each {self.share}"
 
     def on(self, gpus: Iterable[Gpu]) -> GivenShare:
-        """The entry for all of these GPUs, which a container has as one share."""
+        """Return the given share on these GPUs."""
         gpus = sorted(gpus, key=lambda gpu: gpu.index)
         memory_bytes = self.share.memory.on_all(gpu.memory_bytes for gpu in gpus)
         uuids = tuple(gpu.uuid for gpu in gpus)
@@ -64,19 +64,19 @@ class Constraints:
 
     @property
     def labels(self) -> Labels:
-        """What others on the same GPU see of them."""
+        """The locality labels that other pods on the same GPU are checked against."""
         return Labels(self.affinity, self.anti_affinity, self.exclusion)
 
     @property
     def of_model(self) -> Constraints:
-        """Those on what a GPU is, which other pods are likely to share: the mix of requests is learned by them."""
+        """The constraints on the kind of GPU, which other pods are likely to share; the mix is learned by them."""
         kept = {row.field: getattr(self, row.field) for row in CONSTRAINTS.values() if row.of_model}
         return Constraints(**kept)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """Everything a pod's annotations ask for."""
+    """Everything that a pod's annotations ask for."""
 
     demands: tuple[Demand, ...]
     constraints: Constraints = Constraints()
@@ -85,11 +85,11 @@ class Request:
     group: str = ""
     group_size: int = 0
     latency: bool = False
-    no_evict: bool = False  # nobody moves it to make room for others
+    no_evict: bool = False  # never moved to make room for other pods
 
 
 def parse(manifest: pod.PodJson) -> Request:
-    """The request of a pod that asks for a share.
+    """Parse the request of a pod that asks for a share.
 
     Raises `RequestError`, whose message is a sentence with key, value and remedy.
     """
@@ -105,9 +105,9 @@ def read(
     *,
     init_containers: tuple[tuple[str, bool], ...] = (),
 ) -> Request:
-    """The same of a pod with these containers, of which `default` has the share unless another is named.
+    """Parse the annotations of a pod with these containers; `default` gets the share unless another is named.
 
-    init_containers: those of them that are, in order, and whether each is a sidecar. Without, all run at once.
+    init_containers: the init containers among them, in order, and whether each is a sidecar. Without, all run at once.
     """
     own = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
     _reject_unknown(own, containers)
@@ -122,7 +122,7 @@ def _parsed(
     default: str,
     init_containers: tuple[tuple[str, bool], ...],
 ) -> Request:
-    """The same of annotations that are known and text. A pod is read several times, others of its owner ask alike."""
+    """Parse valid annotations. Cached: a pod is read several times, and pods of one owner have the same annotations."""
     values = dict(annotations)
     group = _get(values, contract.GROUP, _label, "")
     size = _get(values, contract.GROUP_SIZE, _count, 0)
@@ -169,7 +169,7 @@ def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> N
 
 
 def meant(key: str) -> str:
-    """The request key that this one is, or most resembles; empty if it resembles none or is one of results."""
+    """Return the request key that `key` is or resembles most; empty if there is none or it is a result key."""
     stem, dot, container = key.removeprefix(contract.PREFIX).partition(".")
     stems = [known.removeprefix(contract.PREFIX) for known in contract.REQUEST_KEYS]
     close = [] if is_result_key(key) else difflib.get_close_matches(stem.lower(), stems, n=1, cutoff=0.7)
@@ -216,10 +216,11 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
 
 
 def _stepped(demands: tuple[Demand, ...], init_containers: Iterable[tuple[str, bool]]) -> tuple[Demand, ...]:
-    """The demands with the steps in which each is in use, from the first start of its containers to the last end.
+    """Return the demands with the steps in which each is in use, from the first start of its containers to the last
+    end.
 
-    An init container ends before the next one starts, unless it is a sidecar. Only steps in which a share comes into
-    use are counted, so that a container that is injected without one changes nothing.
+    An init container ends before the next one starts, unless it is a sidecar. Only steps at which a share comes into
+    use count, so that an injected container without a share changes nothing.
     """
     inits = {name: Steps(at, TO_THE_END if is_sidecar else at) for at, (name, is_sidecar) in enumerate(init_containers)}
     app = Steps(len(inits))
@@ -299,7 +300,7 @@ def _models(text: str) -> tuple[str, ...]:
 
 
 def _device_bytes(text: str) -> int:
-    """Of device memory: numbers without a unit are bytes in Kubernetes, and mebibytes to those who write them here."""
+    """Parse an amount of device memory. A tiny amount is most likely meant in MiB and lacks its unit."""
     memory_bytes = quantity.parse_bytes(text)
     if 0 < memory_bytes < _MIN_BYTES:
         raise errors.QuantityError('is less than 1Mi of memory: write the unit, as "8Gi"')
@@ -359,15 +360,15 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 
 class ConstraintRow(NamedTuple):
-    """field: of `Constraints`. read: its value from the annotation. of_model: see `Constraints.of_model`."""
+    """A constraint. field: in `Constraints`. read: parses the annotation. of_model: see `Constraints.of_model`."""
 
     field: str
     read: Callable[[str], Any]
     of_model: bool = False
 
 
-# One row for each annotation that restricts which GPUs will do. The parser, the changes that `why` tries, the learned
-# mix and the published profile go by it.
+# One row per annotation that restricts the GPUs. The parser, the changes that `why` tries, the learned mix and the
+# published profile all use this table.
 CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
     contract.MODEL: ConstraintRow("models", _models, of_model=True),
     contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", _device_bytes, of_model=True),

@@ -1,8 +1,8 @@
-"""The labels of the pods on a GPU, for affinity: each distinct set of labels has a small number.
+"""GPU label sets: a small number for each distinct set of pod labels on a GPU, for the affinity rules.
 
-Most GPUs have the same few sets (nobody; somebody without labels), so that a rule is asked once a set, not once a GPU.
-Rules compare labels with the pod's own: sets without any of those are alike where they have labels of the same keys, so
-that many labels cost no more than few. Sets are counted, and their numbers used again when nobody has them any more.
+Most GPUs have one of a few sets (no pod; pods without labels), so a rule is evaluated per set, not per GPU. Rules
+compare labels with the pod's own, so sets with none of the pod's labels are equal if they use the same keys; therefore
+many labels cost no more than a few. Sets are reference-counted, and unused numbers are recycled.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from gpushare.request import Constraints
 from gpushare.share import Memory, Share
 
 NOBODY: Final = 0
-PASSES: Final = -1.0  # no shortfall: the rule lets the GPU pass
+PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
 _Set = frozenset[Labels]
 _MAX_JUDGED: Final = 256
-_OTHER: Final = "\0"  # in place of a label that is not the pod's
+_OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
 
 
 class GpuLabelSets:
-    """Sets of labels by number; number 0 is the empty set and always there."""
+    """Sets of labels by number; number 0 is the empty set and always exists."""
 
     def __init__(self) -> None:
         self._sets: list[_Set] = [frozenset()]
         self._numbers: dict[_Set, int] = {frozenset(): NOBODY}
         self._counts = [0]
         self._unused: list[int] = []
-        self._likes = np.zeros(16, np.int64)  # by set: the number of those with labels of the same keys
+        self._likes = np.zeros(16, np.int64)  # by set: number of the class of sets with the same keys
         self._like_ids: dict[_Set, int] = {frozenset(): NOBODY}
         self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
-        self._judged: dict[Constraints, Mapping[str, Shortfalls]] = {}  # of the sets as they are now
+        self._judged: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
 
     def enter(self, holders: Iterable[Allocation]) -> int:
-        """The number of the set of their labels, which counts once more."""
+        """Add a reference to the set of these pods' labels; return its number."""
         labels = frozenset(holder.labels for holder in holders)
         if not labels:
             return NOBODY
@@ -56,7 +56,7 @@ class GpuLabelSets:
         return number
 
     def leave(self, number: int) -> None:
-        """The set counts once less."""
+        """Drop a reference to the set."""
         if number == NOBODY:
             return
         self._counts[number] -= 1
@@ -64,11 +64,11 @@ class GpuLabelSets:
             self._remove(number)
 
     def are_exclusive(self) -> npt.NDArray[np.bool_]:
-        """By number, whether a label of the set keeps pods with another away."""
+        """Return, by number, whether the set has an exclusion label."""
         return np.array([any(pod.exclusion for pod in labels) for labels in self._like_ids])[self._likes]
 
     def judge(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
-        """Rule → by number the shortfall with that set, or PASSES; without rules that let all sets pass."""
+        """Return rule → shortfall by number, or PASSES; without rules that every set passes."""
         if constraints not in self._judged:
             if len(self._judged) >= _MAX_JUDGED:
                 self._judged.clear()

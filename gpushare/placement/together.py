@@ -1,7 +1,7 @@
-"""Together: `topology`'s choice of GPUs for many nodes at once, to the same cards.
+"""Together: the choice of `topology` for many nodes at once, with the same result.
 
-Nodes that are built alike are chosen for in one go: of each distance that a set of their GPUs can have, the nearest
-first, the cheapest set on the nodes that have not found one yet.
+Nodes with the same layout are handled together: for each distance that a set of GPUs can have, the shortest first, the
+cheapest set is taken on the nodes without one yet.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy as np
 from gpushare.placement.grid import Floats, Ints
 from gpushare.placement.topology import GpuTopology
 
-_AT_ONCE = 1 << 18  # numbers
+_AT_ONCE = 1 << 18  # array elements
 
 
 @dataclasses.dataclass(slots=True)
 class Taken:
-    """For nodes [n], each of which has enough GPUs that will do."""
+    """The GPUs chosen on nodes [n], each of which has enough that fit."""
 
-    rows: Ints  # [count, n] ascending on nodes where the place matters
-    costs: Floats  # [n] of these GPUs
-    apart: Floats  # [n] what it costs that they are not all together
+    rows: Ints  # [count, n] ascending on nodes where distance matters
+    costs: Floats  # [n] sum of the GPUs' costs
+    apart: Floats  # [n] penalty for distance
 
 
 def take(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Taken:
-    """gpu_costs: [g, n] what each GPU costs, infinite where it will not do.
+    """Choose `count` GPUs on each node. gpu_costs: [g, n] cost of each GPU, infinite where it does not fit.
 
-    layouts: [n] numbers of the layouts `known`.
+    layouts: [n] indexes into `known`.
     """
     if count == 1:
         rows = gpu_costs.argmin(0)[np.newaxis]
@@ -80,7 +80,7 @@ def _of_all(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:
 
 @functools.lru_cache(maxsize=256)
 def _levels(layout: GpuTopology, count: int) -> tuple[Ints, ...]:
-    """All sets of so many rows [set, count] by penalty, the smallest first; each level in the order of rows."""
+    """Return all sets of `count` rows [set, count], grouped by penalty, the smallest first; each group in row order."""
     sets = list(itertools.combinations(range(len(layout.places)), count))
     by_penalty: dict[int, list[tuple[int, ...]]] = {}
     for rows in sets:
@@ -115,7 +115,7 @@ def _of_rows(gpu_costs: Floats, rows: Ints) -> Floats:
 
 
 def _added(costs: Iterable[Floats]) -> Floats:
-    """One after another, as `topology.total` does: numpy's sum may take them in pairs, which rounds otherwise."""
+    """Add in sequence, as `topology.total` does: numpy's pairwise sum may round differently."""
     return functools.reduce(np.add, costs)
 
 

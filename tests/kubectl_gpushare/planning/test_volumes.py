@@ -14,7 +14,7 @@ from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
-from tests.gpushare.nodefilters import test_volume_limits as made
+from tests.gpushare.nodefilters import test_volume_filters as made
 from tests.kubectl_gpushare.conftest import Plugin
 from tests.kubectl_gpushare.planning.test_planning import machine
 from webhook.store.memory_store import MemoryStore
