@@ -71,14 +71,14 @@ def violations(node: GpuNode) -> list[str]:
     for uuid, held in use(node).items():
         names = ", ".join(str(holder.pod) for holder in held.holders)
         if uuid not in gpus:
-            problems.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
+            problems.append(f"{node.name} no longer has GPU {uuid}, held by {names}")
             continue
         where = f"{node.name}/{gpus[uuid].index} ({uuid})"
         if held.request_percent > 100:
-            problems.append(f"{where} is over-committed: {held.request_percent}% of its compute is held by {names}")
+            problems.append(f"{where} is overcommitted: {held.request_percent}% of its compute is held by {names}")
         if held.memory_bytes > gpus[uuid].memory_bytes:
             taken, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(gpus[uuid].memory_bytes)
-            problems.append(f"{where} is over-committed: {taken} of its {there} are held by {names}")
+            problems.append(f"{where} is overcommitted: {taken} of its {there} are held by {names}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
 
@@ -96,7 +96,7 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
         if uuid not in gpus:
             raise errors.LedgerError(f"{node.name} has no GPU {uuid}")
         if used[uuid].request_percent > 100 or used[uuid].memory_bytes > gpus[uuid].memory_bytes:
-            raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} has not enough left for {entry.pod}")
+            raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} does not have enough left for {entry.pod}")
     return after
 
 

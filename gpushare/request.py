@@ -151,9 +151,9 @@ def _parsed(
 def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> None:
     for key, value in annotations.items():
         if not isinstance(value, str):
-            raise errors.RequestError(key, str(value), "is not text: put it in quotes")
+            raise errors.RequestError(key, str(value), "is not a string: put it in quotes")
         if len(value) > caps.VALUE:
-            raise errors.RequestError(key, value, f"is {len(value)} characters long: at most {caps.VALUE} make sense")
+            raise errors.RequestError(key, value, f"is {len(value)} characters long: the maximum is {caps.VALUE}")
         if key in contract.REQUEST_KEYS or is_result_key(key):
             continue
         for known in contract.PER_CONTAINER_KEYS:
@@ -165,7 +165,7 @@ def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> N
         else:
             likely = meant(key)
             hint = f"did you mean {likely}? " if likely else ""
-            raise errors.RequestError(key, value, f"is not a key of gpushare: {hint}it knows {_known_keys()}")
+            raise errors.RequestError(key, value, f"is not a gpushare key: {hint}it knows {_known_keys()}")
 
 
 def meant(key: str) -> str:
@@ -185,8 +185,10 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
     own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
     if len(own) > caps.SHARES:
         key = next(f"{key}.{own[-1]}" for key in contract.PER_CONTAINER_KEYS if f"{key}.{own[-1]}" in annotations)
-        said = f"is for one of {len(own)} containers with a share of their own: at most {caps.SHARES} may have one"
-        raise errors.RequestError(key, annotations[key], f"{said}, others can use one together ({contract.CONTAINER})")
+        said = f"is for one of {len(own)} containers with their own share: at most {caps.SHARES} may have one"
+        raise errors.RequestError(
+            key, annotations[key], f"{said}; others can use a share together ({contract.CONTAINER})"
+        )
     demands = []
     if any(key in annotations for key in contract.SHARE_KEYS):
         sharers: tuple[str, ...] = (default,) if default else ()
@@ -200,7 +202,7 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
                 raise errors.RequestError(
                     contract.CONTAINER,
                     annotations[contract.CONTAINER],
-                    f"names {errors.quoted(name)}, which has keys of its own: use one or the other",
+                    f"names {errors.quoted(name)}, which has its own keys: use one or the other",
                 )
         sharers = tuple(name for name in dict.fromkeys(sharers) if name not in own)
         if sharers:
@@ -209,7 +211,7 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
         raise errors.RequestError(
             contract.CONTAINER,
             annotations[contract.CONTAINER],
-            f"shares nothing: add {contract.REQUEST} or {contract.MEMORY}",
+            f"applies to no share: add {contract.REQUEST} or {contract.MEMORY}",
         )
     demands += [_demand(annotations, f".{name}", (name,)) for name in own]
     return tuple(demands)
@@ -251,17 +253,17 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
     if limit_percent < request_percent or limit_percent == 0:
         key = keys[contract.LIMIT]
         if not asks_memory and keys[contract.REQUEST] not in annotations:
-            said = f"alone asks for a whole GPU, which no limit below 1 fits: add {keys[contract.REQUEST]}"
+            said = f"without a request means a limit on a whole GPU, which must be 1: add {keys[contract.REQUEST]}"
             raise errors.RequestError(key, annotations[key], said)
         least = quantity.format_compute(max(request_percent, 1))
         raise errors.RequestError(
-            key, annotations[key], f"is less than the request: write {least} to 1, or leave it out for 1"
+            key, annotations[key], f"is less than the request: write {least} to 1, or omit it for 1"
         )
     memory = _get(annotations, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
     if not memory.bytes and not memory.percent:
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
         raise errors.RequestError(
-            key, annotations[key], f"leaves no memory: give {keys[contract.MEMORY]} more than 0, such as 1Gi"
+            key, annotations[key], f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
         )
     return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
 
@@ -283,7 +285,7 @@ def _memory(text: str) -> Memory:
         return Memory(bytes=_device_bytes(text))
     if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
         raise errors.QuantityError(
-            'is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'
+            'is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'
         )
     return Memory(percent=int(text[:-1]))
 
@@ -295,7 +297,9 @@ def _models(text: str) -> tuple[str, ...]:
         raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
     special = sum(map(text.count, "?["))
     if special > caps.WILDCARDS:
-        raise errors.QuantityError(f'has {special} of "?" and "[" in it: write at most {caps.WILDCARDS}, "*" is free')
+        raise errors.QuantityError(
+            f'contains {special} "?" and "[": write at most {caps.WILDCARDS}; "*" is not limited'
+        )
     return models
 
 
@@ -303,7 +307,7 @@ def _device_bytes(text: str) -> int:
     """Parse an amount of device memory. A tiny amount is most likely meant in MiB and lacks its unit."""
     memory_bytes = quantity.parse_bytes(text)
     if 0 < memory_bytes < _MIN_BYTES:
-        raise errors.QuantityError('is less than 1Mi of memory: write the unit, as "8Gi"')
+        raise errors.QuantityError('is less than 1Mi of memory: write the unit, such as "8Gi"')
     return memory_bytes
 
 

@@ -60,7 +60,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     if wanted != held:
         raise errors.LedgerError(
             f"its annotations ask for shares of {_counts(wanted)}, and it has shares of {_counts(held)}: that cannot "
-            "change on a pod that exists, so put the annotations back, or delete the pod and recreate it"
+            "change on an existing pod, so restore the annotations, or delete and recreate the pod"
         )
     gone = missing(entry, node)
     if gone:
@@ -79,7 +79,7 @@ def missing(entry: Allocation, node: GpuNode) -> str:
     """Return a clause that names a GPU of the allocation that the node no longer has; empty if all exist."""
     gpus = node.gpu_by_uuid()
     gone = next((uuid for uuid in entry.gpu_uuids if uuid not in gpus), None)
-    return f"{node.name} has no GPU {gone} any more" if gone is not None else ""
+    return f"{node.name} no longer has GPU {gone}" if gone is not None else ""
 
 
 def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
@@ -170,8 +170,8 @@ def _waits(node: GpuNode, have: GivenShare, want: GivenShare, resize: Resize | N
     least = quantity.format_bytes(want.memory_bytes)
     refused = resize is not None and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes
     if resize is not None and refused:
-        return f"it uses {quantity.format_bytes(resize.used_bytes)} of the {least} asked", ResizeCause.USE
-    return f"the agent on {node.name} has yet to hold it to {least}", ResizeCause.AGENT
+        return f"it uses {quantity.format_bytes(resize.used_bytes)}, more than the requested {least}", ResizeCause.USE
+    return f"the agent on {node.name} does not enforce {least} yet", ResizeCause.AGENT
 
 
 def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
@@ -192,22 +192,24 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
         grows = more_percent > 0 or more_bytes > 0
         if uuid not in gpus:
             if grows:
-                problems.append(f"{node.name} has no GPU {uuid} any more")
+                problems.append(f"{node.name} no longer has GPU {uuid}")
             continue
         gpu = gpus[uuid]
         where = f"{node.name}/{gpu.index}"
         if gpu.closed and grows:
-            problems.append(f"{where} is on a node that takes nothing new: {gpu.closed}")
+            problems.append(f"{where} is on a node that takes no new pods: {gpu.closed}")
         if not gpu.healthy and grows:
-            problems.append(f"{where} is not healthy: {gpu.health_reason or 'nobody says why'}")
+            problems.append(f"{where} is unhealthy: {gpu.health_reason or 'reason unknown'}")
         if more_percent > 0 and after[uuid].request_percent > 100:
             free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))
             problems.append(
-                f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is asked"
+                f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is requested"
             )
         if more_bytes > 0 and after[uuid].memory_bytes > gpu.memory_bytes:
             free = quantity.format_bytes(max(0, gpu.memory_bytes - before[uuid].memory_bytes))
-            problems.append(f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are asked")
+            problems.append(
+                f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are requested"
+            )
     return "; ".join(problems)
 
 

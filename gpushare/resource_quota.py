@@ -32,7 +32,7 @@ class Allowance:
             amount, left = asked.get(name, 0), max(0, most - self.used.get(name, 0))
             if amount > left:
                 has, wants = pod_requests.format_amount(name, left), pod_requests.format_amount(name, amount)
-                return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are asked"
+                return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are requested"
         return None
 
     def after(self, asked: Mapping[str, int]) -> Allowance:

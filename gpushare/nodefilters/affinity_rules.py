@@ -57,7 +57,7 @@ def rules(
     the volume of a claim.
     """
     affinity_rules = (
-        [AffinityRule(NONE, lambda _: f"cannot have the pod's claim {missing}, which does not exist")]
+        [AffinityRule(NONE, lambda _: f"cannot mount the pod's claim {missing}, which does not exist")]
         if missing
         else []
     )
@@ -76,7 +76,7 @@ def rules(
         affinity_rules.append(_excluding(far, nodes, "the pod's anti-affinity keeps it away from a pod there"))
     closed = _repelling_domains(asked, nodes, repelling, itself)
     if closed:
-        affinity_rules.append(_excluding(closed, nodes, "a pod there keeps pods like it away"))
+        affinity_rules.append(_excluding(closed, nodes, "the anti-affinity of a pod there keeps it away"))
     return affinity_rules
 
 
@@ -105,9 +105,9 @@ def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityR
         for key, values in hit.items():
             value = node.labels.get(key)
             if value is None:
-                return f"has no label {key}, which the pod's affinity to other pods is about"
+                return f"has no label {key}, the topology key of the pod's affinity"
             if value not in values and not is_first:
-                return f"has none of the pods in its {key} that the pod's affinity wants near"
+                return f"has no pod in its {key} that the pod's affinity requires"
         raise AssertionError(f"{node.name} was ruled out by an affinity that it keeps")
 
     return AffinityRule(rows, why)
@@ -191,7 +191,7 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, nodes: NodeIndex, g
     def why(node: NodeSpec) -> str:
         value = node.labels.get(rule.topology_key)
         if value is None:
-            return f"has no label {rule.topology_key}, over which the pod is to be spread"
+            return f"has no label {rule.topology_key}, the topology key of the pod's spread constraint"
         return (
             f"is in {rule.topology_key}={value}, where another of the pods would be "
             f"{skew(value, nodes.row(node.name)):g} more than elsewhere; their spread allows {rule.max_skew}"

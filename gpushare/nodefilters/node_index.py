@@ -136,7 +136,7 @@ class StaticCandidates:
         if taint is not None:
             return taint.phrase or f"has the taint {taint}, which the pod does not tolerate"
         if node.hostname is None:
-            return f"has no label {contract.HOSTNAME_LABEL}, by which a pod is pinned to its node"
+            return f"has no label {contract.HOSTNAME_LABEL}, which is needed to pin a pod to it"
         for key, value in self._shape.selector:
             if node.labels.get(key) != value:
                 return f"lacks the label {key}={value} of the pod's nodeSelector"

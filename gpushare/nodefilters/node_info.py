@@ -128,11 +128,11 @@ def _shortage(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], .
         most = node.allocatable.get(name, 0)
         if asked > most and name in _UNITS:
             whole, needed = pod_requests.format_amount(name, most), pod_requests.format_amount(name, asked)
-            return f"has {whole} {_UNITS[name]} in all, {needed} {_are(name, asked)} asked for"
+            return f"has {whole} {_UNITS[name]} in total, {needed} {_are(name, asked)} requested"
         free = most - there.amounts.get(name, 0)
         if asked > free:
             shown = (pod_requests.format_amount(name, amount) for amount in (max(0, free), most, asked))
-            return "has {} of {} {what} free, {} {verb} asked for".format(
+            return "has {} of {} {what} free, {} {verb} requested".format(
                 *shown, what=_UNITS.get(name, name), verb=_are(name, asked)
             )
     return None
@@ -146,21 +146,21 @@ def why_not_offered(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, i
     """Return which of gpushare's resources the kubelet does not offer yet although the ledger has room, as a clause."""
     for name, asked in amounts:
         if asked and node.allocatable is not None and not node.allocatable.get(name, 0):
-            return f"has free GPUs and no agent that runs: its kubelet offers no {name}"
+            return f"has free GPUs but no running agent: its kubelet offers no {name}"
     reason = _shortage(node, there, amounts)
-    return None if reason is None else f"{reason}; its GPUs have more, which its agent has yet to offer"
+    return None if reason is None else f"{reason}; its GPUs have more, but its agent does not offer it yet"
 
 
 def _ports(_node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
     taken = there.ports.conflict(shape.ports) if shape.ports else None
-    return None if taken is None else f"has its port {taken[2]}/{taken[1]} in use, which the pod wants of the host"
+    return None if taken is None else f"has host port {taken[2]}/{taken[1]} in use, which the pod requests"
 
 
 def _pods(node: NodeSpec, there: NodeInfo, _shape: PodKey) -> str | None:
     if node.allocatable is None:
         return None
     most = node.allocatable.get(pod_requests.PODS, 0)
-    return None if there.count < most else f"has {there.count} pods, and room for no more than {most}"
+    return None if there.count < most else f"has {there.count} pods, and its maximum is {most}"
 
 
 def _amounts(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:

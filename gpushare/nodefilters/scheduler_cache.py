@@ -256,7 +256,7 @@ class SchedulerCache:
         if not candidates.rows >> self._nodes.row(node) & 1:
             return candidates.why_not(spec)
         if shape.own and self._nodes.doubled and (others := self._nodes.namesakes(spec)):
-            return f"has the label {contract.HOSTNAME_LABEL} of {others[0]} as well: a pod can be pinned to neither"
+            return f"has the same label {contract.HOSTNAME_LABEL} as {others[0]}, so a pod can be pinned to neither"
         reason = node_info.why_no_room(spec, info, shape)
         if reason is None and shape.own and not self._is_full(node, shape.own):
             return node_info.why_not_offered(spec, info, shape.own)

@@ -45,8 +45,8 @@ class Full(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"would exceed max volume count: {self.used} of {self.most} volumes of {self.driver} are there, "
-            f"and the pod brings {self.more} more"
+            f"would exceed max volume count: {self.used} of {self.most} volumes of {self.driver} are in use, "
+            f"and the pod adds {self.more}"
         )
 
 
@@ -230,7 +230,7 @@ class AttachFilter:
 Terms = tuple[NodeTerm, ...]
 
 BOUND: Final = "cannot reach the volume of the pod's claim {}"
-UNBOUND: Final = "has no volume for the pod's claim {}, and none is made there"
+UNBOUND: Final = "has no volume for the pod's claim {}, and none can be provisioned there"
 
 
 class VolumeReach:

@@ -12,7 +12,7 @@ from gpushare.placement import filters
 from gpushare.refusal import Cause, Refusal, Rejected
 from gpushare.request import Demand, Request
 
-NEVER = "none of these will ever do, whatever comes free"  # ends a refusal that waiting cannot change
+NEVER = "none of these can ever fit"  # ends a refusal that waiting cannot change
 NODE_SHORTFALL = 6.0  # and more, so that a GPU on a node that can take the pod is a nearer miss
 NODE_RULE = "node"  # the whole node cannot take the pod
 COUNT_RULE = "count"  # single GPUs fit, but too few, or not for all containers at once
@@ -38,13 +38,13 @@ def count(
     """
     asked = _asked(request.demands)
     if not gpus:
-        said = f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+        said = f"no GPU fits {asked}: gpushare knows no GPU; is its agent running on the GPU nodes?"
         return Refusal(said, cause=Cause.NO_GPU)
     parts = [f"{counts[name]} {rule.phrase}" for name, rule in filters.RULES.items() if counts.get(name)]
     if counts.get(NODE_RULE):
         parts.append(f"{_plural(counts[NODE_RULE], 'node')} that cannot take the pod")
     if counts.get(COUNT_RULE):
-        parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few of them at once")
+        parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few fitting GPUs")
     nearest = min(rejected, key=lambda entry: entry.shortfall)
     tally = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     said = f"no GPU fits {asked}: {tally}; nearest: {nearest}"
@@ -77,12 +77,12 @@ def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> 
     if asked.cpu_milli > cpu_milli:
         return f"has {max(0.0, cpu_milli) / 1000:g} CPUs free, {asked.cpu_milli / 1000:g} are needed"
     free, needed = quantity.format_bytes(max(0, int(memory_bytes))), quantity.format_bytes(asked.memory_bytes)
-    return f"has {free} of its own memory free, {needed} are needed"
+    return f"has {free} of host memory free, {needed} are needed"
 
 
 def too_few(node: str, *, fitting: int, needed: int) -> Rejected:
     """Return a node with fewer fitting GPUs than needed."""
-    detail = f"has {_plural(fitting, 'GPU')} that would do at once, {needed} are needed"
+    detail = f"has {_plural(fitting, 'GPU')} that fit at once, {needed} are needed"
     return Rejected(node, None, COUNT_RULE, detail, _missing(fitting, needed))
 
 

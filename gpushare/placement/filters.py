@@ -100,11 +100,11 @@ def _mode(ask: FilterInput) -> Verdict:
 
 
 def _closed(ask: FilterInput) -> Verdict:
-    return (f"is on a node that takes nothing new: {ask.gpu.closed}", 5.5) if ask.gpu.closed else None
+    return (f"is on a node that takes no new pods: {ask.gpu.closed}", 5.5) if ask.gpu.closed else None
 
 
 def _health(ask: FilterInput) -> Verdict:
-    return None if ask.gpu.healthy else (f"is unhealthy: {ask.gpu.health_reason or 'no reason is known'}", 9.0)
+    return None if ask.gpu.healthy else (f"is unhealthy: {ask.gpu.health_reason or 'reason unknown'}", 9.0)
 
 
 def _cordon(ask: FilterInput) -> Verdict:
@@ -118,7 +118,7 @@ def _model(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.models
     if not wanted or _is_one_of(ask.gpu.model, wanted):
         return None
-    return f"is of the model {ask.gpu.model}, not {' or '.join(wanted)}", 9.0
+    return f"has model {ask.gpu.model}, not {' or '.join(wanted)}", 9.0
 
 
 @functools.lru_cache(maxsize=4096)
@@ -174,9 +174,9 @@ def _capability(ask: FilterInput) -> Verdict:
 
 def _uuid(ask: FilterInput) -> Verdict:
     if ask.constraints.uuids and ask.gpu.uuid not in ask.constraints.uuids:
-        return "is not one of the UUIDs asked for", 9.0
+        return "is not one of the requested UUIDs", 9.0
     if ask.gpu.uuid in ask.constraints.not_uuids:
-        return "is one of the UUIDs refused", 9.0
+        return "is one of the excluded UUIDs", 9.0
     return None
 
 
@@ -184,7 +184,7 @@ def _size(ask: FilterInput) -> Verdict:
     least = max(ask.constraints.min_memory_bytes, ask.memory_bytes)
     if ask.gpu.memory_bytes >= least:
         return None
-    return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in all, less than {quantity.format_bytes(least)}", 7.0
+    return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in total, less than {quantity.format_bytes(least)}", 7.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:
@@ -210,7 +210,7 @@ def _affinity(ask: FilterInput) -> Verdict:
     mine = ask.constraints.affinity
     if not mine or not ask.used.holders or any(holder.labels.affinity == mine for holder in ask.used.holders):
         return None
-    return f"is in use and none of its pods has the affinity label {mine}", 5.0
+    return f"is in use, and none of its pods has the affinity label {mine}", 5.0
 
 
 def _compute(ask: FilterInput) -> Verdict:
@@ -231,7 +231,7 @@ def _memory(ask: FilterInput) -> Verdict:
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:
-    """Return how much unclaimed reservations hold, of which namespaces, and when the last one expires; or ""."""
+    """Return how much unclaimed reservations hold, of which namespaces, and when the last one expires."""
     until = max((holder.reserved_until or 0.0 for holder in ask.used.holders if holder.is_unclaimed), default=0.0)
     if not until:
         return ""
@@ -242,7 +242,8 @@ def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write:
     namespaces = sorted({allocation.pod.namespace for allocation in waited_for})
     whose = f"{len(namespaces)} namespaces" if len(namespaces) > _MAX_NAMESPACES else " and ".join(namespaces)
     end = datetime.datetime.fromtimestamp(until, tz=datetime.UTC)
-    return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"
+    until_text = f"until {end:%H:%M:%S} UTC at the latest"
+    return f", {write(total)} is reserved for pods of {whose} that have not appeared yet, {until_text}"
 
 
 # The engine, refusals and `why` all use this table.
@@ -252,7 +253,7 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
     "uuid": GpuFilter(_uuid, "ruled out by UUID", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
-    "closed": GpuFilter(_closed, "on a node that takes nothing new"),
+    "closed": GpuFilter(_closed, "on a node that takes no new pods"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
     "exclusion": GpuFilter(_exclusion, "held by pods with another exclusion label", Sees.LABELS),

@@ -1,8 +1,11 @@
 """Worth: the worth of a node's free capacity to the mix, in GPUs; a pod goes where it falls least.
 
-* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), for compute and memory separately; the scarcer of the two counts.
-* A node's GPUs are worth only what its free CPU and memory can feed: of the demand that fits the node's kind of GPU, the part that needs the least CPU per GPU, as far as the free CPU per free GPU goes. There is a curve for each kind.
-* A set of GPUs on one node that a request for several could take adds its price (`pricing`) while it is whole, and a little more if its GPUs are all linked.
+* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), for compute and memory separately; the
+  scarcer of the two counts.
+* A node's GPUs are worth only what its free CPU and memory can feed: of the demand that fits the node's kind of GPU,
+  the part that needs the least CPU per GPU, as far as the free CPU per free GPU goes. There is a curve for each kind.
+* A set of GPUs on one node that a request for several could take adds its price (`pricing`) while it is whole, and a
+  little more if its GPUs are all linked.
 """
 
 from __future__ import annotations

@@ -32,19 +32,17 @@ def find(nodes: Iterable[GpuNode], node_manifests: Iterable[node.NodeJson] | Non
 
 def _check(gpu_node: GpuNode, manifest: node.NodeJson | None) -> UnavailableNode | None:
     if manifest is None:
-        return UnavailableNode("NoNode", f"there is no Node {gpu_node.name} any more")
+        return UnavailableNode("NoNode", f"Node {gpu_node.name} no longer exists")
     if node.readiness(manifest) != "True":
-        return UnavailableNode("NotReady", f"the node {gpu_node.name} is not ready: no pod starts there")
+        return UnavailableNode("NotReady", f"node {gpu_node.name} is not ready, so no pod can start there")
     if (manifest.get("spec") or {}).get("unschedulable"):
-        return UnavailableNode(
-            "NodeCordoned", f"the node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}"
-        )
+        return UnavailableNode("NodeCordoned", f"node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}")
     ready = gpu_node.condition(contract.CONDITION_READY)
     if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
         return UnavailableNode("NoAgent", f"{gpu_node.name}: {ready.message}")
     if _is_without_agent(gpu_node, (manifest.get("status") or {}).get("allocatable") or {}):
         return UnavailableNode(
-            "NoAgent", f"the agent of {gpu_node.name} does not run: its kubelet offers no {contract.RESOURCE_PERCENT}"
+            "NoAgent", f"the agent of {gpu_node.name} is not running: its kubelet offers no {contract.RESOURCE_PERCENT}"
         )
     return None
 

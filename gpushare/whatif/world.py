@@ -156,7 +156,7 @@ class World:
             return []
         claims = (self._cache.unknown_claim(PodAffinity.from_manifest(manifest)) for manifest in manifests)
         names = [name for name in dict.fromkeys(claims) if name]
-        return [f"volumes of claims that are not there yet, such as {names[0]}"] if names else []
+        return [f"volumes of claims that do not exist yet, such as {names[0]}"] if names else []
 
     def assign(self, manifest: pod.PodJson, request: Request, chosen: Placement) -> Callable[[], None]:
         """Place an unplaced pod; return the undo. Raises `LedgerError` if there is no room."""

@@ -51,7 +51,7 @@ def sharing(count: int) -> dict[str, Any]:
 
 
 ASKED: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
-    "own shares": (caps.SHARES, of_containers, "9 containers with a share of their own: at most 8"),
+    "own shares": (caps.SHARES, of_containers, "9 containers with their own share: at most 8"),
     "sharers": (caps.SHARERS, sharing, "is a list of 65 items: write at most 64"),
     "models": (caps.NAMES, listing("model", lambda number: f"*{number}*"), "is a list of 129 items"),
     "a pattern": (

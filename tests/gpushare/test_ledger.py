@@ -61,9 +61,9 @@ def test_violations_are_told_in_sentences() -> None:
         ),
     )
     assert ledger.violations(spoilt) == [
-        "node-a/0 (GPU-node-a-0) is over-committed: 110% of its compute is held by default/one, default/two",
-        "node-a/0 (GPU-node-a-0) is over-committed: 87Gi of its 80Gi are held by default/one, default/two",
-        "node-a has no GPU GPU-gone any more, which default/three holds",
+        "node-a/0 (GPU-node-a-0) is overcommitted: 110% of its compute is held by default/one, default/two",
+        "node-a/0 (GPU-node-a-0) is overcommitted: 87Gi of its 80Gi are held by default/one, default/two",
+        "node-a no longer has GPU GPU-gone, held by default/three",
     ]
 
 

@@ -50,7 +50,7 @@ def test_nothing_is_placed_where_containers_would_get_no_gpu() -> None:
     refusal = place(refusing, request="0.5")
     assert isinstance(refusal, Refusal)
     assert refusal.reason.endswith(
-        "of 1 GPU on 1 node, 1 on a node that takes nothing new; nearest: node-a/0 is on a node that takes nothing new: no runtime injects"
+        "of 1 GPU on 1 node, 1 on a node that takes no new pods; nearest: node-a/0 is on a node that takes no new pods: no runtime injects"
     )
     chosen = place(refusing, builders.node("node-b", gpus=1), request="0.5")
     assert isinstance(chosen, Placement)
@@ -64,7 +64,7 @@ def test_nothing_is_placed_where_the_agent_was_told_to_stop() -> None:
     condition = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "its agent has stopped")
     refusal = place(dataclasses.replace(builders.node("node-a", gpus=1), conditions=(condition,)), request="0.5")
     assert isinstance(refusal, Refusal)
-    assert refusal.reason.endswith("nearest: node-a/0 is on a node that takes nothing new: its agent has stopped")
+    assert refusal.reason.endswith("nearest: node-a/0 is on a node that takes no new pods: its agent has stopped")
 
 
 def test_the_default_policy_fills_a_gpu_before_it_opens_another() -> None:
@@ -133,11 +133,11 @@ def test_attributes_choose_the_gpu(annotations: dict[str, str], index: int) -> N
         ({"cordoned": True, "pending_mode": Mode.MIG}, "1 cordoned; nearest: node-a/0 is changing to mode mig"),
         (
             {"memory_gib": 24},
-            "1 too small; nearest: node-a/0 has 24Gi in all, less than 30Gi; none of these will ever do, whatever comes free",
+            "1 too small; nearest: node-a/0 has 24Gi in total, less than 30Gi; none of these can ever fit",
         ),
         (
             {"model": "NVIDIA T4"},
-            "1 of another model; nearest: node-a/0 is of the model NVIDIA T4, not *A100*; none of these will ever do, whatever comes free",
+            "1 of another model; nearest: node-a/0 has model NVIDIA T4, not *A100*; none of these can ever fit",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_an_unfit_node_is_left_out_with_its_reason() -> None:
 
 def test_a_cluster_without_gpus_says_so() -> None:
     assert str(place(request="0.5")) == (
-        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows no GPU; is its agent running on the GPU nodes?"
     )
 
 
@@ -224,4 +224,4 @@ def test_what_never_fits_is_told_apart_from_what_does_not_fit_now(annotations: d
     held = tuple(builders.allocation(f"a{at}", f"GPU-node-a-{at}", request=50) for at in range(4))
     node = dataclasses.replace(builders.node(), allocations=held)
     refusal = placement.place([NodeView.from_node(node)], request.parse(builders.pod(**annotations)))
-    assert str(refusal).endswith("; none of these will ever do, whatever comes free") is never
+    assert str(refusal).endswith("; none of these can ever fit") is never

@@ -64,7 +64,7 @@ def test_spread_opens_every_gpu_first() -> None:
 
 def test_an_empty_fleet_knows_of_no_gpu() -> None:
     assert str(place(Fleet(), request="0.5")) == (
-        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows no GPU; is its agent running on the GPU nodes?"
     )
 
 
@@ -83,7 +83,7 @@ def test_a_node_without_cpu_is_left_out_and_says_so() -> None:
 def test_a_node_without_memory_of_its_own_says_so() -> None:
     fleet = fleet_of(builders.node(), rooms=(Room(64_000, 4 * GIB),))
     assert str(place(fleet, Host(1000, 8 * GIB), request="0.5")).endswith(
-        "nearest: node-a has 4Gi of its own memory free, 8Gi are needed"
+        "nearest: node-a has 4Gi of host memory free, 8Gi are needed"
     )
 
 
@@ -252,6 +252,6 @@ def test_of_nodes_with_too_few_gpus_the_one_with_most_is_named() -> None:
     asked = request.parse(builders.pod(gpus="4"))
     for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.from_node, nodes), asked)):
         assert str(answer).endswith(
-            "nearest: node-b has 3 GPUs that would do at once, 4 are needed; "
+            "nearest: node-b has 3 GPUs that fit at once, 4 are needed; "
             f"no node has more than 3 GPUs; {explanation.NEVER}"
         )

@@ -136,17 +136,17 @@ def test_constraints_are_read() -> None:
     [
         ({"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs'),
         ({"request": "a lot"}, 'gpushare.io/request "a lot" is not a part of a GPU: write it as "0.5", "50%" or "500m"'),
-        ({"request": "0.5", "limit": "0.2"}, 'gpushare.io/limit "0.2" is less than the request: write 0.5 to 1, or leave it out for 1'),
-        ({"limit": "0.5"}, 'gpushare.io/limit "0.5" alone asks for a whole GPU, which no limit below 1 fits: add gpushare.io/request'),
-        ({"gpus": "2", "limit": "0.5"}, 'gpushare.io/limit "0.5" alone asks for a whole GPU, which no limit below 1 fits: add gpushare.io/request'),
-        ({"limit.main": "0.5"}, 'gpushare.io/limit.main "0.5" alone asks for a whole GPU, which no limit below 1 fits: add gpushare.io/request.main'),
-        ({"memory": "8"}, 'gpushare.io/memory "8" is less than 1Mi of memory: write the unit, as "8Gi"'),
-        ({"memory": "8192"}, 'gpushare.io/memory "8192" is less than 1Mi of memory: write the unit, as "8Gi"'),
-        ({"request": "1", "min-memory": "40"}, 'gpushare.io/min-memory "40" is less than 1Mi of memory: write the unit, as "8Gi"'),
+        ({"request": "0.5", "limit": "0.2"}, 'gpushare.io/limit "0.2" is less than the request: write 0.5 to 1, or omit it for 1'),
+        ({"limit": "0.5"}, 'gpushare.io/limit "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request'),
+        ({"gpus": "2", "limit": "0.5"}, 'gpushare.io/limit "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request'),
+        ({"limit.main": "0.5"}, 'gpushare.io/limit.main "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request.main'),
+        ({"memory": "8"}, 'gpushare.io/memory "8" is less than 1Mi of memory: write the unit, such as "8Gi"'),
+        ({"memory": "8192"}, 'gpushare.io/memory "8192" is less than 1Mi of memory: write the unit, such as "8Gi"'),
+        ({"request": "1", "min-memory": "40"}, 'gpushare.io/min-memory "40" is less than 1Mi of memory: write the unit, such as "8Gi"'),
         ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not a quantity: write a number with an optional unit, as "8Gi"'),
-        ({"memory": "120%"}, 'gpushare.io/memory "120%" is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'),
-        ({"memory": "0"}, 'gpushare.io/memory "0" leaves no memory: give gpushare.io/memory more than 0, such as 1Gi'),
-        ({"request": "0"}, 'gpushare.io/request "0" leaves no memory: give gpushare.io/memory more than 0, such as 1Gi'),
+        ({"memory": "120%"}, 'gpushare.io/memory "120%" is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'),
+        ({"memory": "0"}, 'gpushare.io/memory "0" gives no memory: set gpushare.io/memory to more than 0, such as 1Gi'),
+        ({"request": "0"}, 'gpushare.io/request "0" gives no memory: set gpushare.io/memory to more than 0, such as 1Gi'),
         ({"gpus": "0"}, 'gpushare.io/gpus "0" is not a count: write a whole number from 1 to 63'),
         ({"gpus": "1.5"}, 'gpushare.io/gpus "1.5" is not a count: write a whole number from 1 to 63'),
         ({"request": "1", "container": "other"}, 'gpushare.io/container "other" names the container "other", which the pod does not have: it has main'),
@@ -169,7 +169,7 @@ def test_bad_input_gets_one_sentence(annotations: dict[str, str], sentence: str)
 def test_a_misspelt_key_is_named_with_those_that_exist() -> None:
     with pytest.raises(
         errors.RequestError,
-        match=r'gpushare.io/memroy "8Gi" is not a key of gpushare: did you mean gpushare.io/memory\? it knows request, limit',
+        match=r'gpushare.io/memroy "8Gi" is not a gpushare key: did you mean gpushare.io/memory\? it knows request, limit',
     ):
         request.parse(builders.pod(request="0.5", memroy="8Gi"))
 

@@ -50,13 +50,13 @@ def test_what_grows_is_written_at_once_when_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 of memory free, 1Gi more are asked"),
-        ({"request": "0.9", "memory": "8Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
+        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 of memory free, 1Gi more are requested"),
+        ({"request": "0.9", "memory": "8Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is requested"),
         (
             {"request": "1", "memory": "100Gi"},
-            "node-a/0 has 0.2 of its compute free, 0.5 more is asked; node-a/0 has 0 of memory free, 92Gi more are asked",
+            "node-a/0 has 0.2 of its compute free, 0.5 more is requested; node-a/0 has 0 of memory free, 92Gi more are requested",
         ),
-        ({"request": "0.9", "memory": "4Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
+        ({"request": "0.9", "memory": "4Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is requested"),
     ],
 )
 def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, str], said: str) -> None:
@@ -70,7 +70,7 @@ def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, st
     ("gpu", "said"),
     [
         (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is not healthy: XID 79"),
-        (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes nothing new: its agent left"),
+        (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes no new pods: its agent left"),
     ],
 )
 def test_on_a_gpu_that_takes_nothing_new_nothing_grows(gpu: Gpu, said: str) -> None:
@@ -112,10 +112,10 @@ def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:
     less = wish(gpunode, request="0.5", memory="4Gi")
     step = resizing.step(gpunode, "a1", less)
     assert (share(step.node).memory_bytes, share(step.node).shrink_to_bytes) == (8 * GIB, 4 * GIB)
-    assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
+    assert step.waits_for == "the agent on node-a does not enforce 4Gi yet"
     refused = told(step.node, 8, used=5.2)
     assert resizing.step(refused, "a1", less) == resizing.ResizeStep(
-        refused, "it uses 5.2Gi of the 4Gi asked", resizing.ResizeCause.USE
+        refused, "it uses 5.2Gi, more than the requested 4Gi", resizing.ResizeCause.USE
     )
     done = resizing.step(told(refused, 4, used=3), "a1", less)
     assert (share(done.node).memory_bytes, share(done.node).shrink_to_bytes) == (4 * GIB, None)
@@ -136,7 +136,7 @@ def test_the_answer_to_an_earlier_shrinking_is_not_taken_for_one_to_the_next() -
     less = wish(gpunode, request="0.5", memory="4Gi")
     step = resizing.step(gpunode, "a1", less)
     assert share(step.node).shrink_to_bytes is None
-    assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
+    assert step.waits_for == "the agent on node-a does not enforce 4Gi yet"
     assert share(resizing.step(told(gpunode, 8), "a1", less).node).shrink_to_bytes == 4 * GIB
 
 
@@ -196,7 +196,7 @@ def test_other_containers_or_numbers_of_gpus_are_no_resizing() -> None:
 
 def test_a_gpu_that_is_gone_is_said() -> None:
     gpunode = dataclasses.replace(node(), gpus=())
-    with pytest.raises(errors.LedgerError, match="node-a has no GPU GPU-node-a-0 any more"):
+    with pytest.raises(errors.LedgerError, match="node-a no longer has GPU GPU-node-a-0"):
         wish(gpunode, request="0.5")
 
 

@@ -362,8 +362,8 @@ def test_a_pod_may_be_named_with_its_namespace(plugin: Plugin, saved: Path, line
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("ml/trainer", "pod ml/trainer waits for nothing: it has its share, on gpu-1"),
-        ("web/nginx", "pod web/nginx waits for nothing: it asks for no share of a GPU"),
+        ("ml/trainer", "pod ml/trainer does not wait: it has its share, on gpu-1"),
+        ("web/nginx", "pod web/nginx does not wait: it asks for no share of a GPU"),
     ],
 )
 def test_room_is_made_only_for_a_pod_that_waits(plugin: Plugin, saved: Path, name: str, reason: str) -> None:

@@ -67,7 +67,7 @@ def test_moves_that_let_nobody_in_are_looked_at_no_further(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("gated", "default/a-anew, made instead of it, waits: no GPU fits"),
+        ("gated", "its replacement default/a-anew waits: no GPU fits"),
         ("grows", "after 1 s its ReplicaSet has 1 of 2 pods"),
         ("refused", "Cannot evict pod as it would violate its disruption budget"),
     ],
@@ -148,7 +148,7 @@ def test_a_pod_without_a_share_has_moved_once_its_successor_is_scheduled(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("cpu-only-pending", "default/c-anew, made instead of it, is not scheduled: 0/2 nodes are available"),
+        ("cpu-only-pending", "its replacement default/c-anew is not scheduled: 0/2 nodes are available"),
         ("cpu-only-back", "default/c was evicted, and the scheduler has put the one made instead of it on n0 again"),
     ],
 )
@@ -223,7 +223,7 @@ def test_while_another_is_under_way_nothing_is_moved(
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=program)
     assert (ended.code, owners.log(tmp_path)) == (1, [])
     assert ended.err == (
-        "error: n0/1 is kept cordoned by another `defrag --apply`, until 12:00:00Z at most: wait until it ends; if it was "
+        "error: n0/1 is cordoned by another `defrag --apply` until 12:00:00Z at the latest: wait until it ends; if it was "
         "killed, run `kubectl gpushare uncordon` for them\n"
     )
     assert plugin("uncordon", "gpu", "n0/1", KUBECTL_PATH=program).out == "n0/1 uncordoned\n"

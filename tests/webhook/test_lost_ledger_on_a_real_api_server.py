@@ -76,7 +76,7 @@ def test_what_no_longer_fits_is_said_and_not_over_committed(cluster: Cluster) ->
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
     until(lambda: bool(cluster.notes(contract.EVENT_LOST)), cluster.explain)
     (said,) = cluster.notes(contract.EVENT_LOST)
-    assert "could not be written again: node-a/0 has not enough left for" in said
+    assert "could not be written again: node-a/0 does not have enough left for" in said
     assert ledger.violations(cluster.node()) == []
 
 

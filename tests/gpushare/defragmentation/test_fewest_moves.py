@@ -45,7 +45,7 @@ def test_what_fits_already_moves_nobody() -> None:
     ("manifest", "reason"),
     [
         (owned("a", request="0.25", kind=""), "no owner that would recreate it"),
-        (owned("a", request="0.25", kind="Job"), "owned by a Job, which would not simply recreate it"),
+        (owned("a", request="0.25", kind="Job"), "owned by a Job, which may not recreate it"),
         (owned("a", request="0.25", no_evict="true"), "gpushare.io/no-evict"),
         (owned("a", request="0.25", priority=2_000_000_000), "a system priority"),
         (owned("a", request="0.25", group="g", group_size="2"), "a member of a group"),
@@ -66,7 +66,7 @@ def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -
     resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
     plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
-    assert ("resized, and recreated as they were before", 1) in plan.fixed
+    assert ("resized, and would be recreated with their original size", 1) in plan.fixed
 
 
 def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
@@ -134,7 +134,7 @@ def test_for_one_of_a_group_no_room_is_made() -> None:
     single, member = owned("a", request="1"), owned("b", request="1", group="g", group_size="2")
     assert not goals.pointless(single, RequestingPod.from_manifest(single))
     assert goals.pointless(member, RequestingPod.from_manifest(member)) == (
-        "pod default/b is one of a group, and moves make room for single pods only"
+        "pod default/b belongs to a group, and moves make room for single pods only"
     )
 
 

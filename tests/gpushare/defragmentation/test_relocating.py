@@ -112,7 +112,7 @@ def test_nobody_of_higher_priority_moves_for_one_that_waits() -> None:
 def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
     exchanges = Exchanges(world, Movable(world, NONE, 0, Counter()))
-    exchanges.look(world.usable())
+    exchanges.refresh(world.usable())
     promised = {chain.movers[0].entry.id: chain.promise for chain in exchanges.chains([], 1)}
     plan = relocating.plan(world, [], NONE, max_moves=1)
     assert plan.gained is not None

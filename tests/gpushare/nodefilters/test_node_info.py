@@ -105,7 +105,7 @@ def test_a_node_without_the_label_that_pods_are_pinned_by_cannot_take_one() -> N
     where = NodeSpec.from_manifest(
         {"metadata": {"name": "node-a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     )
-    assert verdict(where, asking()) == "has no label kubernetes.io/hostname, by which a pod is pinned to its node"
+    assert verdict(where, asking()) == "has no label kubernetes.io/hostname, which is needed to pin a pod to it"
 
 
 ROOMY = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "3", "gpushare.io/gpu-percent": "100"}
@@ -115,19 +115,19 @@ ROOMY = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "3", 
     ("asked", "reason"),
     [
         (requests(cpu="500m"), None),
-        (requests(cpu="501m"), "has 500m of 4 CPUs free, 501m are asked for"),
-        (requests(cpu="1"), "has 500m of 4 CPUs free, 1 is asked for"),
-        (requests(cpu="2"), "has 500m of 4 CPUs free, 2 are asked for"),
+        (requests(cpu="501m"), "has 500m of 4 CPUs free, 501m are requested"),
+        (requests(cpu="1"), "has 500m of 4 CPUs free, 1 is requested"),
+        (requests(cpu="2"), "has 500m of 4 CPUs free, 2 are requested"),
         (requests(memory="6Gi"), None),
-        (requests(memory="7Gi"), "has 6Gi of 8Gi memory free, 7Gi are asked for"),
-        (requests(ephemeral_storage="11Gi"), "has 10Gi ephemeral storage in all, 11Gi are asked for"),
+        (requests(memory="7Gi"), "has 6Gi of 8Gi memory free, 7Gi are requested"),
+        (requests(ephemeral_storage="11Gi"), "has 10Gi ephemeral storage in total, 11Gi are requested"),
         (
             requests(**{"gpushare.io/gpu-idle": "1"}),
-            "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-idle",
+            "has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-idle",
         ),
-        (requests(**{"example.com/thing": "1"}), "has 0 of 0 example.com/thing free, 1 are asked for"),
+        (requests(**{"example.com/thing": "1"}), "has 0 of 0 example.com/thing free, 1 are requested"),
         (requests(**{"example.com/thing": "0"}), None),
-        (requests(memory="9Gi", cpu="9"), "has 4 CPUs in all, 9 are asked for"),
+        (requests(memory="9Gi", cpu="9"), "has 4 CPUs in total, 9 are requested"),
     ],
 )
 def test_what_is_asked_for_must_be_free(asked: dict[str, Any], reason: str | None) -> None:
@@ -138,7 +138,7 @@ def test_what_is_asked_for_must_be_free(asked: dict[str, Any], reason: str | Non
 def test_a_node_takes_so_many_pods_and_no_more() -> None:
     where = machine(allocatable=ROOMY)
     assert verdict(where, asking(), asking(), asking()) is None
-    assert verdict(where, asking(), asking(), asking(), asking()) == "has 3 pods, and room for no more than 3"
+    assert verdict(where, asking(), asking(), asking(), asking()) == "has 3 pods, and its maximum is 3"
 
 
 def test_of_a_node_that_declares_nothing_no_amount_is_judged() -> None:
@@ -158,7 +158,7 @@ def test_of_a_node_that_declares_nothing_no_amount_is_judged() -> None:
     ],
 )
 def test_host_ports_do_not_meet(wanted: dict[str, Any], there: dict[str, Any], conflicts: bool) -> None:
-    reason = "has its port 80/TCP in use, which the pod wants of the host"
+    reason = "has host port 80/TCP in use, which the pod requests"
     assert verdict(machine(), asking(wanted), asking(there)) == (reason if conflicts else None)
 
 
@@ -169,4 +169,4 @@ def test_on_the_network_of_the_host_every_port_is_one_of_the_host() -> None:
 
 def test_what_a_node_declares_in_nonsense_counts_as_nothing() -> None:
     where = machine(allocatable={"cpu": "-4", "memory": "lots", "pods": "NaN"})
-    assert verdict(where, asking()) == "has 0 pods, and room for no more than 0"
+    assert verdict(where, asking()) == "has 0 pods, and its maximum is 0"

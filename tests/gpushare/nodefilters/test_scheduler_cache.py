@@ -11,7 +11,7 @@ from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, Schedul
 from gpushare.nodefilters.scheduler_cache import NO_NODE
 from tests import builders
 
-FULL = "has 0 of 1 CPUs free, 1 is asked for"
+FULL = "has 0 of 1 CPUs free, 1 is requested"
 
 
 def machine(name: str = "node-a", cpu: str = "1", **labels: str) -> NodeSpec:
@@ -62,7 +62,7 @@ def test_a_judgement_follows_whoever_comes_and_goes() -> None:
     there.put("one", PodInfo.from_manifest(pod("0"), "node-a"))
     assert verdict(there, pod()) is None
     there.put_node_spec("node-a", machine(cpu="0"))
-    assert verdict(there, pod()) == "has 0 CPUs in all, 1 is asked for"
+    assert verdict(there, pod()) == "has 0 CPUs in total, 1 is requested"
     there.put_node_spec("node-a", None)
     assert verdict(there, pod()) == NO_NODE
 
@@ -84,9 +84,7 @@ def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> 
     there.put_node_spec("node-a", machine())
     asked = pod("0")
     asked["spec"]["containers"][0]["resources"] = {"requests": {"gpushare.io/gpu-percent": "50"}}
-    assert (
-        verdict(there, asked) == "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
-    )
+    assert verdict(there, asked) == "has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-percent"
     full = True
     there.forget("node-a")
     assert verdict(there, asked) is None
@@ -128,10 +126,10 @@ def test_pods_that_want_to_be_together_begin_anywhere_and_go_on_there() -> None:
     together = pod("0", labels=A, **terms("podAffinity", "zone"))
     assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, None]
     there.put("one", PodInfo.from_manifest(together, "node-a"))
-    none = "has none of the pods in its zone that the pod's affinity wants near"
+    none = "has no pod in its zone that the pod's affinity requires"
     assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, none]
     other = pod("0", labels={"app": "b"}, **terms("podAffinity", "rack"))
-    assert verdict(there, other) == "has no label rack, which the pod's affinity to other pods is about"
+    assert verdict(there, other) == "has no label rack, the topology key of the pod's affinity"
 
 
 def spread(**more: Any) -> dict[str, Any]:
@@ -148,12 +146,12 @@ def test_spread_is_kept_as_if_the_pod_were_not_pinned() -> None:
     there = cache(machine(zone="z1"), machine("node-b", zone="z2"), machine("node-c"))
     there.put("one", PodInfo.from_manifest(pod("0", labels=A), "node-a"))
     assert verdict(there, spread()) == (
-        "is in zone=z1, where another of the pods would be 2 more than elsewhere; their spread allows 1"
+        "is in zone=z1, where one more pod would make the skew 2; the spread constraint allows 1"
     )
     assert verdict(there, spread(maxSkew=2)) is None
     assert verdict(there, spread(whenUnsatisfiable="ScheduleAnyway")) is None
     assert verdict(there, spread(), "node-b") is None
-    assert verdict(there, spread(), "node-c") == "has no label zone, over which the pod is to be spread"
+    assert verdict(there, spread(), "node-c") == "has no label zone, the topology key of the pod's spread constraint"
 
 
 def test_with_least_domains_a_pin_leaves_too_few_and_that_is_known_before() -> None:
@@ -250,7 +248,7 @@ def test_two_nodes_of_one_hostname_take_no_pod_with_a_share() -> None:
     asks["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_IDLE] = "1"
     there.put_node_spec("node-b", machine("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
     for name, other in (("node-a", "node-b"), ("node-b", "node-a")):
-        said = f"has the label kubernetes.io/hostname of {other} as well: a pod can be pinned to neither"
+        said = f"has the same label kubernetes.io/hostname as {other}, so a pod can be pinned to neither"
         assert verdict(there, asks, name) == said
         assert verdict(there, pod(), name) is None
     there.put_node_spec("node-b", machine("node-b"))
@@ -282,7 +280,7 @@ def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Nam
 def fitting(there: SchedulerCache) -> set[str]:
     with_data = pod(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
     said = {name: verdict(there, with_data, name) for name in ("node-a", "node-b")}
-    assert set(said.values()) <= {None, "has no volume for the pod's claim data, and none is made there"}
+    assert set(said.values()) <= {None, "has no volume for the pod's claim data, and none can be provisioned there"}
     return {name for name, why in said.items() if why is None}
 
 

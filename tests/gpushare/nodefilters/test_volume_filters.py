@@ -104,9 +104,7 @@ class Cluster:
 
 
 def full(used: int, most: int, more: int = 1, driver: str = DRIVER) -> str:
-    return (
-        f"would exceed max volume count: {used} of {most} volumes of {driver} are there, and the pod brings {more} more"
-    )
+    return f"would exceed max volume count: {used} of {most} volumes of {driver} are in use, and the pod adds {more}"
 
 
 def limited(most: int, node: str = "node-a") -> Json:

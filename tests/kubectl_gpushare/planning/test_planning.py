@@ -162,8 +162,8 @@ def test_counting_leaves_the_world_as_it_was() -> None:
     ("hard", "used", "wanted", "gpus", "said", "more"),
     [
         ("100", "0", 2, 2, "", 0),
-        ("100", "50", 2, 1, f"leaves 0 of {contract.RESOURCE_PERCENT}, 50 are asked", None),
-        ("40", "0", 1, 0, f"leaves 40 of {contract.RESOURCE_PERCENT}, 50 are asked", None),
+        ("100", "50", 2, 1, f"leaves 0 of {contract.RESOURCE_PERCENT}, 50 are requested", None),
+        ("40", "0", 1, 0, f"leaves 40 of {contract.RESOURCE_PERCENT}, 50 are requested", None),
         ("170", "0", 1, 1, "", 2),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words(
     assert store.chooser.unfit(asked)("a") == EXCEEDS
     assert reasons.of(pod("asked", "one"), taken(there)).refusal is None
     missing = reasons.of(pod("asked", "three"), taken(there)).refusal
-    assert "cannot have the pod's claim three, which does not exist" in str(missing)
+    assert "cannot mount the pod's claim three, which does not exist" in str(missing)
 
 
 def test_what_a_pod_has_attached_itself_is_not_in_its_way() -> None:
@@ -84,7 +84,7 @@ def test_what_is_not_known_is_not_claimed() -> None:
     tried = World([builders.node("a")], [machine("a")], (), storage())
     assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
     assert tried.unknown_claims([unknown, pod("asked", "one")]) == [
-        "volumes of claims that are not there yet, such as three"
+        "volumes of claims that do not exist yet, such as three"
     ]
     without = {kind: items for kind, items in storage().items() if kind != volumes.CLAIM}
     tried = World([builders.node("a")], [machine("a")], (), without, claims_are_all=True)
@@ -120,7 +120,7 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin,
     assert (ended.code, EXCEEDS in ended.out) == (2, True)
     manifest.write_text(json.dumps(pod("new", "three")))
     ended = plugin("simulate", "-f", manifest, "--from", complete, "-o", "json")
-    assert "volumes of claims that are not there yet, such as three" in ended.err
+    assert "volumes of claims that do not exist yet, such as three" in ended.err
 
 
 def test_the_claims_of_a_stateful_set_count(plugin: Plugin, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_of_gpus_of_another_mode_the_mode_is_told() -> None:
 
 def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
     answer = why(waits(request="0.05", memory="1Gi"), offers=False)
-    assert "n0 has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-" in misses(answer)
+    assert "n0 has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-" in misses(answer)
     assert [change.sentence for change in answer.changes] == ["if the agent of n0 ran"]
 
 
@@ -219,4 +219,4 @@ def test_if_nothing_else_helps_the_smallest_pod_in_the_way_is_named() -> None:
 def test_more_cpu_than_any_node_has_is_told_as_that() -> None:
     manifest = waits(request="0.1")
     manifest["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64"
-    assert "n0 has 8 CPUs in all, 64 are asked for" in misses(why(manifest))
+    assert "n0 has 8 CPUs in total, 64 are requested" in misses(why(manifest))

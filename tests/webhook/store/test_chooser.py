@@ -115,7 +115,7 @@ def test_a_node_that_takes_no_more_pods_is_not_proposed(monkeypatch: pytest.Monk
 
 def test_a_refusal_for_cpu_is_the_sentence_of_fitness() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
-    assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are asked for")
+    assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are requested")
 
 
 def test_room_that_comes_free_is_seen() -> None:

@@ -94,10 +94,10 @@ def verdict(cache: SchedulerCache, claim: str) -> str | None:
 async def test_what_is_read_is_what_is_judged_by() -> None:
     async with read(Api()) as (cache, _):
         assert verdict(cache, "two") == (
-            f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
+            f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are in use, and the pod adds 1"
         )
         assert verdict(cache, "one") is None
-        assert verdict(cache, "three") == "cannot have the pod's claim three, which does not exist"
+        assert verdict(cache, "three") == "cannot mount the pod's claim three, which does not exist"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])

@@ -123,7 +123,7 @@ def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:
         if amount > 0 and name in hard and held.get(name, 0) + amount > hard[name]:
             write = quantity.format_bytes if name == contract.RESOURCE_MEMORY else str
             left = write(max(0, hard[name] - held.get(name, 0)))
-            return f"the ResourceQuota of its namespace leaves {left} of {name}, {write(amount)} more are asked"
+            return f"the ResourceQuota of its namespace leaves {left} of {name}, {write(amount)} more are requested"
     return ""
 
 

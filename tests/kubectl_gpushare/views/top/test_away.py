@@ -46,14 +46,14 @@ def shown(node: GpuNode, *machines: dict[str, Any]) -> tuple[dict[str, Any], dic
 @pytest.mark.parametrize(
     ("machines", "word", "said"),
     [
-        ((machine(unschedulable=True),), "NodeCordoned", "the node node-a is cordoned: kubectl uncordon node-a"),
-        ((machine(ready="Unknown"),), "NotReady", "the node node-a is not ready: no pod starts there"),
+        ((machine(unschedulable=True),), "NodeCordoned", "node node-a is cordoned: kubectl uncordon node-a"),
+        ((machine(ready="Unknown"),), "NotReady", "node node-a is not ready, so no pod can start there"),
         (
             (machine(percent="0"),),
             "NoAgent",
-            "the agent of node-a does not run: its kubelet offers no gpushare.io/gpu-percent",
+            "the agent of node-a is not running: its kubelet offers no gpushare.io/gpu-percent",
         ),
-        ((), "NoNode", "there is no Node node-a any more"),
+        ((), "NoNode", "Node node-a no longer exists"),
     ],
 )
 def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any, word: str, said: str) -> None:

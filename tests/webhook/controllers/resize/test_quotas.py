@@ -70,10 +70,10 @@ MORE = {"request": "0.5", "memory": "16Gi"}
     [
         ({}, ""),
         ({"percent": "70"}, ""),
-        ({"percent": "69"}, f"the ResourceQuota of its namespace leaves 29 of {PERCENT}, 30 more are asked"),
+        ({"percent": "69"}, f"the ResourceQuota of its namespace leaves 29 of {PERCENT}, 30 more are requested"),
         ({"memory": "24Gi"}, ""),
-        ({"memory": "20Gi"}, f"the ResourceQuota of its namespace leaves 4Gi of {MEMORY}, 8Gi more are asked"),
-        ({"percent": "10"}, f"the ResourceQuota of its namespace leaves 0 of {PERCENT}, 30 more are asked"),
+        ({"memory": "20Gi"}, f"the ResourceQuota of its namespace leaves 4Gi of {MEMORY}, 8Gi more are requested"),
+        ({"percent": "10"}, f"the ResourceQuota of its namespace leaves 0 of {PERCENT}, 30 more are requested"),
     ],
 )
 async def test_what_a_quota_does_not_leave_is_said_with_the_numbers(hard: dict[str, str], said: str) -> None:

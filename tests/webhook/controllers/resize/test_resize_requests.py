@@ -109,7 +109,7 @@ def test_they_grow_by_priority_and_then_age() -> None:
     assert turn(after, resize_requests, {}) is after
     assert existing(after, resize_requests[2]) == (
         after.allocations[1].shares,
-        "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is asked",
+        "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is requested",
     )
     assert existing(after, resize_requests[0]) == (after.allocations[2].shares, "")
 
@@ -134,7 +134,7 @@ def test_what_comes_free_belongs_first_to_whom_it_is_held_for() -> None:
     assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
     assert existing(after, resize_requests[1]) == (
         after.allocations[1].shares,
-        "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is asked",
+        "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is requested",
     )
 
 
@@ -144,7 +144,7 @@ def test_annotations_that_make_no_sense_change_nothing_and_are_told() -> None:
     assert turn(gpunode, [resize_request], {}) is gpunode
     assert existing(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
-        'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or leave it out for 1',
+        'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or omit it for 1',
     )
     (resize_request,) = find(gpunode, pod("one", request="0.6", **{"request.side": "0.1"}))
     said = existing(gpunode, resize_request)
@@ -160,7 +160,7 @@ def test_a_gpu_that_is_gone_stops_nobody_and_is_told_to_those_alone_that_wait_al
     (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
     assert existing(gone, waits) == (
         gone.allocations[0].shares,
-        "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
+        "is not resized yet: node-a no longer has GPU GPU-node-a-0",
     )
     after = turn(gone, [waits], {})
     assert after.allocations == gpunode.allocations, "what was begun is taken back"
@@ -182,7 +182,7 @@ def test_a_share_that_shrinks_waits_for_the_agent() -> None:
     assert after.allocations[0].shares[0].shrink_to_bytes == 4 * GIB
     assert existing(after, resize_request) == (
         after.allocations[0].shares,
-        "is not resized yet: the agent on node-a has yet to hold it to 4Gi",
+        "is not resized yet: the agent on node-a does not enforce 4Gi yet",
     )
     assert resizing.amounts(after.allocations[0].shares) == "0.5 GPU with 8Gi"
 
