@@ -40,7 +40,7 @@ def test_defaults_follow_the_table(annotations: dict[str, str], share: Share, gp
     assert (demand.share, demand.gpus, demand.containers) == (share, gpus, ("main",))
 
 
-def test_the_default_container_is_the_first_or_the_one_kubectl_takes() -> None:
+def test_default_container_is_the_first_or_kubectls() -> None:
     manifest = builders.pod(containers=("a", "b"), request="0.5")
     assert request.parse(manifest).demands[0].containers == ("a",)
     manifest["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "b"
@@ -53,14 +53,14 @@ def test_listed_containers_use_one_share_together() -> None:
     assert demand.containers == ("a", "c")
 
 
-def test_a_container_can_have_a_share_of_its_own() -> None:
+def test_container_can_have_its_own_share() -> None:
     manifest = builders.pod(containers=("a", "b"), **{"request": "0.5", "memory.b": "4Gi", "request.b": "0.1"})
     first, second = request.parse(manifest).demands
     assert (first.containers, first.share.request_percent) == (("a",), 50)
     assert (second.containers, second.share) == (("b",), Share(10, 100, Memory(bytes=4 * GIB)))
 
 
-def test_an_init_container_can_be_named() -> None:
+def test_init_container_can_be_named() -> None:
     manifest = builders.pod(**{"request.warm": "0.2"})
     manifest["spec"]["initContainers"] = [{"name": "warm"}]
     assert request.parse(manifest).demands[0].containers == ("warm",)
@@ -70,7 +70,7 @@ def steps(manifest: dict[str, Any]) -> dict[str, Steps]:
     return {",".join(demand.containers): demand.steps for demand in request.parse(manifest).demands}
 
 
-def test_containers_that_run_in_turn_have_steps_of_their_own() -> None:
+def test_containers_that_run_in_turn_have_separate_steps() -> None:
     manifest = builders.pod(
         containers=("main",), **{f"request.{name}": "0.2" for name in ("first", "side", "last", "main")}
     )
@@ -83,17 +83,17 @@ def test_containers_that_run_in_turn_have_steps_of_their_own() -> None:
     assert steps(manifest) == {"first": Steps(0, 0), "side": Steps(1), "last": Steps(2, 2), "main": Steps(3)}
 
 
-def test_a_share_that_is_used_in_turn_is_in_use_from_the_first_to_the_last_of_its_containers() -> None:
+def test_share_is_in_use_from_its_first_to_its_last_container() -> None:
     manifest = builders.pod(request="0.5", container="first,main", **{"request.last": "0.2"})
     manifest["spec"]["initContainers"] = [{"name": "first"}, {"name": "last"}]
     assert steps(manifest) == {"first,main": ALL_STEPS, "last": ALL_STEPS}
 
 
-def test_containers_that_run_together_at_some_moment_have_all_steps() -> None:
+def test_containers_that_overlap_have_all_steps() -> None:
     assert steps(builders.in_turn(warm="0.5", main="0.5", restarts="Always")) == {"warm": ALL_STEPS, "main": ALL_STEPS}
 
 
-def test_constraints_are_read() -> None:
+def test_constraints_are_parsed() -> None:
     parsed = request.parse(
         builders.pod(
             request="0.5",
@@ -160,13 +160,13 @@ def test_constraints_are_read() -> None:
         ({"request": "1", "min-compute-capability": "new"}, 'gpushare.io/min-compute-capability "new" is not a compute capability: write it as "8.0"'),
     ],
 )  # fmt: skip
-def test_bad_input_gets_one_sentence(annotations: dict[str, str], sentence: str) -> None:
+def test_invalid_input_gets_one_sentence(annotations: dict[str, str], sentence: str) -> None:
     with pytest.raises(errors.RequestError) as caught:
         request.parse(builders.pod(**annotations))
     assert str(caught.value) == sentence
 
 
-def test_a_misspelt_key_is_named_with_those_that_exist() -> None:
+def test_misspelt_key_is_reported_with_the_known_keys() -> None:
     with pytest.raises(
         errors.RequestError,
         match=r'gpushare.io/memroy "8Gi" is not a gpushare key: did you mean gpushare.io/memory\? it knows request, limit',
@@ -174,25 +174,25 @@ def test_a_misspelt_key_is_named_with_those_that_exist() -> None:
         request.parse(builders.pod(request="0.5", memroy="8Gi"))
 
 
-def test_a_container_in_two_places_is_refused() -> None:
+def test_container_in_two_places_is_rejected() -> None:
     with pytest.raises(errors.RequestError, match="has keys of its own"):
         request.parse(builders.pod(containers=("a", "b"), **{"request": "0.5", "container": "a,b", "memory.b": "4Gi"}))
 
 
-def test_a_huge_value_is_refused_in_a_short_sentence() -> None:
+def test_huge_value_is_rejected_with_a_short_sentence() -> None:
     with pytest.raises(errors.RequestError) as caught:
         request.parse(builders.pod(request="9" * 200_000))
     assert "200000 characters" in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-def test_control_characters_never_reach_the_sentence() -> None:
+def test_sentence_contains_no_control_characters() -> None:
     with pytest.raises(errors.RequestError) as caught:
         request.parse(builders.pod(request="0.5\x1b[31m\n\u202e"))
     assert str(caught.value).isprintable()
 
 
-def test_result_annotations_are_left_to_the_caller_to_strip() -> None:
+def test_result_annotations_are_ignored() -> None:
     manifest = builders.pod(request="0.5")
     manifest["metadata"]["annotations"] |= {contract.NODE: "evil", contract.GPU_UUIDS + ".main": "GPU-1"}
     assert request.parse(manifest) == request.parse(builders.pod(request="0.5"))
@@ -204,7 +204,7 @@ def test_result_annotations_are_left_to_the_caller_to_strip() -> None:
         st.sampled_from([*contract.REQUEST_KEYS, contract.REQUEST + ".main"]), st.text(max_size=20), min_size=1
     )
 )
-def test_any_annotations_are_read_or_refused_with_their_key(annotations: dict[str, str]) -> None:
+def test_any_annotations_are_parsed_or_rejected_with_their_key(annotations: dict[str, str]) -> None:
     manifest = builders.pod()
     manifest["metadata"]["annotations"] = annotations
     try:

@@ -1,4 +1,4 @@
-"""A namespace never has more GPUs to itself than its ResourceQuota allows, whatever its pods ask for."""
+"""A namespace never has more GPUs to itself than its ResourceQuota allows, whatever its pods request."""
 
 from __future__ import annotations
 

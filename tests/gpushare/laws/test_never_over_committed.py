@@ -1,4 +1,4 @@
-"""Whatever is placed in whatever order, no GPU is over-committed and no rule is broken."""
+"""No sequence of placements overcommits a GPU or breaks a rule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ empty_nodes = st.tuples(strategies.gpu_nodes("node-a"), strategies.gpu_nodes("no
 
 
 @given(empty_nodes, st.lists(strategies.requests() | st.integers(0, 20), max_size=25))
-def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], steps: list[Request | int]) -> None:
+def test_placements_and_releases_never_overcommit(views: dict[str, NodeView], steps: list[Request | int]) -> None:
     placed: list[tuple[str, str]] = []
     for number, step in enumerate(steps):
         if isinstance(step, int):
@@ -65,7 +65,7 @@ def check_rules(view: NodeView, request: Request, answer: Placement) -> None:
 
 
 @given(empty_nodes, strategies.requests())
-def test_a_refusal_on_an_empty_cluster_is_for_a_lasting_reason(views: dict[str, NodeView], request: Request) -> None:
+def test_refusal_on_an_empty_cluster_has_a_lasting_reason(views: dict[str, NodeView], request: Request) -> None:
     answer = placement.place(views.values(), request)
     if isinstance(answer, Refusal):
         assert (

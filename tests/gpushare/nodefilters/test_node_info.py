@@ -1,4 +1,4 @@
-"""One node, who is on it, one pod: may it run there? The same is asked of a real scheduler in tests/webhook."""
+"""Whether one node can take one pod. tests/webhook compares the same rules with a real scheduler."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 UNTOLERATED = "has the taint gpu=yes:NoSchedule, which the pod does not tolerate"
 
 
-def machine(*, ready: str = "True", allocatable: dict[str, str] | None = None, **spec: Any) -> NodeSpec:
+def node_spec(*, ready: str = "True", allocatable: dict[str, str] | None = None, **spec: Any) -> NodeSpec:
     labels = {"kubernetes.io/hostname": "node-a", "zone": "z1", "cards": "4"}
     status = {"conditions": [{"type": "Ready", "status": ready}], "allocatable": allocatable}
     return NodeSpec.from_manifest({"metadata": {"name": "node-a", "labels": labels}, "spec": spec, "status": status})
@@ -56,52 +56,52 @@ NO_AFFINITY = "does not match the pod's node affinity"
 @pytest.mark.parametrize(
     ("where", "pod_spec", "reason"),
     [
-        (machine(), {}, None),
-        (machine(ready="Unknown"), {}, "is not ready"),
-        (machine(ready="False"), {"tolerations": [{"operator": "Exists"}]}, None),
-        (machine(ready="False"), {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]}, "is not ready"),
-        (machine(unschedulable=True), {}, "is cordoned"),
-        (machine(unschedulable=True), {"tolerations": [{"operator": "Exists"}]}, None),
-        (machine(unschedulable=True), {"tolerations": [{"key": "node.kubernetes.io/unschedulable"}]}, None),
-        (machine(taints=[TAINT]), {}, UNTOLERATED),
-        (machine(taints=[TAINT]), {"tolerations": [{"key": "gpu", "value": "yes"}]}, None),
-        (machine(taints=[TAINT]), {"tolerations": [{"key": "gpu", "value": "no"}]}, UNTOLERATED),
-        (machine(taints=[TAINT]), {"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}, UNTOLERATED),
-        (machine(taints=[TAINT]), {"tolerations": [{"key": "gpu", "operator": "Exists"}]}, None),
-        (machine(taints=[{**TAINT, "value": "9"}]), {"tolerations": [{"key": "gpu", "operator": "Gt", "value": "3"}]}, "has the taint gpu=9:NoSchedule, which the pod does not tolerate"),
-        (machine(taints=[{"key": "slow", "effect": "PreferNoSchedule"}]), {}, None),
-        (machine(taints=[{"key": "slow", "effect": "NoExecute"}]), {}, "has the taint slow:NoExecute, which the pod does not tolerate"),
-        (machine(), {"nodeSelector": {"zone": "z1"}}, None),
-        (machine(), {"nodeSelector": {"zone": "z2"}}, "lacks the label zone=z2 of the pod's nodeSelector"),
-        (machine(), affinity(label("zone", "In", "z1", "z3")), None),
-        (machine(), affinity(label("zone", "In")), NO_AFFINITY),
-        (machine(), affinity(label("zone", "NotIn", "z1")), NO_AFFINITY),
-        (machine(), affinity(label("other", "NotIn", "z1")), None),
-        (machine(), affinity(label("other", "NotIn", "no label value!")), NO_AFFINITY),
-        (machine(), affinity(label("cards", "Gt", "3")), None),
-        (machine(), affinity(label("cards", "Gt", "4")), NO_AFFINITY),
-        (machine(), affinity(label("cards", "Lt", "3")), NO_AFFINITY),
-        (machine(), affinity(label("zone", "Lt", "3")), NO_AFFINITY),
-        (machine(), affinity(label("cards", "Gt", "few")), NO_AFFINITY),
-        (machine(), affinity(label("other", "DoesNotExist")), None),
-        (machine(), affinity(label("zone", "Sideways")), NO_AFFINITY),
-        (machine(), affinity(**label("metadata.name", "In", "node-a")), None),
-        (machine(), affinity(**label("metadata.name", "NotIn", "node-a")), NO_AFFINITY),
-        (machine(), affinity(label("zone", "In", "z1"), **label("metadata.name", "In", "node-b")), NO_AFFINITY),
-        (machine(), affinity(), NO_AFFINITY),
+        (node_spec(), {}, None),
+        (node_spec(ready="Unknown"), {}, "is not ready"),
+        (node_spec(ready="False"), {"tolerations": [{"operator": "Exists"}]}, None),
+        (node_spec(ready="False"), {"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"}]}, "is not ready"),
+        (node_spec(unschedulable=True), {}, "is cordoned"),
+        (node_spec(unschedulable=True), {"tolerations": [{"operator": "Exists"}]}, None),
+        (node_spec(unschedulable=True), {"tolerations": [{"key": "node.kubernetes.io/unschedulable"}]}, None),
+        (node_spec(taints=[TAINT]), {}, UNTOLERATED),
+        (node_spec(taints=[TAINT]), {"tolerations": [{"key": "gpu", "value": "yes"}]}, None),
+        (node_spec(taints=[TAINT]), {"tolerations": [{"key": "gpu", "value": "no"}]}, UNTOLERATED),
+        (node_spec(taints=[TAINT]), {"tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoExecute"}]}, UNTOLERATED),
+        (node_spec(taints=[TAINT]), {"tolerations": [{"key": "gpu", "operator": "Exists"}]}, None),
+        (node_spec(taints=[{**TAINT, "value": "9"}]), {"tolerations": [{"key": "gpu", "operator": "Gt", "value": "3"}]}, "has the taint gpu=9:NoSchedule, which the pod does not tolerate"),
+        (node_spec(taints=[{"key": "slow", "effect": "PreferNoSchedule"}]), {}, None),
+        (node_spec(taints=[{"key": "slow", "effect": "NoExecute"}]), {}, "has the taint slow:NoExecute, which the pod does not tolerate"),
+        (node_spec(), {"nodeSelector": {"zone": "z1"}}, None),
+        (node_spec(), {"nodeSelector": {"zone": "z2"}}, "lacks the label zone=z2 of the pod's nodeSelector"),
+        (node_spec(), affinity(label("zone", "In", "z1", "z3")), None),
+        (node_spec(), affinity(label("zone", "In")), NO_AFFINITY),
+        (node_spec(), affinity(label("zone", "NotIn", "z1")), NO_AFFINITY),
+        (node_spec(), affinity(label("other", "NotIn", "z1")), None),
+        (node_spec(), affinity(label("other", "NotIn", "no label value!")), NO_AFFINITY),
+        (node_spec(), affinity(label("cards", "Gt", "3")), None),
+        (node_spec(), affinity(label("cards", "Gt", "4")), NO_AFFINITY),
+        (node_spec(), affinity(label("cards", "Lt", "3")), NO_AFFINITY),
+        (node_spec(), affinity(label("zone", "Lt", "3")), NO_AFFINITY),
+        (node_spec(), affinity(label("cards", "Gt", "few")), NO_AFFINITY),
+        (node_spec(), affinity(label("other", "DoesNotExist")), None),
+        (node_spec(), affinity(label("zone", "Sideways")), NO_AFFINITY),
+        (node_spec(), affinity(**label("metadata.name", "In", "node-a")), None),
+        (node_spec(), affinity(**label("metadata.name", "NotIn", "node-a")), NO_AFFINITY),
+        (node_spec(), affinity(label("zone", "In", "z1"), **label("metadata.name", "In", "node-b")), NO_AFFINITY),
+        (node_spec(), affinity(), NO_AFFINITY),
     ],
 )  # fmt: skip
 def test_taints_labels_and_names(where: NodeSpec, pod_spec: dict[str, Any], reason: str | None) -> None:
     assert verdict(where, asking(**pod_spec)) == reason
 
 
-def test_one_of_several_terms_is_enough() -> None:
+def test_any_matching_term_is_enough() -> None:
     terms = [{}, {"matchExpressions": [label("zone", "In", "z9")]}, {"matchExpressions": [label("zone", "Exists")]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    assert verdict(machine(), asking(affinity={"nodeAffinity": required})) is None
+    assert verdict(node_spec(), asking(affinity={"nodeAffinity": required})) is None
 
 
-def test_a_node_without_the_label_that_pods_are_pinned_by_cannot_take_one() -> None:
+def test_node_without_hostname_label_is_rejected() -> None:
     where = NodeSpec.from_manifest(
         {"metadata": {"name": "node-a"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     )
@@ -130,19 +130,19 @@ ROOMY = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "3", 
         (requests(memory="9Gi", cpu="9"), "has 4 CPUs in total, 9 are requested"),
     ],
 )
-def test_what_is_asked_for_must_be_free(asked: dict[str, Any], reason: str | None) -> None:
+def test_requested_amounts_must_be_free(asked: dict[str, Any], reason: str | None) -> None:
     there = asking(requests(cpu="3500m", memory="2Gi", **{"gpushare.io/gpu-percent": "50"}))
-    assert verdict(machine(allocatable=ROOMY), asking(asked), there) == reason
+    assert verdict(node_spec(allocatable=ROOMY), asking(asked), there) == reason
 
 
-def test_a_node_takes_so_many_pods_and_no_more() -> None:
-    where = machine(allocatable=ROOMY)
+def test_node_takes_no_more_than_its_maximum_of_pods() -> None:
+    where = node_spec(allocatable=ROOMY)
     assert verdict(where, asking(), asking(), asking()) is None
     assert verdict(where, asking(), asking(), asking(), asking()) == "has 3 pods, and its maximum is 3"
 
 
-def test_of_a_node_that_declares_nothing_no_amount_is_judged() -> None:
-    assert verdict(machine(), asking(requests(cpu="1000"))) is None
+def test_amounts_are_not_checked_without_allocatable() -> None:
+    assert verdict(node_spec(), asking(requests(cpu="1000"))) is None
 
 
 @pytest.mark.parametrize(
@@ -157,16 +157,16 @@ def test_of_a_node_that_declares_nothing_no_amount_is_judged() -> None:
         ({"ports": [{"containerPort": 80}]}, port(80), False),
     ],
 )
-def test_host_ports_do_not_meet(wanted: dict[str, Any], there: dict[str, Any], conflicts: bool) -> None:
+def test_host_ports_conflict(wanted: dict[str, Any], there: dict[str, Any], conflicts: bool) -> None:
     reason = "has host port 80/TCP in use, which the pod requests"
-    assert verdict(machine(), asking(wanted), asking(there)) == (reason if conflicts else None)
+    assert verdict(node_spec(), asking(wanted), asking(there)) == (reason if conflicts else None)
 
 
-def test_on_the_network_of_the_host_every_port_is_one_of_the_host() -> None:
+def test_with_host_network_every_port_is_a_host_port() -> None:
     wanted = asking({"ports": [{"containerPort": 80}]}, hostNetwork=True)
-    assert verdict(machine(), wanted, asking(port(80))) is not None
+    assert verdict(node_spec(), wanted, asking(port(80))) is not None
 
 
-def test_what_a_node_declares_in_nonsense_counts_as_nothing() -> None:
-    where = machine(allocatable={"cpu": "-4", "memory": "lots", "pods": "NaN"})
+def test_invalid_allocatable_amounts_count_as_zero() -> None:
+    where = node_spec(allocatable={"cpu": "-4", "memory": "lots", "pods": "NaN"})
     assert verdict(where, asking()) == "has 0 pods, and its maximum is 0"

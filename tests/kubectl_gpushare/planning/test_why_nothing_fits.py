@@ -48,7 +48,7 @@ def why(
     placed = [(clusters.owned(f"{on}-{i}", **ask), f"{on}/{i}") for on, ask in asks for i in range(4)]
     placed[0] = (there or placed[0][0], "n1/0")
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2, gpus=4).views.values()]
-    machines = [clusters.machine(node.name, gpus=4) for node in nodes]
+    machines = [clusters.node_manifest(node.name, gpus=4) for node in nodes]
     machines[0]["spec"] = spec
     if not offers:
         machines[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
@@ -172,7 +172,7 @@ def split(*, fixed: bool = False) -> tuple[dict[str, Any], Snapshot]:
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2).views.values()]
     manifest = waits(request="1", gpus="2")
     pods = (*(pod for pod, _ in placed), manifest)
-    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.machine(node.name) for node in nodes))
+    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.node_manifest(node.name) for node in nodes))
 
 
 def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
