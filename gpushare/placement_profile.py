@@ -49,9 +49,7 @@ class PlacementProfile:
         policy = str(data.get(_POLICY) or policies.DEFAULT)
         if policy not in policies.POLICIES:
             known = ", ".join(policies.POLICIES)
-            raise errors.CodecError(
-                f"the policy {errors.quoted(policy)} is unknown to this plugin, which knows {known}"
-            )
+            raise errors.CodecError(f"unknown policy {errors.quoted(policy)}: this plugin knows {known}")
         try:
             document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
             weights = dict(map(_read, document["classes"]))

@@ -130,7 +130,7 @@ def _parsed(
         key, value, other = (
             (contract.GROUP, group, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, str(size), contract.GROUP)
         )
-        raise errors.RequestError(key, value, f"needs {other} as well")
+        raise errors.RequestError(key, value, f"also requires {other}")
     return Request(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(

@@ -74,8 +74,8 @@ def _in_turn(hard: Iterable[tuple[str, str]], manifest: pod.PodJson, request: Re
             counts, takes = (pod_requests.format_amount(resource, each) for each in (amount, has))
             return (
                 f"the ResourceQuota {name} of its namespace would count {counts} of {resource}, but the shares of the "
-                f"pod take {takes}: name no init container in {contract.CONTAINER}, where other containers have keys "
-                "of their own"
+                f"pod take {takes}: name no init container in {contract.CONTAINER} if other containers have their own "
+                "keys"
             )
     return None
 

@@ -95,7 +95,7 @@ def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
             if mark.until <= now:
                 lines.append(
                     f"{name} was left cordoned by an interrupted `defrag --apply`: the next one "
-                    f"uncordons it, as does `kubectl gpushare uncordon gpu {name}`"
+                    f"uncordons it, or run `kubectl gpushare uncordon gpu {name}`"
                 )
             else:
                 lines.append(f"{name} is cordoned by another `defrag --apply` until {mark.clock} at the latest")

@@ -108,7 +108,7 @@ def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityR
                 return f"has no label {key}, the topology key of the pod's affinity"
             if value not in values and not is_first:
                 return f"has no pod in its {key} that the pod's affinity requires"
-        raise AssertionError(f"{node.name} was ruled out by an affinity that it keeps")
+        raise AssertionError(f"{node.name} was ruled out by an affinity that it satisfies")
 
     return AffinityRule(rows, why)
 
@@ -193,8 +193,8 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, nodes: NodeIndex, g
         if value is None:
             return f"has no label {rule.topology_key}, the topology key of the pod's spread constraint"
         return (
-            f"is in {rule.topology_key}={value}, where another of the pods would be "
-            f"{skew(value, nodes.row(node.name)):g} more than elsewhere; their spread allows {rule.max_skew}"
+            f"is in {rule.topology_key}={value}, where one more pod would make the skew "
+            f"{skew(value, nodes.row(node.name)):g}; the spread constraint allows {rule.max_skew}"
         )
 
     return AffinityRule(rows, why)

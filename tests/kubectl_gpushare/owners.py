@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import codec, contract, ledger
 from tests import builders
-from tests.gpushare.defragmentation.clusters import owned
+from tests.gpushare.defragmentation.clusters import node_manifest, owned
 from tests.kubectl_gpushare.programs import kubectl_with_owners
 from tests.programs import script
 

@@ -227,7 +227,7 @@ def test_why_goes_by_the_policy_that_the_placer_has_published(plugin: Plugin, sa
     path.write_text(json.dumps(published))
     ended = " ".join(plugin(*why, "--from", path).out.split())
     assert "by the policy fragmentation" in ended
-    assert 'what its pods ask for: the policy "newest" is unknown to this plugin, which knows' in ended
+    assert 'what its pods ask for: unknown policy "newest": this plugin knows' in ended
 
 
 def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
