@@ -32,17 +32,17 @@ IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
 class FilterResults(dict[str, str | None]):
     """node -> why pods with one key cannot run there, or None; computed on first access."""
 
-    __slots__ = ("_candidates", "_computed_at", "_judge", "_nodes", "_shape")
+    __slots__ = ("_candidates", "_check", "_computed_at", "_nodes", "_shape")
 
-    def __init__(self, shape: PodKey, nodes: NodeIndex, judge: Callable[[str, FilterResults], str | None]) -> None:
+    def __init__(self, shape: PodKey, nodes: NodeIndex, check: Callable[[str, FilterResults], str | None]) -> None:
         self._shape = shape
         self._nodes = nodes
-        self._judge = judge
+        self._check = check
         self._candidates: StaticCandidates | None = None
         self._computed_at = -1
 
     def __missing__(self, node: str) -> str | None:
-        verdict = self[node] = self._judge(node, self)
+        verdict = self[node] = self._check(node, self)
         return verdict
 
     def candidates(self) -> StaticCandidates:
@@ -231,21 +231,21 @@ class SchedulerCache:
                 full=self._attaching.full(relations.namespace, relations.mounts),
                 reach=self._reach.of,
             )
-        there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
+        there = {own.node: self._check(shape, own.node, own, verdicts)} if own is not None else {}
         return NodeFilter(self._nodes, verdicts, there, rules)
 
     def _verdicts_of(self, shape: PodKey) -> FilterResults:
         verdict = self._verdicts.get(shape)
         if verdict is None:
             verdict = self._verdicts[shape] = FilterResults(
-                shape, self._nodes, lambda node, verdicts: self._judge(shape, node, None, verdicts)
+                shape, self._nodes, lambda node, verdicts: self._check(shape, node, None, verdicts)
             )
             if len(self._verdicts) > SHAPES_KEPT:
                 self._verdicts.popitem(last=False)
         self._verdicts.move_to_end(shape)
         return verdict
 
-    def _judge(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
+    def _check(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
         spec = self._nodes.get(node)
         if spec is None:
             return NO_NODE

@@ -32,16 +32,14 @@ class Requirement:
 
     def holds(self, value: str | None) -> bool:
         """Whether a label with this value meets the requirement; None: there is no such label."""
-        judge = _OPERATORS.get(self.operator)
-        return judge is not None and judge[1](value, self.values)
+        rule = _OPERATORS.get(self.operator)
+        return rule is not None and rule[1](value, self.values)
 
     @property
     def is_valid(self) -> bool:
         """Whether the operator is known and accepts these values."""
-        judge = _OPERATORS.get(self.operator)
-        return (
-            judge is not None and judge[0](self.values) and all(_LABEL_VALUE.fullmatch(value) for value in self.values)
-        )
+        rule = _OPERATORS.get(self.operator)
+        return rule is not None and rule[0](self.values) and all(_LABEL_VALUE.fullmatch(value) for value in self.values)
 
 
 # operator -> (whether the values are valid, whether the requirement holds)

@@ -83,12 +83,12 @@ def _shortfalls(gpus: Sequence[Gpu | None], share: Share, constraints: Constrain
 
 
 def _shortfall(rule: GpuFilter, ask: FilterInput) -> float:
-    verdict = rule.judge(ask)
+    verdict = rule.check(ask)
     return PASSES if verdict is None else verdict[1]
 
 
 def _lets_pass(ask: FilterInput) -> bool:
-    return all(rule.judge(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
+    return all(rule.check(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
 
 
 def host_fits(shape: RequestKey, columns: Columns) -> Bools:
@@ -115,7 +115,7 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
         if rule.amount is not None:
             amount = rule.amount(amounts)
             mask &= amount.free >= amount.asked  # also for 0: an overcommitted GPU takes no pod
-    for short in grid.holders.judge(constraints).values():
+    for short in grid.holders.shortfalls(constraints).values():
         mask &= (short == PASSES)[columns.holders]
     return mask
 
@@ -125,7 +125,7 @@ def by_rule(
 ) -> Iterator[tuple[str, Floats]]:
     """Yield rule, [g, n] shortfall or PASSES, in the order of the table; rules that pass everywhere may be left out."""
     amounts = _amounts(needs, grid, columns)
-    by_labels = grid.holders.judge(constraints)
+    by_labels = grid.holders.shortfalls(constraints)
     named = list(_named(needs, constraints, grid, slots))
     for name, rule in filters.RULES.items():
         if rule.amount is not None:

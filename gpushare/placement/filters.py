@@ -77,18 +77,19 @@ class FilterInput:
         return Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1)
 
 
-Judge = Callable[[FilterInput], Verdict]
+Check = Callable[[FilterInput], Verdict]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuFilter:
-    """judge: returns why one GPU does not fit. phrase: describes the rejected GPUs in a refusal's counts.
+    """A rule that rejects GPUs.
 
+    check: returns why one GPU does not fit. phrase: describes the rejected GPUs in a refusal's counts.
     sees: the facts that the rule depends on. lasts: rejected GPUs can never fit. amount: for a rule about an amount,
     reads it from one input, or from arrays of inputs.
     """
 
-    judge: Judge
+    check: Check
     phrase: str
     sees: Sees = Sees.GPU
     lasts: bool = False
@@ -268,7 +269,7 @@ def reject(ask: FilterInput) -> tuple[str, str, float] | None:
     """Return `(rule, detail, shortfall)` of the first rule that rejects the GPU, or None if it fits."""
     empty = FilterInput(ask.gpu, ledger.NOTHING, ask.share, ask.constraints)
     for name, rule in RULES.items():
-        verdict = rule.judge(empty if rule.sees is Sees.GPU else ask)
+        verdict = rule.check(empty if rule.sees is Sees.GPU else ask)
         if verdict is not None:
             return name, *verdict
     return None

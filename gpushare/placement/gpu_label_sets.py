@@ -26,7 +26,7 @@ PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
 _Set = frozenset[Labels]
-_MAX_JUDGED: Final = 256
+_MAX_CACHED: Final = 256
 _OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
 
@@ -42,9 +42,9 @@ class GpuLabelSets:
         self._likes = np.zeros(16, np.int64)  # by set: number of the class of sets with the same keys
         self._like_ids: dict[_Set, int] = {frozenset(): NOBODY}
         self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
-        self._judged: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
+        self._cached: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
 
-    def enter(self, holders: Iterable[Allocation]) -> int:
+    def acquire(self, holders: Iterable[Allocation]) -> int:
         """Add a reference to the set of these pods' labels; return its number."""
         labels = frozenset(holder.labels for holder in holders)
         if not labels:
@@ -55,7 +55,7 @@ class GpuLabelSets:
         self._counts[number] += 1
         return number
 
-    def leave(self, number: int) -> None:
+    def release(self, number: int) -> None:
         """Drop a reference to the set."""
         if number == NOBODY:
             return
@@ -67,22 +67,22 @@ class GpuLabelSets:
         """Return, by number, whether the set has an exclusion label."""
         return np.array([any(pod.exclusion for pod in labels) for labels in self._like_ids])[self._likes]
 
-    def judge(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
+    def shortfalls(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
         """Return rule → shortfall by number, or PASSES; without rules that every set passes."""
-        if constraints not in self._judged:
-            if len(self._judged) >= _MAX_JUDGED:
-                self._judged.clear()
-            rules = {name: rule.judge for name, rule in filters.RULES.items() if rule.sees is Sees.LABELS}
-            judged = {name: self._judge(judge, constraints) for name, judge in rules.items()}
-            self._judged[constraints] = {name: short for name, short in judged.items() if (short > PASSES).any()}
-        return self._judged[constraints]
+        if constraints not in self._cached:
+            if len(self._cached) >= _MAX_CACHED:
+                self._cached.clear()
+            rules = {name: rule.check for name, rule in filters.RULES.items() if rule.sees is Sees.LABELS}
+            shortfalls = {name: self._shortfalls(check, constraints) for name, check in rules.items()}
+            self._cached[constraints] = {name: short for name, short in shortfalls.items() if (short > PASSES).any()}
+        return self._cached[constraints]
 
-    def _judge(self, judge: filters.Judge, constraints: Constraints) -> Shortfalls:
-        likes = np.array([_shortfall(judge, labels, constraints) for labels in self._like_ids])
+    def _shortfalls(self, check: filters.Check, constraints: Constraints) -> Shortfalls:
+        likes = np.array([_shortfall(check, labels, constraints) for labels in self._like_ids])
         shortfalls: Shortfalls = likes[self._likes[: len(self._sets)]]
         for label in {constraints.affinity, constraints.anti_affinity, constraints.exclusion} - {""}:
             for number in self._with.get(label, ()):
-                shortfalls[number] = _shortfall(judge, self._sets[number], constraints)
+                shortfalls[number] = _shortfall(check, self._sets[number], constraints)
         return shortfalls
 
     def _add(self, labels: _Set) -> int:
@@ -97,7 +97,7 @@ class GpuLabelSets:
         self._likes[number] = self._like_ids.setdefault(frozenset(map(_like, labels)), len(self._like_ids))
         for label in _values(labels):
             self._with.setdefault(label, set()).add(number)
-        self._judged.clear()
+        self._cached.clear()
         return number
 
     def _remove(self, number: int) -> None:
@@ -110,7 +110,7 @@ class GpuLabelSets:
             self._with[label].discard(number)
             if not self._with[label]:
                 del self._with[label]
-        self._judged.clear()
+        self._cached.clear()
 
 
 def _values(labels: _Set) -> set[str]:
@@ -121,7 +121,7 @@ def _like(labels: Labels) -> Labels:
     return Labels(*(_OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)))
 
 
-def _shortfall(judge: filters.Judge, labels: _Set, constraints: Constraints) -> float:
+def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:
     holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels)
-    verdict = judge(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
+    verdict = check(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
     return PASSES if verdict is None else verdict[1]

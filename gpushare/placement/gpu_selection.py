@@ -101,16 +101,23 @@ def select(
     if any(part.steps != needs[0].steps for part in needs):
         selected.before = selected.left.at(np.arange(len(selected.slots)))
     for part in needs:
-        without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
+        without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, return_missed=missed is not None)
         if missed is not None and without is not None:
             missed.append(without)
     return selected
 
 
 def add(
-    selected: Selected, part: Needs, shape: RequestKey, worth: Worth, grid: Grid, *, alone: bool, tell: bool = False
+    selected: Selected,
+    part: Needs,
+    shape: RequestKey,
+    worth: Worth,
+    grid: Grid,
+    *,
+    alone: bool,
+    return_missed: bool = False,
 ) -> Selected | None:
-    """Place one more part and keep only the nodes with room for it; tell: return the other nodes.
+    """Place one more part and keep only the nodes with room for it; return_missed: return the other nodes.
 
     alone: the pod has no other part.
     """
@@ -119,12 +126,12 @@ def add(
     if in_turn := [taken.count for taken in selected.taken if not taken.steps.meets(part.steps)]:
         costs -= IN_TURN * np.maximum.reduce(in_turn)
     fits = np.isfinite(costs).sum(0) >= part.gpus
-    missed = dataclasses.replace(selected, left=meanwhile).at(np.flatnonzero(~fits)) if tell else None
+    missed = dataclasses.replace(selected, left=meanwhile).at(np.flatnonzero(~fits)) if return_missed else None
     if not fits.all():
         costs = costs[:, fits]
         selected.keep(np.flatnonzero(fits))
     if len(selected.slots):
-        chosen = together.take(costs, selected.left.layout, grid.layouts, part.gpus)
+        chosen = together.choose(costs, selected.left.layout, grid.layouts, part.gpus)
         _take(selected, part, chosen.rows)
         selected.cost += chosen.costs + chosen.apart
         selected.apart += chosen.apart

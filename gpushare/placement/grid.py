@@ -200,7 +200,7 @@ class Grid:
             kind,
             kind if usable else ABSENT,
             facts,
-            self.holders.enter(used.holders),
+            self.holders.acquire(used.holders),
         )
 
     def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:
@@ -270,7 +270,7 @@ class Grid:
 
     def _forget(self, slot: int) -> None:
         for row, gpu in enumerate(self._discovered[slot]):
-            self.holders.leave(int(self.columns.holders[row, slot]))
+            self.holders.release(int(self.columns.holders[row, slot]))
             if self.places.get(gpu.uuid) == (slot, row):
                 del self.places[gpu.uuid]
 

@@ -149,7 +149,7 @@ class Scoring:
         """Return [n] the worth of the free capacity of these nodes at these prices, in GPUs; `costs` are losses of
         it.
         """
-        self._look()
+        self._update_worth()
         now, kinds = self._now, self._grid.columns.node_kind[slots]
         sets = (prices.sets * self.worth.sets.gpus) @ now.copies[:, slots]
         values: Floats = now.usable[slots] + sets + _KIND_PRICE_PART * prices.kinds[kinds] * now.free[slots]
@@ -233,11 +233,11 @@ class Scoring:
         costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
-        chosen: together.Taken | None = None
+        chosen: together.Chosen | None = None
         if part.gpus > 1:
             fits &= np.isfinite(costs).sum(0) >= part.gpus
             at = np.flatnonzero(fits)
-            chosen = together.take(costs[:, at], columns.layout[at], grid.layouts, part.gpus)
+            chosen = together.choose(costs[:, at], columns.layout[at], grid.layouts, part.gpus)
             taken, apart = np.full(len(slots), np.inf), np.zeros(len(slots))
             taken[at], apart[at] = chosen.costs, chosen.apart
         else:
@@ -309,7 +309,7 @@ class Scoring:
         grid = self._grid
         if self._is_outgrown():
             self.learn(self._mix, self.study(self._mix))
-        self._look()
+        self._update_worth()
         if not self._is_fixed and grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
             self._priced_at = grid.clock
             width = grid.width
@@ -355,7 +355,7 @@ class Scoring:
         worth, grid = self.worth, self._grid
         return worth.kinds != len(grid.kinds) or worth.most_linked < grid.most_linked
 
-    def _look(self) -> None:
+    def _update_worth(self) -> None:
         """Update `_now` to the grid."""
         grid, now, worth = self._grid, self._now, self.worth
         height, length = grid.columns.kind.shape

@@ -1,7 +1,7 @@
 """Together: the choice of `topology` for many nodes at once, with the same result.
 
 Nodes with the same layout are handled together: for each distance that a set of GPUs can have, the shortest first, the
-cheapest set is taken on the nodes without one yet.
+cheapest set is chosen on the nodes without one yet.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AT_ONCE = 1 << 18  # array elements
 
 
 @dataclasses.dataclass(slots=True)
-class Taken:
+class Chosen:
     """The GPUs chosen on nodes [n], each of which has enough that fit."""
 
     rows: Ints  # [count, n] ascending on nodes where distance matters
@@ -28,35 +28,35 @@ class Taken:
     apart: Floats  # [n] penalty for distance
 
 
-def take(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Taken:
+def choose(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Chosen:
     """Choose `count` GPUs on each node. gpu_costs: [g, n] cost of each GPU, infinite where it does not fit.
 
     layouts: [n] indexes into `known`.
     """
     if count == 1:
         rows = gpu_costs.argmin(0)[np.newaxis]
-        return Taken(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
+        return Chosen(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
     there: list[int] = np.flatnonzero(np.bincount(layouts, minlength=1)).tolist()
     if all(known[number].is_flat for number in there):
         rows = np.sort(gpu_costs.argsort(0, kind="stable")[:count], 0)
         apart = np.zeros(len(known))
         apart[there] = [known[number].apart(range(count)) for number in there]
-        return Taken(rows, _of_rows(gpu_costs, rows), apart[layouts])
-    taken = Taken(
+        return Chosen(rows, _of_rows(gpu_costs, rows), apart[layouts])
+    chosen = Chosen(
         np.empty((count, gpu_costs.shape[1]), np.int64), np.empty(gpu_costs.shape[1]), np.empty(gpu_costs.shape[1])
     )
     for number in there:
         at = np.flatnonzero(layouts == number)
         layout, costs = known[number], gpu_costs[:, at]
         if layout.is_flat:
-            taken.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
+            chosen.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
         elif layout.is_exact(count):
-            taken.rows[:, at] = _of_all(layout, costs, count)
+            chosen.rows[:, at] = _of_all(layout, costs, count)
         else:
-            taken.rows[:, at] = _of_places(layout, costs, count)
-        taken.apart[at] = _apart(layout, taken.rows[:, at])
-    taken.costs = _of_rows(gpu_costs, taken.rows)
-    return taken
+            chosen.rows[:, at] = _of_places(layout, costs, count)
+        chosen.apart[at] = _apart(layout, chosen.rows[:, at])
+    chosen.costs = _of_rows(gpu_costs, chosen.rows)
+    return chosen
 
 
 def _of_all(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:

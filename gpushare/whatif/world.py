@@ -359,8 +359,8 @@ def likely_node(cache: SchedulerCache, manifest: pod.PodJson, *, left: str = "")
     ignored, so the result is likely, not certain. Ties go to `left`, then by name.
     """
     shape, relations = share_resources.key_and_affinity(manifest)
-    judge = cache.node_filter(shape, relations)
-    fitting = [spec for spec in cache.node_specs() if judge.fits(spec.name)]
+    node_filter = cache.node_filter(shape, relations)
+    fitting = [spec for spec in cache.node_specs() if node_filter.fits(spec.name)]
     tolerated = taints.Tolerated(shape.tolerations)
     disliked = {spec.name: _disliked(spec, tolerated) for spec in fitting}
     most = max(disliked.values(), default=0)

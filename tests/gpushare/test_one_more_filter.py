@@ -68,7 +68,7 @@ def test_engine_applies_and_words_the_filter(
             gpus = {gpu.uuid: (gpu, used) for gpu, used in view.gpus()}
             for demand, share in zip(asked.demands, answer.shares, strict=True):
                 for gpu, used in (gpus[uuid] for uuid in share.gpu_uuids):
-                    assert MORE[name].judge(FilterInput(gpu, used, demand.share, asked.constraints)) is None
+                    assert MORE[name].check(FilterInput(gpu, used, demand.share, asked.constraints)) is None
 
 
 def test_engine_names_no_rule() -> None:

@@ -105,7 +105,7 @@ def test_arrays_choose_the_same_gpus(
     fitting = [node for node in fitting if sum(cost < np.inf for cost in node) >= count]
     if not fitting:
         return
-    picks = together.take(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
+    picks = together.choose(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
     for column, node in enumerate(fitting):
         wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
         assert tuple(sorted(picks.rows[:, column].tolist())) == wanted
@@ -122,7 +122,7 @@ def test_arrays_choose_the_same_of_very_many_gpus(gpus: int, count: int, seed: i
     nodes = [node for node in nodes if sum(cost < np.inf for cost in node) >= count]
     if not nodes:
         return
-    picks = together.take(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
+    picks = together.choose(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
     for column, node in enumerate(nodes):
         wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
         assert tuple(sorted(picks.rows[:, column].tolist())) == wanted

@@ -49,7 +49,7 @@ def requests(draw: st.DrawFn) -> Request:
 unfit_nodes = st.frozensets(st.sampled_from(NAMES), max_size=2)
 
 
-def judge(names: frozenset[str]):  # type: ignore[no-untyped-def]
+def rejecting(names: frozenset[str]):  # type: ignore[no-untyped-def]
     return lambda name: "is not ready" if name in names else None
 
 
@@ -65,8 +65,8 @@ def test_fleet_places_the_same_pods_and_refuses_with_the_same_sentence(
     fleet = Fleet()
     for node in gpu_nodes:
         fleet.update(NodeView.from_node(node))
-    answer = fleet.place(request, unfit=judge(unfit))
-    wanted = placement.place(by_name(fleet), request, unfit=judge(unfit))
+    answer = fleet.place(request, unfit=rejecting(unfit))
+    wanted = placement.place(by_name(fleet), request, unfit=rejecting(unfit))
     assert type(answer) is type(wanted), (answer, wanted)
     if isinstance(answer, Refusal):
         assert answer.reason == str(wanted)

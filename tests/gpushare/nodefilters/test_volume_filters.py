@@ -95,11 +95,11 @@ class Cluster:
         self.cache.put(key, PodInfo.from_manifest(manifest, node))
 
     def verdict(self, manifest: Json, node: str = "node-a", itself: Any = None) -> str | None:
-        judge = self.cache.node_filter(
+        node_filter = self.cache.node_filter(
             PodKey.from_manifest(manifest), PodAffinity.from_manifest(manifest), itself=itself
         )
-        said = judge(node)
-        assert judge.fits(node) == (said is None)
+        said = node_filter(node)
+        assert node_filter.fits(node) == (said is None)
         return said
 
 
