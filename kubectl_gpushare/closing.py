@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Say) -> None:
     """Uncordons GPUs that interrupted runs left behind. Raises `PluginError` if another run is under way."""
     now = time.time()
-    kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
+    kept = cordons.sentences(nodes, now=now, only_active=True)
     if kept:
         raise plugin_errors.PluginError(
             f"{'; '.join(kept)}: wait until it ends; if it was killed, run `kubectl gpushare uncordon` for them"

@@ -85,20 +85,20 @@ def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
     return {uuid: mark for uuid, mark in read(node).items() if mark.until <= now}
 
 
-def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
+def sentences(nodes: Iterable[GpuNode], *, now: float, only_active: bool = False) -> list[str]:
     """Return a sentence for each temporary cordon, active or expired."""
     lines = []
     for node in nodes:
         index = {gpu.uuid: gpu.index for gpu in node.gpus}
         for uuid, mark in read(node).items():
             name = f"{node.name}/{index.get(uuid, uuid)}"
-            if mark.until <= now:
+            if mark.until > now:
+                lines.append(f"{name} is cordoned by another `defrag --apply` until {mark.clock} at the latest")
+            elif not only_active:
                 lines.append(
                     f"{name} was left cordoned by an interrupted `defrag --apply`: the next one "
                     f"uncordons it, or run `kubectl gpushare uncordon gpu {name}`"
                 )
-            else:
-                lines.append(f"{name} is cordoned by another `defrag --apply` until {mark.clock} at the latest")
     return lines
 
 

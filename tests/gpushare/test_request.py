@@ -175,7 +175,7 @@ def test_misspelt_key_is_reported_with_the_known_keys() -> None:
 
 
 def test_container_in_two_places_is_rejected() -> None:
-    with pytest.raises(errors.RequestError, match="has keys of its own"):
+    with pytest.raises(errors.RequestError, match="has its own keys"):
         request.parse(builders.pod(containers=("a", "b"), **{"request": "0.5", "container": "a,b", "memory.b": "4Gi"}))
 
 

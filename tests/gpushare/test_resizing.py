@@ -69,7 +69,7 @@ def test_growth_without_room_does_not_begin_and_gives_numbers(asked: dict[str, s
 @pytest.mark.parametrize(
     ("gpu", "said"),
     [
-        (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is not healthy: XID 79"),
+        (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is unhealthy: XID 79"),
         (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes no new pods: its agent left"),
     ],
 )

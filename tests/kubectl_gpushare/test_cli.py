@@ -35,7 +35,7 @@ def test_what_is_wrong_with_the_ledger_goes_to_standard_error(plugin: Plugin, sa
     lines = plugin("top", "nodes", "--from", saved).err.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("warning: ") for line in lines)
-    assert "over-committed" in lines[1]
+    assert "overcommitted" in lines[1]
 
 
 def test_json_and_yaml_are_the_same_list(plugin: Plugin, saved: Path) -> None:

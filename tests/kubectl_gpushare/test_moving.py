@@ -202,7 +202,7 @@ def test_what_was_kept_by_one_that_was_killed_is_told_and_opened_by_the_next(
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.20260301T120000Z")
     ended = plugin(*FLAGS, KUBECTL_PATH=program)
     assert "Cordoned:" in ended.out
-    assert "n0/1 was left cordoned by a `defrag --apply` that did not come to its end" in ended.out
+    assert "n0/1 was left cordoned by an interrupted `defrag --apply`" in ended.out
     assert "kubectl gpushare uncordon gpu n0/1" in ended.out
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=program)
     assert (ended.code, owners.log(tmp_path)) == (

@@ -252,7 +252,7 @@ def test_nodes_with_the_same_hostname_take_no_pod_with_a_share() -> None:
         assert verdict(there, asks, name) == said
         assert verdict(there, pod(), name) is None
     there.put_node_spec("node-b", node_spec("node-b"))
-    assert (verdict(there, asks) or "").startswith("has free GPUs and no agent")
+    assert (verdict(there, asks) or "").startswith("has free GPUs but no running agent")
 
 
 def storage(kind: str, name: str, **fields: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:

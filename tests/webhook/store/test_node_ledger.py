@@ -58,7 +58,7 @@ async def test_a_change_that_does_not_fit_beside_what_waits_is_refused_at_once()
     made = NodeLedger(document())
     made.add(taking("a"))
     made.add(taking("b"))
-    with pytest.raises(errors.LedgerError, match="has not enough left"):
+    with pytest.raises(errors.LedgerError, match="does not have enough left"):
         made.add(taking("c"))
     assert ids(made.view.node) == ["a", "b"]
 

@@ -108,10 +108,10 @@ def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
 def test_describe_says_the_same_as_top() -> None:
     taken = Snapshot((NODE,), machines=(machine(percent="0"),))
     text = "\n".join(page_layout.lines(gpu_page.node(NODE, taken, now=0), Terminal()))
-    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
+    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
     gpu = gpu_summary.of([NODE], unavailable_nodes.find([NODE], taken.machines))[0]
     text = "\n".join(page_layout.lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
-    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
+    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

@@ -248,7 +248,7 @@ def test_what_was_begun_for_a_wish_is_taken_back_when_the_next_makes_no_sense() 
     assert turn(begun, nonsense, {}) == gpunode
     other = find(begun, pod("one", request="0.5", memory="4Gi", gpus="2"))
     assert turn(begun, other, {}) == gpunode
-    assert "that cannot change on a pod that exists" in other[0].problem
+    assert "that cannot change on an existing pod" in other[0].problem
 
 
 def test_steps_that_another_release_dropped_are_asked_for_again() -> None:
