@@ -36,6 +36,11 @@ class Mover:
     shape: int
     host: Host
 
+    @classmethod
+    def from_cpu_only(cls, known: CpuOnlyPod) -> Mover:
+        """Return a CPU-only pod as a member of a chain."""
+        return cls(known.node, known.entry, _NO_SHAPE, known.host)
+
     @property
     def percent(self) -> int:
         """The pod's compute in percent, summed over its GPUs."""
@@ -139,8 +144,9 @@ class Exchanges:
 
 
 class Clearings:
-    """The clearings of one world. A gain is computed by the engine with the pod removed, once until its node
-    changes.
+    """The clearings of one world.
+
+    The engine computes each gain with the pod removed, and again only after the node has changed.
     """
 
     def __init__(self, world: World, cpu_only_pods: CpuOnlyPods, prices: Any) -> None:
@@ -170,12 +176,7 @@ class Clearings:
             gain = self._value(name) - now
             undo()
             if gain > 0:
-                yield Chain((mover(known),), gain)
+                yield Chain((Mover.from_cpu_only(known),), gain)
 
     def _value(self, name: str) -> float:
         return float(self._world.engine.values([name], self._prices).sum())
-
-
-def mover(known: CpuOnlyPod) -> Mover:
-    """Return the pod as a member of a chain."""
-    return Mover(known.node, known.entry, _NO_SHAPE, known.host)

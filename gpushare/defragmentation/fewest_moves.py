@@ -39,34 +39,20 @@ def plan(
     spent: Spent = collections.Counter()
     effort = Effort()
     for name, asked in wanted:
-        steps.append(_step(world, name, asked, budgets, spent, fixed, effort, moves_cpu_only=moves_cpu_only))
-        spent.update(evicting.spend(budgets, [move.manifest for move in steps[-1].moves]))
-        if steps[-1].gpus and stay:
+        answer = world.place(asked.manifest, asked.request)
+        if isinstance(answer, Placement):
+            step = DefragStep(name, asked, worlds.gpus(answer, world.views))
+        else:
+            priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
+            may_leave = Movable(world, budgets, priority, fixed)
+            cpu_only_pods = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
+            room = MoveSimulator(world, budgets, spent, may_leave, effort, cpu_only_pods).room(asked)
+            moves, gpus = room or ((), "")
+            step = DefragStep(name, asked, gpus, moves, reason="" if gpus else str(answer))
+        steps.append(step)
+        spent.update(evicting.spend(budgets, [move.manifest for move in step.moves]))
+        if step.gpus and stay:
             answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):
                 world.assign(asked.manifest, asked.request, answer)
     return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
-
-
-def _step(
-    world: World,
-    name: str,
-    asked: RequestingPod,
-    budgets: Budgets,
-    spent: Spent,
-    fixed: collections.Counter[str],
-    effort: Effort,
-    *,
-    moves_cpu_only: bool,
-) -> DefragStep:
-    answer = world.place(asked.manifest, asked.request)
-    if isinstance(answer, Placement):
-        return DefragStep(name, asked, worlds.gpus(answer, world.views))
-    priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
-    may_leave = Movable(world, budgets, priority, fixed)
-    cpu_only_pods = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
-    room = MoveSimulator(world, budgets, spent, may_leave, effort, cpu_only_pods).room(asked)
-    if room is None:
-        return DefragStep(name, asked, "", reason=str(answer))
-    moves, gpus = room
-    return DefragStep(name, asked, gpus, moves)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import ledger
-from gpushare.defragmentation import exchanges, leaving
+from gpushare.defragmentation import leaving
 from gpushare.defragmentation.cpu_only import CpuOnlyPod
 from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Mover, Shape
 from gpushare.defragmentation.leaving import covers, smallest_sets
@@ -43,36 +43,39 @@ class _Way:
         return len(self.movers), self.cost, [mover.entry.id for mover in self.movers]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Openings:
-    """The openings of one world. clearings: the CPU-only pods that may leave, too."""
+def openings(
+    world: World,
+    exchanges: Exchanges,
+    clearings: Clearings | None,
+    waiting: Iterable[Shape],
+    most: int,
+    *,
+    worth: float,
+) -> list[Chain]:
+    """Return the openings of at most `most` moves for these shapes.
 
-    world: World
-    chains_of: Exchanges
-    clearings: Clearings | None = None
-
-    def chains(self, waiting: Iterable[Shape], most: int, *, worth: float) -> list[Chain]:
-        """Return the openings of at most `most` moves for these shapes."""
-        wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
-        costs = self.chains_of.lowest()
-        chains: dict[tuple[str, ...], Chain] = {}
-        for name, movers in self.chains_of.movers():
-            there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
-            node = _Node(self.world, name, there, self.clearings.on(name) if self.clearings else ())
-            for shape in wanted:
-                for way in node.ways(shape, min(most, MAX)):
-                    gpus = sum(mover.percent for mover in way.movers) / 100
-                    demand = shape[0].demands[0]
-                    size = demand.gpus * demand.share.request_percent / 100
-                    chain = Chain(
-                        tuple(sorted(way.movers, key=lambda mover: -mover.percent)),
-                        worth * size - size + gpus - way.cost,
-                        tuple((name, uuid) for uuid in way.gpus),
-                    )
-                    key = tuple(sorted(mover.entry.id for mover in way.movers))
-                    if chain.promise > 0 and (key not in chains or chains[key].promise < chain.promise):
-                        chains[key] = chain
-        return [*chains.values()]
+    clearings: of the CPU-only pods that may leave, too.
+    """
+    wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
+    costs = exchanges.lowest()
+    chains: dict[tuple[str, ...], Chain] = {}
+    for name, movers in exchanges.movers():
+        there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
+        node = _Node(world, name, there, clearings.on(name) if clearings else ())
+        for shape in wanted:
+            for way in node.ways(shape, min(most, MAX)):
+                gpus = sum(mover.percent for mover in way.movers) / 100
+                demand = shape[0].demands[0]
+                size = demand.gpus * demand.share.request_percent / 100
+                chain = Chain(
+                    tuple(sorted(way.movers, key=lambda mover: -mover.percent)),
+                    worth * size - size + gpus - way.cost,
+                    tuple((name, uuid) for uuid in way.gpus),
+                )
+                key = tuple(sorted(mover.entry.id for mover in way.movers))
+                if chain.promise > 0 and (key not in chains or chains[key].promise < chain.promise):
+                    chains[key] = chain
+    return [*chains.values()]
 
 
 class _Node:
@@ -141,7 +144,7 @@ class _Node:
             return way
         clears = leaving.enough(self._cpu_only_pods, Host(max(0, int(cpu)), max(0, int(memory))))
         if clears is not None:  # CPU-only pods cost no GPU capacity elsewhere
-            return _Way(way.cost, (*way.movers, *map(exchanges.mover, clears)), self._all_gpus)
+            return _Way(way.cost, (*way.movers, *map(Mover.from_cpu_only, clears)), self._all_gpus)
         ids = {mover.entry.id for mover in way.movers}
         others = [(cost, mover) for cost, mover in self._movers if mover.entry.id not in ids]
         sets = smallest_sets(

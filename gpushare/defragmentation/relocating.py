@@ -21,7 +21,7 @@ from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Shape
 from gpushare.defragmentation.leaving import Movable
 from gpushare.defragmentation.move_simulator import Effort, MoveSimulator, Spent
-from gpushare.defragmentation.openings import Openings
+from gpushare.defragmentation.openings import openings
 from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
 from gpushare.whatif.world import RequestingPod, World
 
@@ -105,7 +105,6 @@ class _Plan:
         self._clearings: Clearings | None = None
         if moves_cpu_only:
             self._clearings = Clearings(world, CpuOnlyPods(world, self._may_leave), self._exchanges.prices)
-        self._openings = Openings(world, self._exchanges, self._clearings)
         self._failed: set[tuple[str, ...]] = set()  # IDs of the chain's allocations, and its promise
 
     def make(self, max_moves: int) -> DefragPlan:
@@ -138,7 +137,7 @@ class _Plan:
         best = self._tried([*chains, *self._clearings.chains()] if self._clearings else chains)
         if best is None:
             shapes = (self._shapes[number] for number in self._waiting)
-            best = self._tried(self._openings.chains(shapes, most, worth=LET_IN))
+            best = self._tried(openings(self._world, self._exchanges, self._clearings, shapes, most, worth=LET_IN))
         return best
 
     def _tried(self, chains: Iterable[Chain]) -> _Outcome | None:

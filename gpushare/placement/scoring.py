@@ -233,7 +233,7 @@ class Scoring:
         costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
-        chosen: together.Chosen | None = None
+        chosen: together.GpuChoice | None = None
         if part.gpus > 1:
             fits &= np.isfinite(costs).sum(0) >= part.gpus
             at = np.flatnonzero(fits)

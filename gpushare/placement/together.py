@@ -20,7 +20,7 @@ _AT_ONCE = 1 << 18  # array elements
 
 
 @dataclasses.dataclass(slots=True)
-class Chosen:
+class GpuChoice:
     """The GPUs chosen on nodes [n], each of which has enough that fit."""
 
     rows: Ints  # [count, n] ascending on nodes where distance matters
@@ -28,21 +28,21 @@ class Chosen:
     apart: Floats  # [n] penalty for distance
 
 
-def choose(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Chosen:
+def choose(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> GpuChoice:
     """Choose `count` GPUs on each node. gpu_costs: [g, n] cost of each GPU, infinite where it does not fit.
 
     layouts: [n] indexes into `known`.
     """
     if count == 1:
         rows = gpu_costs.argmin(0)[np.newaxis]
-        return Chosen(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
+        return GpuChoice(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
     there: list[int] = np.flatnonzero(np.bincount(layouts, minlength=1)).tolist()
     if all(known[number].is_flat for number in there):
         rows = np.sort(gpu_costs.argsort(0, kind="stable")[:count], 0)
         apart = np.zeros(len(known))
         apart[there] = [known[number].apart(range(count)) for number in there]
-        return Chosen(rows, _of_rows(gpu_costs, rows), apart[layouts])
-    chosen = Chosen(
+        return GpuChoice(rows, _of_rows(gpu_costs, rows), apart[layouts])
+    chosen = GpuChoice(
         np.empty((count, gpu_costs.shape[1]), np.int64), np.empty(gpu_costs.shape[1]), np.empty(gpu_costs.shape[1])
     )
     for number in there:
