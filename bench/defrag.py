@@ -27,7 +27,7 @@ from openb import bound, objects, trace
 from openb.objects import Objects
 from tabulate import tabulate
 
-from gpushare.defragmentation import emptying, fewest_moves, relocating
+from gpushare.defragmentation import fewest_moves, goals, relocating
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.plan import DefragPlan
 from gpushare.errors import LedgerError
@@ -37,13 +37,15 @@ from gpushare.whatif.world import RequestingPod, World
 Wanted = list[tuple[str, RequestingPod]]
 Planner = Callable[[World, Wanted, int], DefragPlan]
 PLANNERS: dict[str, Planner] = {
-    "fewest": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.of([])),
-    "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.of([]), most=most),
+    "fewest": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.from_manifests([])),
+    "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.from_manifests([]), max_moves=most),
     "value-cpu": lambda world, wanted, most: relocating.plan(
-        world, wanted, Budgets.of([]), most=most, moves_cpu_only=True
+        world, wanted, Budgets.from_manifests([]), max_moves=most, moves_cpu_only=True
     ),
-    "fewest-cpu": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.of([]), moves_cpu_only=True),
-    "empty-nodes": lambda world, _wanted, most: emptying.plan(world, Budgets.of([]), most=most),
+    "fewest-cpu": lambda world, wanted, _most: fewest_moves.plan(
+        world, wanted, Budgets.from_manifests([]), moves_cpu_only=True
+    ),
+    "empty-nodes": lambda world, _wanted, most: goals.empty_nodes(world, Budgets.from_manifests([]), max_moves=most),
 }
 
 
@@ -100,7 +102,7 @@ def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
 
 def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects, least: float) -> Result:
     world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
-    wanted = [(manifest["metadata"]["name"], RequestingPod.of(manifest)) for manifest in loaded.waiting]
+    wanted = [(manifest["metadata"]["name"], RequestingPod.from_manifest(manifest)) for manifest in loaded.waiting]
     sharing = sum(len(node.allocations) for node in loaded.nodes)
     before, there, empty = _unallocated(world), _holders(world), _empty(world)
     started = time.process_time()
@@ -117,7 +119,7 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
         if asked.manifest["metadata"]["uid"] not in _pods(world):
             placed = world.place(asked.manifest, asked.request)
             if isinstance(placed, Placement):
-                world.take(asked.manifest, asked.request, placed)
+                world.assign(asked.manifest, asked.request, placed)
     let_in = _holders(world) - there
     after = _unallocated(world)
     return Result(

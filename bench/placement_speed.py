@@ -97,11 +97,11 @@ class Cluster:
         for number in range(allocations):
             node = self.nodes[names[number * nodes // allocations]]
             request = draw.choice(SMALL)
-            placed = placement.place([NodeView.of(node)], request, policy=draw.choice(OTHERS))
+            placed = placement.place([NodeView.from_node(node)], request, policy=draw.choice(OTHERS))
             if isinstance(placed, Placement):
                 self.nodes[node.name] = ledger.reserve(node, self.entry(placed, request))
         for node in self.nodes.values():
-            self.fleet.update(NodeView.of(node), room=ROOM)
+            self.fleet.update(NodeView.from_node(node), room=ROOM)
 
     def entry(self, placed: Placement, request: Request) -> Allocation:
         identity = f"{next(self._ids):020x}"
@@ -112,7 +112,7 @@ class Cluster:
     def write(self, node: GpuNode) -> None:
         """What an informer does with an object that has changed; timed."""
         self.nodes[node.name] = node
-        seconds, _ = timed(lambda: self.fleet.update(NodeView.of(node), room=ROOM))
+        seconds, _ = timed(lambda: self.fleet.update(NodeView.from_node(node), room=ROOM))
         self.update_seconds.append(seconds)
 
     def release_oldest(self, draw: random.Random) -> None:
@@ -161,7 +161,7 @@ def main() -> None:
     cluster.fill(chosen.nodes, chosen.allocations, draw)
     garbage.settle()  # as the webhook does once it has read the cluster
     pods = ((draw.choice(SHAPES), draw.choice(HOSTS)) for _ in range(1000))
-    mix = Mix.of(collections.Counter(asked for pod in pods for asked in classes_of(*pod)), pods=1000)
+    mix = Mix.from_counts(collections.Counter(asked for pod in pods for asked in classes_of(*pod)), pods=1000)
     figures = {"learn": 1000 * timed(lambda: cluster.fleet.learn(mix))[0]}
     asked = shapes(chosen.shapes, random.Random(chosen.seed))
     figures |= decide(cluster, asked, chosen.decisions, draw)

@@ -1,7 +1,7 @@
 """Allocation: the shares given to one pod on the GPUs of one node.
 
-Init containers run one after the other and before the app containers, so the shares of a pod need not all be in use at
-once. A GPU has to hold the most that runs at a time (`peak`), which is what kube-scheduler counts of a resource, too:
+Init containers run one after another before the app containers, so a pod's shares need not all be in use at once. A GPU
+holds the peak (`peak`), which is also what kube-scheduler counts for a resource:
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
 """
 
@@ -18,7 +18,7 @@ TO_THE_END: Final = 1 << 16  # more steps than a pod can have containers
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRef:
-    """Who holds an allocation. `name` is empty while unknown (`generateName`), `uid` until the pod has been seen."""
+    """The pod of an allocation. `name` is empty while unknown (`generateName`), `uid` until the pod has been seen."""
 
     namespace: str
     name: str = ""
@@ -30,7 +30,7 @@ class PodRef:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Labels:
-    """Locality on the same GPU: the three annotations' values, empty when not given."""
+    """The values of the three locality annotations; empty if not set."""
 
     affinity: str = ""
     anti_affinity: str = ""
@@ -39,9 +39,9 @@ class Labels:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Steps:
-    """The steps of its pod's start during which a share is in use, `first` and `last` included.
+    """The steps of a pod's start during which a share is in use, from `first` to `last` inclusive.
 
-    Steps that differ in nothing count as one, so that most shares have all of them.
+    Steps that do not change which shares are in use are merged, so most shares have `ALL_STEPS`.
     """
 
     first: int = 0
@@ -63,13 +63,13 @@ class GivenShare:
     gpu_uuids: tuple[str, ...]
     request_percent: int
     limit_percent: int
-    memory_bytes: int  # what counts, also while it shrinks
-    shrink_to_bytes: int | None = None  # less memory is asked for: given up once the agent holds the pod to it
+    memory_bytes: int  # counted in full while the share shrinks
+    shrink_to_bytes: int | None = None  # desired smaller size; freed once the agent enforces it
     steps: Steps = ALL_STEPS
 
     @property
     def ends_early(self) -> bool:
-        """Whether the pod goes on without it: it is one of init containers."""
+        """Whether only init containers use it, so that the pod outlives it."""
         return self.steps.last < TO_THE_END
 
 
@@ -86,17 +86,17 @@ class Allocation:
 
     @property
     def is_backfill_reservation(self) -> bool:
-        """Whether it is no share given, but what is kept free for a gated pod that has waited too long."""
+        """Whether it is a backfill reservation: capacity kept for a gated pod that has waited too long."""
         return self.id.startswith(contract.BACKFILL_PREFIX)
 
     @property
     def is_unclaimed(self) -> bool:
-        """Whether it is reserved for a pod that has yet to come, and ends if it does not."""
+        """Whether its pod has not been seen yet; the reservation expires if it never is."""
         return self.reserved_until is not None and not self.is_backfill_reservation
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
-        """Every GPU it is on, once each, in the order given."""
+        """The UUIDs of its GPUs, without duplicates, in order."""
         return tuple(dict.fromkeys(uuid for share in self.shares for uuid in share.gpu_uuids))
 
 
@@ -117,12 +117,12 @@ _Share = TypeVar("_Share", bound=_Stepped)
 
 
 def moments(shares: Iterable[_Share], during: Steps = ALL_STEPS) -> list[list[_Share]]:
-    """The groups of a pod's shares that are in use together, one for each moment that may be the peak."""
+    """Return the groups of a pod's shares that are in use together, one for each moment that could be the peak."""
     there = [share for share in shares if share.steps.meets(during)]
     starts = {max(share.steps.first, during.first) for share in there}
     return [[share for share in there if share.steps.first <= start <= share.steps.last] for start in starts]
 
 
 def peak(shares: Iterable[_Share], amount: Callable[[_Share], int], during: Steps = ALL_STEPS) -> int:
-    """The most of something that shares of one pod have at a time, while `during` lasts."""
+    """Return the peak of an amount over a pod's shares, while `during` lasts."""
     return max((sum(map(amount, together)) for together in moments(shares, during)), default=0)

@@ -1,4 +1,4 @@
-"""CordonNote: who cordoned a GPU by hand, when and why, as an annotation of its GPUNode."""
+"""CordonNote: who cordoned a GPU, when and why, as an annotation of its GPUNode."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gpushare import contract
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CordonNote:
-    """at: RFC 3339. Each may be empty."""
+    """A note on a manual cordon; each field may be empty. at: RFC 3339."""
 
     by: str = ""
     at: str = ""
     reason: str = ""
 
     def __str__(self) -> str:
-        """`by alice at 2026-03-01T12:00:00Z: ECC errors`."""
+        """Format as `by alice at 2026-03-01T12:00:00Z: ECC errors`."""
         known = [f"by {self.by}"] * bool(self.by) + [f"at {self.at}"] * bool(self.at)
         return ": ".join(filter(None, (" ".join(known), self.reason)))
 
 
 def read(annotations: Mapping[str, Any]) -> dict[str, CordonNote]:
-    """Return the notes by UUID. An annotation that is no note is a reason: people write them by hand."""
+    """Return the notes by UUID. An annotation that is not a note counts as a reason: people write them by hand."""
     return {
         key.removeprefix(contract.CORDON_ANNOTATION_PREFIX): _read(str(value))
         for key, value in annotations.items()

@@ -1,8 +1,8 @@
-"""Fragmentation: how much of what is free the typical request cannot use.
+"""Fragmentation: the part of the free capacity that typical requests cannot use.
 
 After Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent"
-(USENIX ATC 2023): a GPU's free part counts as stranded for each class of request that does not fit it, weighted by how
-often that class occurs. Extended here to two dimensions: a free part is the mean of free compute and free memory.
+(USENIX ATC 2023): a GPU's free part counts as stranded for each class of request that does not fit it, weighted by the
+frequency of that class. Extended here to two dimensions: a free part is the mean of free compute and free memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpushare.typical import TypicalOf
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fragmentation:
-    """Free and stranded capacity in GPUs, and the largest single share that still fits somewhere."""
+    """Free and stranded capacity in GPUs, and the largest single share that still fits on a GPU."""
 
     free_gpus: float
     stranded_gpus: float
@@ -27,33 +27,33 @@ class Fragmentation:
 
     @property
     def ratio(self) -> float:
-        """Stranded part of the free capacity, 0 to 1."""
+        """The stranded part of the free capacity, 0 to 1."""
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
 def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
-    """Free compute in per cent and free memory in bytes; nothing of a GPU that takes no shares now."""
+    """Return free compute (percent) and free memory (bytes); zeros for a GPU that takes no shares now."""
     if not gpu.takes_shares:
         return 0, 0
     return max(0, 100 - used.request_percent), max(0, gpu.memory_bytes - used.memory_bytes)
 
 
 def largest(gpu: Gpu, used: GpuUse) -> tuple[int, int] | None:
-    """Compute in per cent and memory in bytes of the largest share that a pod without labels would get now, or None.
+    """Return compute (percent) and memory (bytes) of the largest share that a pod without labels would get, or None.
 
-    Every share needs memory; and beside a pod with an exclusion label goes none that lacks the same.
+    Every share needs memory, and pods without the same exclusion label cannot join a GPU that has one.
     """
     percent, memory_bytes = free(gpu, used)
     return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
 
 
 def excludes(used: GpuUse) -> str:
-    """The exclusion label that keeps other pods away from a GPU; empty if there is none."""
+    """Return the exclusion label that keeps other pods off a GPU, or an empty string."""
     return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
 
 
 def stranded(gpu: Gpu, used: GpuUse, typical_of: TypicalOf = typical.by_default) -> tuple[float, float]:
-    """`(free, stranded)` of one GPU, both as parts of it, 0 to 1."""
+    """Return the free and the stranded part of one GPU, 0 to 1."""
     percent, memory_bytes = free(gpu, used)
     compute, memory = percent / 100, memory_bytes / gpu.memory_bytes if gpu.memory_bytes else 0.0
     part = (compute + memory) / 2
@@ -63,7 +63,7 @@ def stranded(gpu: Gpu, used: GpuUse, typical_of: TypicalOf = typical.by_default)
 
 
 def measure(gpus: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = typical.by_default) -> Fragmentation:
-    """The fragmentation of some GPUs: one card, a node, a cluster."""
+    """Return the fragmentation of some GPUs: one GPU, a node or a cluster."""
     free_gpus = stranded_gpus = 0.0
     best = (0, 0)
     for gpu, used in gpus:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from gpushare import allocation, contract, gpu
 from gpushare.cordon_note import CordonNote
 
-_CLOSING: Final = {  # the conditions that no pod survives, whatever is free
+_CLOSING: Final = {  # conditions under which no pod can start
     contract.CONDITION_DEVICES_INJECTED: contract.REASON_NOTHING_INJECTS,
     contract.CONDITION_READY: contract.REASON_AGENT_STOPPED,
 }
@@ -17,7 +17,7 @@ _CLOSING: Final = {  # the conditions that no pod survives, whatever is free
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Condition:
-    """A statement about the node, as Kubernetes conditions are."""
+    """A condition of the node, like a Kubernetes condition."""
 
     type: str
     status: str
@@ -27,7 +27,7 @@ class Condition:
 
     @property
     def trouble(self) -> str:
-        """What is the matter, as one word; empty if all is well."""
+        """The problem as one word; empty if all is well."""
         good = "False" if self.type in contract.WELL_WHEN_FALSE else "True"
         if self.status == good:
             return ""
@@ -40,39 +40,39 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resize:
-    """What the agent says of a share that is to give up memory (`shrinkTo`)."""
+    """The agent's report on a share that is to give up memory (`shrinkTo`)."""
 
-    allocation: str  # id in the ledger
-    share: int  # which of its shares, from 0
-    memory_bytes: int  # the limit on each of its GPUs now; equal to `shrinkTo`: it is held to that, and stays so
-    used_bytes: int  # in use on the GPU where the most is
+    allocation: str  # ID in the ledger
+    share: int  # index of the share, from 0
+    memory_bytes: int  # the enforced limit on each of its GPUs; equal to `shrinkTo` once that is enforced
+    used_bytes: int  # the highest usage on any of its GPUs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuNode:
-    """Immutable; a change makes a new one. `version` is the resourceVersion that a write must still find."""
+    """An immutable GPUNode; a change makes a new one. `version` is the resourceVersion that a write expects."""
 
     name: str
     gpus: tuple[gpu.Gpu, ...] = ()
     allocations: tuple[allocation.Allocation, ...] = ()
-    cordoned: frozenset[str] = frozenset()  # UUIDs an admin has cordoned
-    config: str = ""  # name of the configuration in force
+    cordoned: frozenset[str] = frozenset()  # UUIDs cordoned by an admin
+    config: str = ""  # name of the active configuration
     conditions: tuple[Condition, ...] = ()
-    resizes: tuple[Resize, ...] = ()  # an entry a share that is to shrink, once the agent has seen it
+    resizes: tuple[Resize, ...] = ()  # one per share that is to shrink, once the agent has seen it
     version: str = ""
-    problems: tuple[str, ...] = ()  # sentences about what in the object was invalid and was set aside
-    unread: tuple[Mapping[str, Any], ...] = ()  # allocations that were invalid: kept as they are on every write
-    created: str = ""  # when the object was made, RFC 3339
-    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # of the object
+    problems: tuple[str, ...] = ()  # a sentence per invalid field of the object
+    unread: tuple[Mapping[str, Any], ...] = ()  # invalid allocations, preserved on every write
+    created: str = ""  # creation time, RFC 3339
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the object's
     cordon_notes: Mapping[str, CordonNote] = dataclasses.field(default_factory=dict)  # by UUID
 
     def condition(self, kind: str) -> Condition | None:
-        """Its condition of this type, if it has one."""
+        """Return the condition of this type, or None."""
         return next((condition for condition in self.conditions if condition.type == kind), None)
 
     @property
     def closed(self) -> str:
-        """Why nothing new starts here, by what its agent says, as a clause; empty if pods do."""
+        """Why new pods cannot start here, by the agent's conditions, as a clause; empty if they can."""
         for kind, reason in _CLOSING.items():
             condition = self.condition(kind)
             if condition is not None and condition.reason == reason:
@@ -80,9 +80,9 @@ class GpuNode:
         return ""
 
     def as_closed(self, reason: str) -> GpuNode:
-        """The same with GPUs that nothing new is placed on; reason: why, as a clause."""
+        """Return the node with all GPUs closed to new pods; reason: a clause."""
         return dataclasses.replace(self, gpus=tuple(dataclasses.replace(gpu, closed=reason) for gpu in self.gpus))
 
     def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
-        """The node's GPUs by UUID."""
+        """Return the node's GPUs by UUID."""
         return {gpu.uuid: gpu for gpu in self.gpus}

@@ -1,8 +1,8 @@
-"""The rules of the ledger: what is used, what may be added, what is released. Values in, values out.
+"""The rules of the ledger: GPU usage, and adding, confirming and releasing allocations. Values in, values out.
 
-The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. Of a pod's
-shares that are never in use together, such as an init container's and the app's, the larger counts. Every change is a
-function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
+The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. For a pod's
+shares that are never in use together, such as those of an init container and the app, the larger counts. Every change
+is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gpushare.gpunode import GpuNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What allocations hold on one GPU."""
+    """The compute and memory that allocations hold on one GPU."""
 
     request_percent: int = 0
     memory_bytes: int = 0
     holders: tuple[allocation.Allocation, ...] = ()
 
     def plus(self, holder: allocation.Allocation, request_percent: int, memory_bytes: int) -> GpuUse:
-        """With one more holder, which has this much."""
+        """Return the usage with one more holder of these amounts."""
         return GpuUse(self.request_percent + request_percent, self.memory_bytes + memory_bytes, (*self.holders, holder))
 
 
@@ -31,32 +31,32 @@ NOTHING = GpuUse()
 
 
 def use(node: GpuNode) -> dict[str, GpuUse]:
-    """What is used on each GPU of the node, by UUID; also on GPUs that allocations name and the node has no more."""
+    """Return the usage of each GPU by UUID, including GPUs that allocations name and the node no longer has."""
     used = {gpu.uuid: NOTHING for gpu in node.gpus}
     for entry in node.allocations:
         if len(entry.shares) > 1:
             for uuid in entry.gpu_uuids:
                 used[uuid] = used.get(uuid, NOTHING).plus(entry, *held(entry, uuid))
             continue
-        for share in entry.shares:  # nearly all have one, and this is asked often
+        for share in entry.shares:  # fast path: nearly all have one share
             for uuid in share.gpu_uuids:
                 used[uuid] = used.get(uuid, NOTHING).plus(entry, share.request_percent, share.memory_bytes)
     return used
 
 
 def held(entry: allocation.Allocation, uuid: str) -> tuple[int, int]:
-    """Compute in per cent and memory in bytes that an allocation has on a GPU, when it has most of each."""
+    """Return an allocation's peak compute (percent) and memory (bytes) on a GPU."""
     return taken(share for share in entry.shares if uuid in share.gpu_uuids)
 
 
 def held_in_all(entry: allocation.Allocation) -> tuple[int, int]:
-    """Compute in per cent and memory in bytes that an allocation has, added up over its GPUs."""
+    """Return an allocation's compute (percent) and memory (bytes), added up over its GPUs."""
     on_gpus = [held(entry, uuid) for uuid in entry.gpu_uuids]
     return sum(request_percent for request_percent, _ in on_gpus), sum(memory_bytes for _, memory_bytes in on_gpus)
 
 
 def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = allocation.ALL_STEPS) -> tuple[int, int]:
-    """Peak compute in per cent and memory in bytes of one pod's shares on one GPU, while these steps last."""
+    """Return the peak compute (percent) and memory (bytes) of one pod's shares on one GPU during these steps."""
     moments = allocation.moments(shares, during)
     return (
         max((sum(share.request_percent for share in together) for together in moments), default=0),
@@ -65,27 +65,27 @@ def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = al
 
 
 def violations(node: GpuNode) -> list[str]:
-    """A sentence for each GPU that is over-committed, and for each allocation on a GPU that is gone."""
+    """Return a sentence for each overcommitted GPU, and for each allocation on a missing GPU."""
     gpus = node.gpu_by_uuid()
     problems = []
     for uuid, held in use(node).items():
         names = ", ".join(str(holder.pod) for holder in held.holders)
         if uuid not in gpus:
-            problems.append(f"{node.name} has no GPU {uuid} any more, which {names} holds")
+            problems.append(f"{node.name} no longer has GPU {uuid}, held by {names}")
             continue
         where = f"{node.name}/{gpus[uuid].index} ({uuid})"
         if held.request_percent > 100:
-            problems.append(f"{where} is over-committed: {held.request_percent}% of its compute is held by {names}")
+            problems.append(f"{where} is overcommitted: {held.request_percent}% of its compute is held by {names}")
         if held.memory_bytes > gpus[uuid].memory_bytes:
             taken, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(gpus[uuid].memory_bytes)
-            problems.append(f"{where} is over-committed: {taken} of its {there} are held by {names}")
+            problems.append(f"{where} is overcommitted: {taken} of its {there} are held by {names}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
 
 def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
-    """The node with one more allocation.
+    """Return the node with one more allocation.
 
-    Raises `LedgerError` if that would break the invariant: whatever was placed on an older view is checked again here.
+    Raises `LedgerError` if that would break the invariant; a placement on an outdated view is caught here.
     """
     if any(held.id == entry.id for held in node.allocations):
         raise errors.LedgerError(f"{node.name} already has an allocation {entry.id}")
@@ -96,14 +96,14 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
         if uuid not in gpus:
             raise errors.LedgerError(f"{node.name} has no GPU {uuid}")
         if used[uuid].request_percent > 100 or used[uuid].memory_bytes > gpus[uuid].memory_bytes:
-            raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} has not enough left for {entry.pod}")
+            raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} does not have enough left for {entry.pod}")
     return after
 
 
 def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
-    """The node with these allocations (id to pod) held for good; those already confirmed for a pod keep it.
+    """Return the node with these allocations (ID to pod) confirmed; those already confirmed for a pod are not changed.
 
-    The very same node if there is nothing to confirm.
+    If there is nothing to confirm, it is the same object.
     """
     if not any(entry.id in pods and not entry.pod.uid for entry in node.allocations):
         return node
@@ -119,7 +119,9 @@ def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
 
 
 def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
-    """The node with these allocations held for good; their pods are known. Raises `LedgerError` if one is not there."""
+    """Return the node with these allocations confirmed for the pods they have. Raises `LedgerError` if one is
+    missing.
+    """
     wanted = frozenset(ids)
     missing = wanted - {entry.id for entry in node.allocations}
     if missing:
@@ -134,7 +136,7 @@ def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
 
 
 def release(node: GpuNode, ids: Iterable[str]) -> GpuNode:
-    """The node without these allocations; ids that it does not have are no error. The same if it has none of them."""
+    """Return the node without these allocations, ignoring unknown IDs; the same object if it has none of them."""
     gone = frozenset(ids)
     kept = tuple(entry for entry in node.allocations if entry.id not in gone)
     return node if len(kept) == len(node.allocations) else dataclasses.replace(node, allocations=kept)

@@ -1,6 +1,6 @@
-"""Mix: what people ask of this cluster, learned from the pods that are there at one moment.
+"""Mix: the requests that are typical of this cluster, learned from its current pods.
 
-Placement prices free capacity by it, and `top` calls stranded what it cannot use.
+Placement prices free capacity by the mix; `top` calls capacity stranded if the mix cannot use it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from gpushare.request import NO_CONSTRAINTS, Constraints, Demand, Request
 from gpushare.share import Memory
 from gpushare.typical import DEFAULT_MIX, Typical
 
-ENOUGH_PODS = 50  # of fewer the default mix says more
-MAX_CLASSES = 512  # the rarest are forgotten beyond
-UNSEEN = 0.05  # of all GPUs that are free: what is expected to be asked for yet, one by one, unlike what has been seen
-UNSEEN_SETS = 0.02  # the same, all GPUs of a node at once; of a mix of many pods less
-MANY_PODS = 300  # of more, the fewer sets are expected
+ENOUGH_PODS = 50  # with fewer pods the default mix is a better guess
+MAX_CLASSES = 512  # the rarest beyond this are dropped
+UNSEEN = 0.05  # part of the free GPUs expected to be requested one by one, beyond the pods seen so far
+UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once; shrinks as the mix grows
+MANY_PODS = 300  # from here on UNSEEN_SETS shrinks
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Host:
-    """What a pod asks of its node beside GPUs; zeros where that is unknown."""
+    """The CPU and memory that a pod requests; zeros if unknown."""
 
     cpu_milli: int = 0
     memory_bytes: int = 0
@@ -33,7 +33,7 @@ NO_HOST = Host()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestClass:
-    """A class of request: so many GPUs, each with such a share, with so much of the host; constraints of the model."""
+    """A class of request: the number of GPUs, the share on each, CPU and memory, and constraints on the model."""
 
     gpus: int
     request_percent: int
@@ -42,11 +42,11 @@ class RequestClass:
     constraints: Constraints = NO_CONSTRAINTS
 
     def memory_part(self, gpu_bytes: int) -> float:
-        """Memory asked of a GPU with `card_bytes`, as a part of it; more than 1 where it does not fit."""
+        """Return the requested memory as a part of a GPU with `gpu_bytes`; above 1 if it does not fit."""
         return self.memory.on(gpu_bytes) / gpu_bytes if gpu_bytes else 0.0
 
     def size_on(self, gpu_bytes: int) -> float:
-        """GPUs it takes: of each the larger of its two parts, and never nothing."""
+        """Return the GPUs that a pod takes: per GPU the larger of compute and memory, and at least 0.01."""
         return self.gpus * max(self.request_percent / 100, self.memory_part(gpu_bytes), 0.01)
 
 
@@ -58,14 +58,14 @@ _DEFAULT: Mapping[RequestClass, float] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mix:
-    """Weights of the classes, and of how many pods they are."""
+    """The weight of each class, and the number of pods that they were learned from."""
 
     weights: Mapping[RequestClass, float] = dataclasses.field(default_factory=dict)
     pods: int = 0
 
     @classmethod
-    def of(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
-        """The mix of so many pods; of very many classes the commonest."""
+    def from_counts(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
+        """Build the mix from the pods per class, keeping the most common classes."""
         commonest = sorted(counts.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_CLASSES]
         return cls({asked: float(count) for asked, count in commonest}, pods=pods)
 
@@ -75,10 +75,10 @@ class Mix:
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
 
     def expecting(self, *, gpus: float, largest: int) -> Mix:
-        """The same, and a little that may be asked for yet of so many free GPUs; the more pods, the less it counts.
+        """Return the mix with a small demand for whole free GPUs added; the more pods, the smaller.
 
-        Without it the first pods of a cluster, alike and asking for much CPU, would be spread over all nodes, for
-        others like them; then no node is left that is whole. largest: GPUs of the largest node.
+        Without it the first pods of a cluster, if all alike with much CPU, would be spread over all nodes, because only
+        more of the same would be expected, and no node would stay empty. largest: GPUs of the largest node.
         """
         if self.pods < ENOUGH_PODS or not self.weights:
             return self
@@ -92,11 +92,11 @@ class Mix:
 
     @property
     def ignorance(self) -> float:
-        """1 while nothing is known of what is asked for, and less the more pods it is of."""
+        """How little the mix says about future requests: 1 with few pods, falling as their number grows."""
         return (ENOUGH_PODS / max(self.pods, ENOUGH_PODS)) ** 2
 
     def typical(self, gpu_bytes: int) -> tuple[Typical, ...]:
-        """The mix as parts of one GPU with `card_bytes`, for `fragmentation.measure`; weights add up to 1."""
+        """Return the mix as parts of one GPU with `gpu_bytes`, for `fragmentation.measure`; the weights add up to 1."""
         sizes: dict[tuple[float, float], float] = {}
         for asked, weight in self.classes.items():
             memory = math.ceil(100 * min(1.0, asked.memory_part(gpu_bytes)) - 1e-9) / 100
@@ -107,7 +107,7 @@ class Mix:
 
 
 def classes_of(request: Request, host: Host = NO_HOST) -> Iterator[RequestClass]:
-    """The class of each of the request's demands; the host's part is split evenly between them."""
+    """Yield the class of each demand of a request; CPU and memory are split evenly between them."""
     parts = len(request.demands)
     for demand in request.demands:
         yield _class_of(demand, request.constraints, Host(host.cpu_milli // parts, host.memory_bytes // parts))

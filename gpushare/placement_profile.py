@@ -1,6 +1,6 @@
-"""PlacementProfile: by what the webhook chooses between GPUs that fit: its policy, and the mix it has learned.
+"""PlacementProfile: how the webhook chooses between GPUs that fit: its policy and the mix it has learned.
 
-The placer publishes it in a ConfigMap, so that `fit`, `why` and `defrag` choose as the webhook does.
+The placer publishes the profile in a ConfigMap, so that `fit`, `why` and `defrag` choose as the webhook does.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
 from gpushare.share import Memory
 from gpushare.typical import TypicalOf
 
-MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap takes 1 MiB; names of models are people's own words
-_POLICY, _MIX = "policy", "mix"  # the ConfigMap's entries
-# The constraints of a class, with their defaults: a placer of another release may write fewer of them, or more.
+MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap holds 1 MiB, and users choose the model names in it
+_POLICY, _MIX = "policy", "mix"  # the ConfigMap's keys
+# The constraints of a class with their defaults, because a placer of another release may write fewer or more of them.
 _DEFAULTS: Final = {row.field: getattr(NO_CONSTRAINTS, row.field) for row in CONSTRAINTS.values() if row.of_model}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacementProfile:
-    """`policy`: for pods that name none. mix: what was learned last."""
+    """`policy`: used for pods that name none. mix: the last one learned."""
 
     policy: str = policies.DEFAULT
     mix: Mix = dataclasses.field(default_factory=Mix)
 
     @property
     def typical_of(self) -> TypicalOf:
-        """The mix of requests on a GPU with so many bytes."""
+        """A function from a GPU's bytes to the mix on such a GPU."""
         return functools.cache(self.mix.typical)
 
     def data(self) -> dict[str, str]:
-        """The entries of its ConfigMap; of a mix that is too long for one the commonest classes."""
+        """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""
         classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
         while len(text := json.dumps({"pods": self.mix.pods, "classes": [*map(_class, classes)]})) > MAX_BYTES:
             classes = classes[: len(classes) // 2]
@@ -45,13 +45,11 @@ class PlacementProfile:
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> PlacementProfile:
-        """From these entries; the defaults where nothing was written yet. Raises CodecError."""
+        """Parse the entries of the ConfigMap, with defaults for missing ones. Raises CodecError."""
         policy = str(data.get(_POLICY) or policies.DEFAULT)
         if policy not in policies.POLICIES:
             known = ", ".join(policies.POLICIES)
-            raise errors.CodecError(
-                f"the policy {errors.quoted(policy)} is unknown to this plugin, which knows {known}"
-            )
+            raise errors.CodecError(f"unknown policy {errors.quoted(policy)}: this plugin knows {known}")
         try:
             document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
             weights = dict(map(_read, document["classes"]))
@@ -86,7 +84,7 @@ def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
 
 
 def _like(default: Any, value: Any) -> Any:
-    """The value of a constraint, of the type of its default: a whole number, a text, or a tuple of either."""
+    """Convert a constraint's value to the type of its default: an integer, a string, or a tuple of either."""
     if isinstance(default, tuple):
         if default and len(value) != len(default):
             raise ValueError(f"{value!r} in place of {len(default)} numbers")

@@ -1,7 +1,7 @@
-"""Policies: which of the GPUs that will do is best, as a table of costs; the lowest wins.
+"""Policies: how to choose between GPUs that fit, as a table of cost functions; the lowest cost wins.
 
-A cost is asked of one GPU, or of all GPUs of many nodes at once: it is written with operators that numbers and arrays
-have in common (no `if`, `min` or `max`), and costs the same either way.
+A cost function is evaluated for one GPU, or for all GPUs of many nodes at once. So it uses only operators that numbers
+and arrays share (no `if`, `min` or `max`).
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ class Group(enum.Enum):
     """GPUs of one node that belong together."""
 
     NODE = enum.auto()
-    NUMA_NODE = enum.auto()  # where it is unknown, all such GPUs of the node
-    LINK_GROUP = enum.auto()  # a GPU without links is one by itself
+    NUMA_NODE = enum.auto()  # all GPUs of the node with an unknown NUMA node form one group
+    LINK_GROUP = enum.auto()  # a GPU without links is a group by itself
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Free:
-    """What is free of a GPU, as parts of it, 0 to 1; nothing of one that takes no shares now."""
+    """The free parts of a GPU, 0 to 1; zeros for a GPU that takes no shares now."""
 
     compute: Number
     memory: Number
 
     @property
     def mean(self) -> Number:
-        """Of compute and memory."""
+        """The mean of free compute and free memory."""
         return (self.compute + self.memory) / 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """A GPU that takes a share, and its node.
+    """A GPU that could take a share, with its surroundings.
 
-    around: `Free.mean`, before it does, of all GPUs of the group that the GPU is in, itself among them: their mean.
-    exclusive: whether a pod with an exclusion label is there: what is free is for nobody but its like.
-    All of it is worked out when a cost asks for it: most look at little, and over arrays each look takes time.
+    around: the mean of `Free.mean`, before the share, over the GPU's group, itself included. exclusive: whether a pod
+    with an exclusion label uses it, so that only pods with the same label can use the rest. All values are computed on
+    demand: most cost functions read few of them, and each one takes time over arrays.
     """
 
     free_before: Callable[[], Free]
@@ -53,12 +53,12 @@ class Option:
 
     @property
     def before(self) -> Free:
-        """What is free on the GPU without the share."""
+        """The free parts of the GPU without the share."""
         return self.free_before()
 
     @property
     def after(self) -> Free:
-        """What is free on the GPU once it has the share."""
+        """The free parts of the GPU with the share."""
         return self.free_after()
 
 
@@ -67,14 +67,14 @@ Cost = Callable[[Option], Number]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
-    """aim: what it looks for, as the rest of "of the GPUs that fit …"."""
+    """A cost function. aim: what it prefers, completing "of the GPUs that fit …"."""
 
     cost: Cost
     aim: str
 
 
 def _fragmentation(option: Option) -> Number:
-    """How much more is stranded, best fit where that is equal."""
+    """Return the increase in stranded capacity; ties go to the best fit."""
     after, exclusive = option.after, option.exclusive()
     return (_stranded(after, exclusive) - _stranded(option.before, exclusive)) * 1000 + after.mean
 
@@ -95,7 +95,7 @@ def _spread(option: Option) -> Number:
 DEFAULT: Final = "fragmentation"
 SPREAD: Final = "spread"
 
-# The engine (`placement.fleet`) prices `fragmentation` by the cluster's own mix; this cost is for where none is known.
+# The engine (`placement.fleet`) prices `fragmentation` by the cluster's own mix; this cost applies where none is known.
 POLICIES: Final[Mapping[str, Policy]] = {
     "fragmentation": Policy(
         _fragmentation, "the one where it leaves the least unusable capacity (the fullest if several tie)"

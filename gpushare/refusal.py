@@ -7,29 +7,29 @@ import enum
 
 
 class Cause(enum.StrEnum):
-    """Why a pod waits, where it is not for want of a GPU that a rule has ruled out."""
+    """Why a pod waits for another reason than filters that rejected all GPUs."""
 
-    GATE = "gate"  # somebody else's scheduling gate
-    GROUP = "group"  # the rest of its gang is not there
-    HOLD = "hold"  # it gives way to a pod that has waited for longer
-    LEDGER = "ledger"  # the ledger, or its gate, could not be written, or others were faster
-    NO_GPU = "no-gpu"  # no GPU is known at all
-    REFUSED = "refused"  # the API server lets nobody open its gate
+    GATE = "gate"  # another controller's scheduling gate
+    GROUP = "group"  # its gang is incomplete
+    HOLD = "hold"  # the capacity is reserved for a pod that has waited longer
+    LEDGER = "ledger"  # the ledger or the pod could not be written, or other writers were faster
+    NO_GPU = "no-gpu"  # no GPU is known
+    REFUSED = "refused"  # the API server rejects its ungating
     QUOTA = "quota"  # a ResourceQuota of its namespace leaves too little
-    UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not come
-    TURN = "turn"  # others of its namespace are tried first
+    UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not appeared
+    TURN = "turn"  # other pods of its namespace are tried first
     REQUEST = "request"  # its annotations are no longer valid
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rejected:
-    """One candidate (a GPU, or a whole node when `gpu_index` is None) and the rule that ruled it out."""
+    """A candidate (a GPU, or a whole node if `gpu_index` is None) and the rule that rejected it."""
 
     node: str
     gpu_index: int | None
-    rule: str  # a word per rule: mode, health, cordon, memory, compute, model, …
-    detail: str  # the rest of a sentence, with numbers: "has 16Gi of 80Gi free"
-    shortfall: float = 1.0  # how far off, 0 (nearly) to 1 and more, to find the nearest miss
+    rule: str  # mode, health, cordon, memory, compute, model, …
+    detail: str  # a clause with numbers: "has 16Gi of 80Gi free"
+    shortfall: float = 1.0  # distance from fitting, 0 (nearly fits) to 1 and more, to find the nearest miss
 
     def __str__(self) -> str:
         where = self.node if self.gpu_index is None else f"{self.node}/{self.gpu_index}"
@@ -38,7 +38,9 @@ class Rejected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """No placement. `reason` is the sentence; `rejected` has every candidate; `cause` is told where no rule says it."""
+    """No placement. `reason` is the sentence; `rejected` has the candidates; `cause` is set if no filter is the
+    reason.
+    """
 
     reason: str
     rejected: tuple[Rejected, ...] = ()
@@ -46,7 +48,7 @@ class Refusal:
 
     @property
     def word(self) -> str:
-        """The reason as a word, for those who count: the cause, or the rule of the nearest miss."""
+        """The reason as one word, for metrics: the cause, or the rule of the nearest miss."""
         if self.cause is not None:
             return self.cause.value
         return min(self.rejected, key=lambda rejected: rejected.shortfall).rule if self.rejected else "unknown"

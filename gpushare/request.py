@@ -1,4 +1,4 @@
-"""What a pod asks for: its annotations, parsed and validated, or one error that names the key."""
+"""Request: a pod's annotations, parsed and validated, or one error that names the key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpushare.share import Memory, Share
 
 ISOLATIONS = ("arbiter", "mps", "none")
 
-_MIN_BYTES = 2**20  # of memory that make sense on a GPU
+_MIN_BYTES = 2**20  # a smaller amount of GPU memory is a mistake
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _Value = TypeVar("_Value")
@@ -34,11 +34,11 @@ class Demand:
     steps: Steps = ALL_STEPS
 
     def __str__(self) -> str:
-        """In a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
+        """Format for a sentence: `0.5 GPU with 40Gi`, `2 GPUs, each 1 GPU with 100% of the memory`."""
         return str(self.share) if self.gpus == 1 else f"{self.gpus} GPUs, each {self.share}"
 
     def on(self, gpus: Iterable[Gpu]) -> GivenShare:
-        """The entry for all of these GPUs, which a container has as one share."""
+        """Return the given share on these GPUs."""
         gpus = sorted(gpus, key=lambda gpu: gpu.index)
         memory_bytes = self.share.memory.on_all(gpu.memory_bytes for gpu in gpus)
         uuids = tuple(gpu.uuid for gpu in gpus)
@@ -64,19 +64,19 @@ class Constraints:
 
     @property
     def labels(self) -> Labels:
-        """What others on the same GPU see of them."""
+        """The locality labels that other pods on the same GPU are checked against."""
         return Labels(self.affinity, self.anti_affinity, self.exclusion)
 
     @property
     def of_model(self) -> Constraints:
-        """Those on what a GPU is, which other pods are likely to share: the mix of requests is learned by them."""
+        """The constraints on the kind of GPU, which other pods are likely to share; the mix is learned by them."""
         kept = {row.field: getattr(self, row.field) for row in CONSTRAINTS.values() if row.of_model}
         return Constraints(**kept)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """Everything a pod's annotations ask for."""
+    """Everything that a pod's annotations ask for."""
 
     demands: tuple[Demand, ...]
     constraints: Constraints = Constraints()
@@ -85,11 +85,11 @@ class Request:
     group: str = ""
     group_size: int = 0
     latency: bool = False
-    no_evict: bool = False  # nobody moves it to make room for others
+    no_evict: bool = False  # never moved to make room for other pods
 
 
 def parse(manifest: pod.PodJson) -> Request:
-    """The request of a pod that asks for a share.
+    """Parse the request of a pod that asks for a share.
 
     Raises `RequestError`, whose message is a sentence with key, value and remedy.
     """
@@ -105,9 +105,9 @@ def read(
     *,
     init_containers: tuple[tuple[str, bool], ...] = (),
 ) -> Request:
-    """The same of a pod with these containers, of which `default` has the share unless another is named.
+    """Parse the annotations of a pod with these containers; `default` gets the share unless another is named.
 
-    init_containers: those of them that are, in order, and whether each is a sidecar. Without, all run at once.
+    init_containers: the init containers among them, in order, and whether each is a sidecar. Without, all run at once.
     """
     own = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
     _reject_unknown(own, containers)
@@ -122,7 +122,7 @@ def _parsed(
     default: str,
     init_containers: tuple[tuple[str, bool], ...],
 ) -> Request:
-    """The same of annotations that are known and text. A pod is read several times, others of its owner ask alike."""
+    """Parse valid annotations. Cached: a pod is read several times, and pods of one owner have the same annotations."""
     values = dict(annotations)
     group = _get(values, contract.GROUP, _label, "")
     size = _get(values, contract.GROUP_SIZE, _count, 0)
@@ -130,7 +130,7 @@ def _parsed(
         key, value, other = (
             (contract.GROUP, group, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, str(size), contract.GROUP)
         )
-        raise errors.RequestError(key, value, f"needs {other} as well")
+        raise errors.RequestError(key, value, f"also requires {other}")
     return Request(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(
@@ -151,9 +151,9 @@ def _parsed(
 def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> None:
     for key, value in annotations.items():
         if not isinstance(value, str):
-            raise errors.RequestError(key, str(value), "is not text: put it in quotes")
+            raise errors.RequestError(key, str(value), "is not a string: put it in quotes")
         if len(value) > caps.VALUE:
-            raise errors.RequestError(key, value, f"is {len(value)} characters long: at most {caps.VALUE} make sense")
+            raise errors.RequestError(key, value, f"is {len(value)} characters long: the maximum is {caps.VALUE}")
         if key in contract.REQUEST_KEYS or is_result_key(key):
             continue
         for known in contract.PER_CONTAINER_KEYS:
@@ -165,11 +165,11 @@ def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> N
         else:
             likely = meant(key)
             hint = f"did you mean {likely}? " if likely else ""
-            raise errors.RequestError(key, value, f"is not a key of gpushare: {hint}it knows {_known_keys()}")
+            raise errors.RequestError(key, value, f"is not a gpushare key: {hint}it knows {_known_keys()}")
 
 
 def meant(key: str) -> str:
-    """The request key that this one is, or most resembles; empty if it resembles none or is one of results."""
+    """Return the request key that `key` is or resembles most; empty if there is none or it is a result key."""
     stem, dot, container = key.removeprefix(contract.PREFIX).partition(".")
     stems = [known.removeprefix(contract.PREFIX) for known in contract.REQUEST_KEYS]
     close = [] if is_result_key(key) else difflib.get_close_matches(stem.lower(), stems, n=1, cutoff=0.7)
@@ -185,8 +185,10 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
     own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
     if len(own) > caps.SHARES:
         key = next(f"{key}.{own[-1]}" for key in contract.PER_CONTAINER_KEYS if f"{key}.{own[-1]}" in annotations)
-        said = f"is for one of {len(own)} containers with a share of their own: at most {caps.SHARES} may have one"
-        raise errors.RequestError(key, annotations[key], f"{said}, others can use one together ({contract.CONTAINER})")
+        said = f"is for one of {len(own)} containers with their own share: at most {caps.SHARES} may have one"
+        raise errors.RequestError(
+            key, annotations[key], f"{said}; others can use a share together ({contract.CONTAINER})"
+        )
     demands = []
     if any(key in annotations for key in contract.SHARE_KEYS):
         sharers: tuple[str, ...] = (default,) if default else ()
@@ -200,7 +202,7 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
                 raise errors.RequestError(
                     contract.CONTAINER,
                     annotations[contract.CONTAINER],
-                    f"names {errors.quoted(name)}, which has keys of its own: use one or the other",
+                    f"names {errors.quoted(name)}, which has its own keys: use one or the other",
                 )
         sharers = tuple(name for name in dict.fromkeys(sharers) if name not in own)
         if sharers:
@@ -209,17 +211,18 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
         raise errors.RequestError(
             contract.CONTAINER,
             annotations[contract.CONTAINER],
-            f"shares nothing: add {contract.REQUEST} or {contract.MEMORY}",
+            f"applies to no share: add {contract.REQUEST} or {contract.MEMORY}",
         )
     demands += [_demand(annotations, f".{name}", (name,)) for name in own]
     return tuple(demands)
 
 
 def _stepped(demands: tuple[Demand, ...], init_containers: Iterable[tuple[str, bool]]) -> tuple[Demand, ...]:
-    """The demands with the steps in which each is in use, from the first start of its containers to the last end.
+    """Return the demands with the steps in which each is in use, from the first start of its containers to the last
+    end.
 
-    An init container ends before the next one starts, unless it is a sidecar. Only steps in which a share comes into
-    use are counted, so that a container that is injected without one changes nothing.
+    An init container ends before the next one starts, unless it is a sidecar. Only steps at which a share comes into
+    use count, so that an injected container without a share changes nothing.
     """
     inits = {name: Steps(at, TO_THE_END if is_sidecar else at) for at, (name, is_sidecar) in enumerate(init_containers)}
     app = Steps(len(inits))
@@ -250,17 +253,17 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
     if limit_percent < request_percent or limit_percent == 0:
         key = keys[contract.LIMIT]
         if not asks_memory and keys[contract.REQUEST] not in annotations:
-            said = f"alone asks for a whole GPU, which no limit below 1 fits: add {keys[contract.REQUEST]}"
+            said = f"without a request means a limit on a whole GPU, which must be 1: add {keys[contract.REQUEST]}"
             raise errors.RequestError(key, annotations[key], said)
         least = quantity.format_compute(max(request_percent, 1))
         raise errors.RequestError(
-            key, annotations[key], f"is less than the request: write {least} to 1, or leave it out for 1"
+            key, annotations[key], f"is less than the request: write {least} to 1, or omit it for 1"
         )
     memory = _get(annotations, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
     if not memory.bytes and not memory.percent:
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
         raise errors.RequestError(
-            key, annotations[key], f"leaves no memory: give {keys[contract.MEMORY]} more than 0, such as 1Gi"
+            key, annotations[key], f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
         )
     return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
 
@@ -282,7 +285,7 @@ def _memory(text: str) -> Memory:
         return Memory(bytes=_device_bytes(text))
     if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
         raise errors.QuantityError(
-            'is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'
+            'is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'
         )
     return Memory(percent=int(text[:-1]))
 
@@ -294,15 +297,17 @@ def _models(text: str) -> tuple[str, ...]:
         raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
     special = sum(map(text.count, "?["))
     if special > caps.WILDCARDS:
-        raise errors.QuantityError(f'has {special} of "?" and "[" in it: write at most {caps.WILDCARDS}, "*" is free')
+        raise errors.QuantityError(
+            f'contains {special} "?" and "[": write at most {caps.WILDCARDS}; "*" is not limited'
+        )
     return models
 
 
 def _device_bytes(text: str) -> int:
-    """Of device memory: numbers without a unit are bytes in Kubernetes, and mebibytes to those who write them here."""
+    """Parse an amount of device memory. A tiny amount is most likely meant in MiB and lacks its unit."""
     memory_bytes = quantity.parse_bytes(text)
     if 0 < memory_bytes < _MIN_BYTES:
-        raise errors.QuantityError('is less than 1Mi of memory: write the unit, as "8Gi"')
+        raise errors.QuantityError('is less than 1Mi of memory: write the unit, such as "8Gi"')
     return memory_bytes
 
 
@@ -359,15 +364,15 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 
 class ConstraintRow(NamedTuple):
-    """field: of `Constraints`. read: its value from the annotation. of_model: see `Constraints.of_model`."""
+    """A constraint. field: in `Constraints`. read: parses the annotation. of_model: see `Constraints.of_model`."""
 
     field: str
     read: Callable[[str], Any]
     of_model: bool = False
 
 
-# One row for each annotation that restricts which GPUs will do. The parser, the changes that `why` tries, the learned
-# mix and the published profile go by it.
+# One row per annotation that restricts the GPUs. The parser, the changes that `why` tries, the learned mix and the
+# published profile all use this table.
 CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
     contract.MODEL: ConstraintRow("models", _models, of_model=True),
     contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", _device_bytes, of_model=True),

@@ -1,9 +1,9 @@
-"""Resizing: a share that a pod holds becomes larger or smaller where it is. Values in, values out, as in the ledger.
+"""Resizing: change the amounts of a share in place. Values in, values out, as in the ledger.
 
-The pod's annotations say what is desired, the ledger what is. What grows is written when there is room for all of it.
-Less memory takes two steps, because what is to be given up may be in use: first `shrink_to_bytes` is written, and the
-memory counts as before; once the agent says that it holds the pod to that, it becomes the memory. So nothing ever
-counts as free that a process could still take. A share never moves to another GPU.
+The annotations have the desired amounts, the ledger the current ones. Growth is written when there is room for all of
+it. Less memory takes two steps, because the pod may be using it: first `shrink_to_bytes` is written, while the memory
+counts as before; once the agent enforces the smaller limit, the memory is reduced. So memory that a process could still
+allocate never counts as free. A share never moves to another GPU.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from gpushare.request import Request
 
 Shares = tuple[GivenShare, ...]
 
-WAITING: Final = "is not resized yet: "  # how the sentence of a pod that waits begins
+WAITING: Final = "is not resized yet: "  # prefix of the message of a pod whose resize waits
 
 
 class ResizeCause(enum.StrEnum):
-    """What keeps a share from being as asked."""
+    """The reason why a share does not have the desired amounts yet."""
 
     NOTHING = ""
-    ROOM = "room"  # others have it
-    AGENT = "agent"  # it has not said yet that it holds the pod to less memory
-    USE = "use"  # more memory is in use than is asked for
+    ROOM = "room"  # other pods hold it
+    AGENT = "agent"  # the agent does not enforce the smaller memory limit yet
+    USE = "use"  # the pod uses more memory than desired
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizeStep:
-    """The node after all that can be done now, the very same if that is nothing, and what is waited for.
+    """The node after everything that can be done now (the same object if that is nothing), and what is still missing.
 
-    waits_for: the rest of a sentence, with numbers; empty once the share is as asked.
+    waits_for: a clause with numbers; empty once the share is as desired.
     """
 
     node: GpuNode
@@ -46,11 +46,11 @@ class ResizeStep:
 
 
 def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
-    """The allocation's shares with the amounts that `request` asks for on their GPUs.
+    """Return the allocation's shares with the amounts that `request` asks for on their GPUs.
 
-    They have its steps as well, which a release that does not know them may have dropped.
+    Steps come from the request, too, because a release that does not know them may have dropped them.
 
-    Raises LedgerError if the request is for other containers, or another number of GPUs, than were given shares.
+    Raises LedgerError if the request has other containers, or another number of GPUs, than the allocation.
     """
     held: dict[tuple[str, ...], int] = {}
     for share in entry.shares:
@@ -60,7 +60,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     if wanted != held:
         raise errors.LedgerError(
             f"its annotations ask for shares of {_counts(wanted)}, and it has shares of {_counts(held)}: that cannot "
-            "change on a pod that exists, so put the annotations back, or delete the pod and recreate it"
+            "change on an existing pod, so restore the annotations, or delete and recreate the pod"
         )
     gone = missing(entry, node)
     if gone:
@@ -76,16 +76,16 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
 
 
 def missing(entry: Allocation, node: GpuNode) -> str:
-    """The rest of a sentence if a GPU of the allocation is not on the node any more; empty if all are."""
+    """Return a clause that names a GPU of the allocation that the node no longer has; empty if all exist."""
     gpus = node.gpu_by_uuid()
     gone = next((uuid for uuid in entry.gpu_uuids if uuid not in gpus), None)
-    return f"{node.name} has no GPU {gone} any more" if gone is not None else ""
+    return f"{node.name} no longer has GPU {gone}" if gone is not None else ""
 
 
 def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
-    """One step of this allocation towards `desired`, which is what `asked` said of it.
+    """Move this allocation one step towards `desired`, the result of `asked`.
 
-    What grows does so over all its shares or not at all, and shrinking is begun only if all that is desired fits then.
+    Growth happens over all shares or not at all, and shrinking begins only if all desired amounts fit afterwards.
     Raises LedgerError if there is no such allocation.
     """
     before = next((allocation for allocation in node.allocations if allocation.id == identity), None)
@@ -107,7 +107,7 @@ def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
     elif not (lacks := _lacking(node, before, desired)):
         chosen = _marked(held, marks)  # the rest fits once these have shrunk
     else:
-        # Nothing new is begun, and what is no longer desired is taken back.
+        # Begin nothing new, and cancel shrinks that are no longer desired.
         begun = tuple(have.shrink_to_bytes for have in held)
         chosen = _marked(held, tuple(mark if mark == old else None for mark, old in zip(marks, begun, strict=True)))
     after = node if chosen == before.shares else _with(node, before, chosen)
@@ -124,7 +124,7 @@ def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
 
 
 def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
-    """One step of each of these allocations, first come first served; those whose request is invalid stay."""
+    """Move each of these allocations one step, in order; skip invalid requests."""
     entries = {entry.id: entry for entry in node.allocations}
     for identity, request in requests:
         if identity in entries:
@@ -134,7 +134,9 @@ def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
 
 
 def amounts(shares: Shares) -> str:
-    """In a sentence: `0.5 GPU with 8Gi`, `0.5 GPU (limit 0.8) with 8Gi for main and idle compute with 1Gi for side`."""
+    """Format for a sentence: `0.5 GPU with 8Gi`, `0.5 GPU (limit 0.8) with 8Gi for main and idle compute with 1Gi for
+    side`.
+    """
     said = {}
     for share in shares:
         compute = f"{quantity.format_compute(share.request_percent)} GPU" if share.request_percent else "idle compute"
@@ -146,16 +148,16 @@ def amounts(shares: Shares) -> str:
 
 
 def _shrunk(share: GivenShare, resize: Resize | None) -> GivenShare:
-    """The share as the agent holds it to already."""
+    """Return the share with the memory that the agent enforces already."""
     if resize is None or share.shrink_to_bytes is None or resize.memory_bytes != share.shrink_to_bytes:
         return share
     return dataclasses.replace(share, memory_bytes=resize.memory_bytes, shrink_to_bytes=None)
 
 
 def _may_mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> bool:
-    """Whether the agent's next word on the share could be about nothing but this mark.
+    """Whether the agent's next report on the share can only answer this mark.
 
-    While it still says that the share is held to some other amount, that may be the answer to an earlier mark.
+    While it still reports another amount, that may be the answer to an earlier mark.
     """
     return have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
 
@@ -168,8 +170,8 @@ def _waits(node: GpuNode, have: GivenShare, want: GivenShare, resize: Resize | N
     least = quantity.format_bytes(want.memory_bytes)
     refused = resize is not None and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes
     if resize is not None and refused:
-        return f"it uses {quantity.format_bytes(resize.used_bytes)} of the {least} asked", ResizeCause.USE
-    return f"the agent on {node.name} has yet to hold it to {least}", ResizeCause.AGENT
+        return f"it uses {quantity.format_bytes(resize.used_bytes)}, more than the requested {least}", ResizeCause.USE
+    return f"the agent on {node.name} does not enforce {least} yet", ResizeCause.AGENT
 
 
 def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
@@ -180,7 +182,7 @@ def _with(node: GpuNode, entry: Allocation, shares: Shares) -> GpuNode:
 
 
 def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
-    """What the GPUs lack for these shares in place of the entry's; empty when there is room."""
+    """Return what the GPUs lack for these shares in place of the entry's; empty if there is room."""
     before, after = ledger.use(node), ledger.use(_with(node, entry, shares))
     gpus = node.gpu_by_uuid()
     problems = []
@@ -190,34 +192,36 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
         grows = more_percent > 0 or more_bytes > 0
         if uuid not in gpus:
             if grows:
-                problems.append(f"{node.name} has no GPU {uuid} any more")
+                problems.append(f"{node.name} no longer has GPU {uuid}")
             continue
         gpu = gpus[uuid]
         where = f"{node.name}/{gpu.index}"
         if gpu.closed and grows:
-            problems.append(f"{where} is on a node that takes nothing new: {gpu.closed}")
+            problems.append(f"{where} is on a node that takes no new pods: {gpu.closed}")
         if not gpu.healthy and grows:
-            problems.append(f"{where} is not healthy: {gpu.health_reason or 'nobody says why'}")
+            problems.append(f"{where} is unhealthy: {gpu.health_reason or 'reason unknown'}")
         if more_percent > 0 and after[uuid].request_percent > 100:
             free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))
             problems.append(
-                f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is asked"
+                f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is requested"
             )
         if more_bytes > 0 and after[uuid].memory_bytes > gpu.memory_bytes:
             free = quantity.format_bytes(max(0, gpu.memory_bytes - before[uuid].memory_bytes))
-            problems.append(f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are asked")
+            problems.append(
+                f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are requested"
+            )
     return "; ".join(problems)
 
 
 def _counts(gpus: Mapping[tuple[str, ...], int]) -> str:
-    """`1 GPU for main and 2 GPUs for side`."""
+    """Format as `1 GPU for main and 2 GPUs for side`."""
     return " and ".join(
         f"{count} GPU{'s' if count > 1 else ''} for {', '.join(containers)}" for containers, count in gpus.items()
     )
 
 
 def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
-    """Whether it holds, or waits for, other amounts than it was created with, which a recreated pod would have."""
+    """Whether a recreated pod would get other amounts, because this one was resized or waits to be."""
     if contract.HELD in pod.annotations_of(manifest):
         return True
     created = {
@@ -229,7 +233,7 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
     memory: dict[str, int] = {}
     for share in entry.shares:
         name = share.containers[0]
-        # Memory in per cent is different bytes on different models; the container's variable has the least.
+        # A percentage of memory is different bytes on different models; the container's variable has the smallest.
         memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
         environment = created.get(name, {})
         for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):

@@ -1,4 +1,4 @@
-"""ResourceQuota: what the quotas of a namespace leave for one pod more, as the API server has last counted. Pure.
+"""ResourceQuota: what the quotas of a namespace leave for one more pod, by the API server's last count. Pure.
 
 https://kubernetes.io/docs/concepts/policy/resource-quotas/
 """
@@ -27,21 +27,21 @@ class Allowance:
     used: Mapping[str, int]
 
     def lacks(self, asked: Mapping[str, int]) -> str | None:
-        """What it does not leave of what is asked, as a sentence."""
+        """Return the first requested amount that the quota does not allow, as a sentence."""
         for name, most in self.hard.items():
             amount, left = asked.get(name, 0), max(0, most - self.used.get(name, 0))
             if amount > left:
                 has, wants = pod_requests.format_amount(name, left), pod_requests.format_amount(name, amount)
-                return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are asked"
+                return f"the ResourceQuota {self.name} of its namespace leaves {has} of {name}, {wants} are requested"
         return None
 
     def after(self, asked: Mapping[str, int]) -> Allowance:
-        """The same once a pod that asks for this is stored."""
+        """Return the quota after a pod with these amounts is stored."""
         return dataclasses.replace(self, used=dict(collections.Counter(self.used) + collections.Counter(asked)))
 
 
 def read(quota: Mapping[str, Any]) -> Allowance | None:
-    """What a ResourceQuota object allows; None for one that counts only some of the pods, or nothing of a pod's."""
+    """Parse a ResourceQuota; None if it is scoped to some pods, or counts nothing that pods request."""
     spec = quota.get("spec") or {}
     hard, used = _amounts(spec.get("hard")), _amounts((quota.get("status") or {}).get("used"))
     if spec.get("scopes") or spec.get("scopeSelector") or not hard:
@@ -50,19 +50,19 @@ def read(quota: Mapping[str, Any]) -> Allowance | None:
 
 
 def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Request) -> str | None:
-    """Why a request is denied, as a sentence; None if quotas bound what it asks for.
+    """Return why the quotas cannot bound this request, as a sentence; None if they can.
 
-    Memory as a part of the GPU has no number of bytes before the GPU is chosen, so a quota of bytes cannot count it. Up
-    to the part of the compute that is requested, a quota of compute bounds it.
+    Memory as a percentage of the GPU has no number of bytes before the GPU is chosen, so a quota on bytes cannot count
+    it. A quota on compute bounds it, up to the percentage of compute that is requested.
     """
     hard = [(quota.name, resource) for quota in quotas for resource in quota.hard]
     return _in_parts(hard, request) or _in_turn(hard, manifest, request)
 
 
 def _in_turn(hard: Iterable[tuple[str, str]], manifest: pod.PodJson, request: Request) -> str | None:
-    """A quota counts a share of several containers with the first one named; the pod holds it for all of them."""
+    """Check that the quotas count all that the pod holds: they count a shared share only with its first container."""
     if len(request.demands) < 2:
-        return None  # which is counted wherever it is
+        return None  # a single share always counts in full
     held = {
         contract.RESOURCE_PERCENT: peak(request.demands, lambda demand: demand.share.request_percent * demand.gpus),
         contract.RESOURCE_MEMORY: peak(request.demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus),
@@ -74,8 +74,8 @@ def _in_turn(hard: Iterable[tuple[str, str]], manifest: pod.PodJson, request: Re
             counts, takes = (pod_requests.format_amount(resource, each) for each in (amount, has))
             return (
                 f"the ResourceQuota {name} of its namespace would count {counts} of {resource}, but the shares of the "
-                f"pod take {takes}: name no init container in {contract.CONTAINER}, where other containers have keys "
-                "of their own"
+                f"pod take {takes}: name no init container in {contract.CONTAINER} if other containers have their own "
+                "keys"
             )
     return None
 
@@ -97,11 +97,11 @@ def _in_parts(hard: Sequence[tuple[str, str]], request: Request) -> str | None:
 
 
 def asked(manifest: pod.PodJson, request: Request) -> dict[str, int]:
-    """What a pod that asks for a share counts as, once our resources are in its containers."""
-    shape, _ = share_resources.of(manifest, request)
+    """Return the amounts that a pod counts for once gpushare's resources are in its containers."""
+    shape, _ = share_resources.key_and_affinity(manifest, request)
     return {**dict(shape.amounts), **dict(shape.own), pod_requests.PODS: 1}
 
 
 def _amounts(declared: Mapping[str, Any] | None) -> dict[str, int]:
-    """Of what a pod asks; limits and numbers of other objects are left to the API server."""
+    """Parse the amounts that pods request; the API server enforces limits and object counts."""
     return pod_requests.allocatable({name.removeprefix(_REQUESTS): text for name, text in (declared or {}).items()})

@@ -1,4 +1,4 @@
-"""Share: what is asked of one GPU, before it is known which GPU that will be."""
+"""Share: the compute and memory requested of one GPU, before the GPU is chosen."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from gpushare import quantity
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Memory:
-    """Device memory asked for: a number of bytes, or a part of whatever GPU it turns out to be."""
+    """Requested device memory: a number of bytes, or a percentage of the GPU that is chosen."""
 
     bytes: int | None = None
-    percent: int | None = None  # of the GPU's memory, 0 to 100; used when `bytes` is None
+    percent: int | None = None  # of the GPU's memory, 0 to 100; used if `bytes` is None
 
     def on(self, total_bytes: int) -> int:
-        """Bytes on a GPU with `total_bytes`; rounded down, so that parts never add up to more than the whole."""
+        """Return the bytes on a GPU with `total_bytes`, rounded down so that parts never add up to more than the
+        whole.
+        """
         if self.bytes is not None:
             return self.bytes
         return total_bytes * (self.percent or 0) // 100
 
     def on_all(self, totals_bytes: Iterable[int]) -> int:
-        """Bytes on each of several GPUs, which are one share with one amount: a part is that of the smallest."""
+        """Return the bytes on each of several GPUs of one share; a percentage counts for the smallest GPU."""
         return min(map(self.on, totals_bytes))
 
     def __str__(self) -> str:
@@ -31,10 +33,10 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """Compute and memory asked of one GPU.
+    """Compute and memory requested of one GPU.
 
-    `request_percent` is guaranteed, `limit_percent` the ceiling while others leave compute idle; both 0 to 100, the
-    request no more than the limit. Memory is hard.
+    `request_percent` is guaranteed; `limit_percent` is the ceiling while other shares are idle; 0 to 100, and the
+    request never exceeds the limit. Memory is a hard limit.
     """
 
     request_percent: int

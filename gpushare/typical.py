@@ -1,4 +1,4 @@
-"""Typical requests: the sizes that people ask for, and how much of what is free they cannot use."""
+"""Typical requests: common sizes, and how much of the free capacity they cannot use."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Typical:
-    """A class of request: parts of one GPU (0 to 1), and how often it occurs (weights need not add up to 1)."""
+    """A class of request: parts of one GPU (0 to 1), and its frequency (weights need not add up to 1)."""
 
     compute: float
     memory: float
     weight: float
 
 
-# Until a cluster's own mix is known: the sizes people ask for most, smaller ones more often.
+# The default until the cluster's own mix is known: common sizes, small ones more often.
 DEFAULT_MIX = (
     Typical(0.10, 0.10, 0.2),
     Typical(0.25, 0.25, 0.3),
@@ -25,17 +25,17 @@ DEFAULT_MIX = (
 )
 
 
-# The mix of requests on a GPU with so many bytes.
+# A function from a GPU's bytes to the mix of requests on such a GPU.
 TypicalOf = Callable[[int], Sequence[Typical]]
 
 
 def by_default(_gpu_bytes: int) -> Sequence[Typical]:
-    """The default mix, whatever the GPU."""
+    """Return the default mix for any GPU."""
     return DEFAULT_MIX
 
 
 def median(mix: Sequence[Typical]) -> Typical:
-    """The request than which half of the mix, which is not empty, is no smaller."""
+    """Return the median request of a non-empty mix: half of the mix is at least as large."""
     half = sum(typical.weight for typical in mix) / 2
     seen = 0.0
     for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
@@ -46,7 +46,7 @@ def median(mix: Sequence[Typical]) -> Typical:
 
 
 def stranded(compute: Any, memory: Any, mix: Sequence[Typical] = DEFAULT_MIX) -> Any:
-    """How much is stranded of GPUs with so much free, all as parts of a GPU, 0 to 1: numbers, or arrays of them."""
+    """Return the stranded part of GPUs with so much free, all as parts of a GPU, 0 to 1; takes numbers or arrays."""
     total = sum(typical.weight for typical in mix)
     useless = sum(typical.weight * ((typical.compute > compute) | (typical.memory > memory)) for typical in mix)
     return (compute + memory) / 2 * useless / total if total else 0.0 * compute

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpushare.defragmentation import cordons
 from gpushare.defragmentation.cordons import Cordon, CordonChange
-from gpushare.defragmentation.playing import Closed
+from gpushare.defragmentation.plan import Closed
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cordoning, plugin_errors
 from kubectl_gpushare.source import live_cluster
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Say) -> None:
     """Uncordon GPUs that interrupted runs left behind. Raises `PluginError` if another run is under way."""
     now = time.time()
-    kept = [sentence for sentence in cordons.sentences(nodes, now=now) if "is kept" in sentence]
+    kept = cordons.sentences(nodes, now=now, only_active=True)
     if kept:
         raise plugin_errors.PluginError(
             f"{'; '.join(kept)}: wait until it ends; if it was killed, run `kubectl gpushare uncordon` for them"
@@ -81,7 +81,7 @@ class TemporaryCordon:
 
     def _keep(self, name: str, uuids: frozenset[str], until: float) -> None:
         def change(now: GpuNode) -> CordonChange:
-            kept = cordons.keep(now, uuids, Cordon(self._by, until))
+            kept = cordons.extend(now, uuids, Cordon(self._by, until))
             if kept is None:
                 raise plugin_errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
             return kept

@@ -111,7 +111,7 @@ def _change(
 
     def change(now: GpuNode) -> CordonChange:
         # A cordon set by hand is final: remove the mark by which `defrag` would undo it.
-        marks = dict.fromkeys(uuids & cordons.of(now).keys())
+        marks = dict.fromkeys(uuids & cordons.read(now).keys())
         if note is None:
             return CordonChange(now.cordoned - uuids, marks, dict.fromkeys(uuids & now.cordon_notes.keys()))
         noted = uuids if note.reason else uuids - now.cordoned

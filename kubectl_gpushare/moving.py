@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from gpushare import contract, pod
-from gpushare.defragmentation import cordons, evicting, succession
-from gpushare.defragmentation.plan import DefragPlan, DefragStep
-from gpushare.defragmentation.playing import Move
-from gpushare.defragmentation.succession import Sibling
+from gpushare.defragmentation import cordons, evicting
+from gpushare.defragmentation.evicting import Sibling
+from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
 from gpushare.placement import Placement
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod
@@ -95,11 +94,11 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     until = time.monotonic() + timeout_seconds
     while True:
         siblings = _siblings(pods(namespace=namespace), owner)
-        waits = succession.waits_for(
+        waits = evicting.waits_for(
             pod.uid(move.manifest), siblings, before=before, kind=kind, wanted=origin.replicas(move.manifest)
         )
         if not waits:
-            nodes = dict.fromkeys(successor.node for successor in succession.successors(siblings, before))
+            nodes = dict.fromkeys(successor.node for successor in evicting.successors(siblings, before))
             if move.is_cpu_only and move.before in nodes:
                 said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")

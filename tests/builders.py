@@ -83,7 +83,7 @@ def allocation(
 
 def views(*nodes: GpuNode) -> list[NodeView]:
     """What placement looks at."""
-    return [NodeView.of(node) for node in nodes]
+    return [NodeView.from_node(node) for node in nodes]
 
 
 def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
@@ -102,4 +102,4 @@ def mix(requests: Iterable[Request], hosts: Iterable[Host] | None = None) -> Mix
     counts = collections.Counter(
         asked for request, host in zip(pods, node_hosts, strict=True) for asked in classes_of(request, host)
     )
-    return Mix.of(counts, pods=len(pods))
+    return Mix.from_counts(counts, pods=len(pods))

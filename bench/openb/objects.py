@@ -62,7 +62,7 @@ def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
         tuple(map(_machine, nodes)),
         tuple(there),
         tuple(waiting),
-        PlacementProfile(mix=Mix.of(counts, pods=sharing)),
+        PlacementProfile(mix=Mix.from_counts(counts, pods=sharing)),
     )
 
 

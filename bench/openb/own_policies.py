@@ -75,7 +75,7 @@ class Gpushare:
 
     def _show(self, number: int) -> None:
         room = Room(self._cpu[number], self._memory[number] * MIB)
-        self._fleet.update(NodeView.of(self._views[number]), room=room)
+        self._fleet.update(NodeView.from_node(self._views[number]), room=room)
 
 
 def _gpu(node: Node, index: int) -> Gpu:

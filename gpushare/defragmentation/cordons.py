@@ -1,7 +1,7 @@
 """Cordons: the temporary cordons of `defrag --apply`, as opposed to those of an admin.
 
-A label on the GPUNode marks each with its run and its latest end. A killed run leaves its cordons behind; the next run
-recognises them by the labels and removes them.
+A label on the GPUNode marks each cordon with its run and expiry. If a run is killed, the next one recognises its
+cordons by the labels and removes them.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ from gpushare import contract
 from gpushare.cordon_note import CordonNote
 from gpushare.gpunode import GpuNode
 
-# They outlast the time limit of a move by this much, so that another run leaves them alone even if its clock is ahead
-# of ours by nearly as much.
+# Cordons outlast the time limit of a move by this much, so that another run whose clock is ahead does not remove them.
 MORE_SECONDS = 300.0
 _TIME = "%Y%m%dT%H%M%SZ"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cordon:
-    """The cordon of one GPU. `by`: the id of the run; `until`: seconds since 1970."""
+    """The cordon of one GPU. `by`: the ID of the run; `until`: expiry, Unix seconds."""
 
     by: str
     until: float
 
     @property
     def text(self) -> str:
-        """As the value of a label."""
+        """The cordon as a label value."""
         return f"{self.by}.{datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime(_TIME)}"
 
     @property
     def clock(self) -> str:
-        """Its end for people: `14:05:00Z`."""
+        """The expiry as people read it: `14:05:00Z`."""
         return datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime("%H:%M:%SZ")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CordonChange:
-    """The new state of a GPUNode: the UUIDs that are cordoned.
+    """The desired state of a GPUNode: the UUIDs of cordoned GPUs.
 
-    marks: of `defrag` runs; notes: of cordons by hand. None removes one.
+    marks: of `defrag` runs; notes: of manual cordons. None removes one.
     """
 
     cordoned: frozenset[str]
@@ -50,9 +49,11 @@ class CordonChange:
     notes: Mapping[str, CordonNote | None] = dataclasses.field(default_factory=dict)
 
 
-def keep(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:
-    """Cordons these GPUs until the mark ends; None if another run has marked one. Those of an admin get no mark."""
-    marks = of(node)
+def extend(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:
+    """Cordon these GPUs until the mark expires; None if another run has marked one. GPUs cordoned by an admin get no
+    mark.
+    """
+    marks = read(node)
     if any(known.by != mark.by for uuid, known in marks.items() if uuid in uuids):
         return None
     ours = {uuid for uuid in uuids if uuid in marks or uuid not in node.cordoned}
@@ -60,48 +61,48 @@ def keep(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | N
 
 
 def release(node: GpuNode, may_open: Callable[[str, Cordon], bool]) -> CordonChange:
-    """Uncordons the GPUs whose marks satisfy `may_open`."""
-    opened = [uuid for uuid, mark in of(node).items() if may_open(uuid, mark)]
+    """Uncordon the GPUs whose marks satisfy `may_open`."""
+    opened = [uuid for uuid, mark in read(node).items() if may_open(uuid, mark)]
     return CordonChange(node.cordoned.difference(opened), dict.fromkeys(opened))
 
 
-def of(node: GpuNode) -> dict[str, Cordon]:
-    """The cordons on a node, by UUID; an invalid one counts as expired."""
+def read(node: GpuNode) -> dict[str, Cordon]:
+    """Return the temporary cordons on a node, by UUID; an invalid mark counts as expired."""
     return {
-        key.removeprefix(contract.DEFRAG_LABEL_PREFIX): _read(value)
+        key.removeprefix(contract.DEFRAG_LABEL_PREFIX): _parse(value)
         for key, value in node.labels.items()
         if key.startswith(contract.DEFRAG_LABEL_PREFIX)
     }
 
 
 def labels(marks: Mapping[str, Cordon | None]) -> dict[str, str | None]:
-    """The labels to merge into a GPUNode, by UUID of the GPU; None removes one."""
+    """Return the labels to merge into a GPUNode, by UUID of the GPU; None removes one."""
     return {contract.DEFRAG_LABEL_PREFIX + uuid: mark.text if mark else None for uuid, mark in marks.items()}
 
 
 def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
-    """The expired cordons, by UUID."""
-    return {uuid: mark for uuid, mark in of(node).items() if mark.until <= now}
+    """Return the expired cordons, by UUID."""
+    return {uuid: mark for uuid, mark in read(node).items() if mark.until <= now}
 
 
-def sentences(nodes: Iterable[GpuNode], *, now: float) -> list[str]:
-    """A sentence for each temporary cordon, kept or left behind."""
+def sentences(nodes: Iterable[GpuNode], *, now: float, only_active: bool = False) -> list[str]:
+    """Return a sentence for each temporary cordon, active or expired."""
     lines = []
     for node in nodes:
         index = {gpu.uuid: gpu.index for gpu in node.gpus}
-        for uuid, mark in of(node).items():
+        for uuid, mark in read(node).items():
             name = f"{node.name}/{index.get(uuid, uuid)}"
-            if mark.until <= now:
+            if mark.until > now:
+                lines.append(f"{name} is cordoned by another `defrag --apply` until {mark.clock} at the latest")
+            elif not only_active:
                 lines.append(
-                    f"{name} was left cordoned by a `defrag --apply` that did not come to its end: the next one "
-                    f"uncordons it, as does `kubectl gpushare uncordon gpu {name}`"
+                    f"{name} was left cordoned by an interrupted `defrag --apply`: the next one "
+                    f"uncordons it, or run `kubectl gpushare uncordon gpu {name}`"
                 )
-            else:
-                lines.append(f"{name} is kept cordoned by another `defrag --apply`, until {mark.clock} at most")
     return lines
 
 
-def _read(text: str) -> Cordon:
+def _parse(text: str) -> Cordon:
     by, _, until = text.partition(".")
     try:
         end = datetime.datetime.strptime(until, _TIME).replace(tzinfo=datetime.UTC).timestamp()

@@ -1,32 +1,34 @@
-"""Evicting: which pods may be moved: those that a controller recreates, that are not protected, and whose
-PodDisruptionBudgets allow it."""
+"""Evicting: which pods may be moved, and whether a moved pod has been replaced.
+
+A pod may be moved if a controller recreates it, nothing protects it, and its PodDisruptionBudgets allow it.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, pod
 from gpushare.nodefilters import selectors
 
 REMAKERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
-# A Job counts an evicted pod as a failure, and what other controllers do nobody can know.
+# A Job counts an evicted pod as a failure, and the behaviour of custom controllers is unknown.
 RECREATE_WITHOUT_HARM = REMAKERS | {"DaemonSet"}
-SYSTEM_PRIORITY = 1_000_000_000  # the greatest value of a user's priority class
+SYSTEM_PRIORITY = 1_000_000_000  # the highest priority that a user's PriorityClass can have
 
 
 @dataclasses.dataclass(slots=True)
 class Budgets:
     """How many more disruptions each PodDisruptionBudget allows."""
 
-    _selected: list[tuple[str, str, selectors.Selector]]  # namespace, name, selector of the pods it protects
+    _selected: list[tuple[str, str, selectors.Selector]]  # namespace, name, selector of the protected pods
     _left: dict[tuple[str, str], int]
 
     @classmethod
-    def of(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
-        """The budgets in PodDisruptionBudget objects."""
+    def from_manifests(cls, declared: Iterable[Mapping[str, Any]]) -> Budgets:
+        """Parse PodDisruptionBudget objects."""
         budgets, left = [], {}
         for budget in declared:
             metadata = budget.get("metadata") or {}
@@ -36,21 +38,21 @@ class Budgets:
         return cls(budgets, left)
 
     def against(self, manifest: pod.PodJson, spent: Mapping[tuple[str, str], int]) -> str:
-        """The name of a budget that does not allow it after `spent` disruptions; empty if all do."""
+        """Return the name of a budget that does not allow an eviction after `spent` disruptions, or an empty string."""
         for key in self.of_pod(manifest):
             if self._left[key] - spent.get(key, 0) < 1:
                 return key[1]
         return ""
 
     def forbids(self, manifest: pod.PodJson) -> str:
-        """Why the budgets forbid to evict a pod, as a phrase; empty if they do not."""
+        """Return why the budgets forbid the eviction of a pod, as a phrase, or an empty string."""
         if len(self.of_pod(manifest)) > 1:
-            return "protected by several PodDisruptionBudgets, with which the API server evicts nobody"
+            return "protected by several PodDisruptionBudgets, for which the API server rejects evictions"
         budget = self.against(manifest, {})
         return f"protected by the PodDisruptionBudget {budget}" if budget else ""
 
     def of_pod(self, manifest: pod.PodJson) -> list[tuple[str, str]]:
-        """Namespace and name of the budgets that protect a pod."""
+        """Return namespace and name of the budgets that protect a pod."""
         namespace = pod.namespaced_name(manifest)[0]
         labels = (manifest.get("metadata") or {}).get("labels") or {}
         return [
@@ -59,7 +61,7 @@ class Budgets:
 
 
 def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
-    """The Eviction of a pod that still has these: `uid`, `resourceVersion`."""
+    """Return the Eviction of a pod, with preconditions: `uid`, `resourceVersion`."""
     return {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -69,12 +71,12 @@ def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
 
 
 def spend(budgets: Budgets, manifests: Iterable[pod.PodJson]) -> collections.Counter[tuple[str, str]]:
-    """How many disruptions moving these pods takes from each budget."""
+    """Return how many disruptions the moves of these pods take from each budget."""
     return collections.Counter(key for manifest in manifests for key in budgets.of_pod(manifest))
 
 
-def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
-    """Why a pod is never moved, as a phrase; empty if it may be."""
+def protected(manifest: pod.PodJson, *, max_priority: int) -> str:
+    """Return why a pod is never moved, as a phrase, or an empty string."""
     if pod.annotations_of(manifest).get(contract.NO_EVICT) == "true":
         return contract.NO_EVICT
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
@@ -83,10 +85,10 @@ def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
     if not kind:
         return "no owner that would recreate it"
     if kind not in REMAKERS:
-        return f"owned by a {kind}, which would not simply recreate it"
+        return f"owned by a {kind}, which may not recreate it"
     if pod.priority(manifest) >= SYSTEM_PRIORITY:
         return "a system priority"
-    if pod.priority(manifest) > most_priority:
+    if pod.priority(manifest) > max_priority:
         return "a higher priority"
     if contract.GROUP in pod.annotations_of(manifest):
         return "a member of a group"
@@ -94,6 +96,55 @@ def protected(manifest: pod.PodJson, *, most_priority: int) -> str:
 
 
 def owner(manifest: pod.PodJson) -> tuple[str, str]:
-    """Kind and uid of its controller; empty if it has none."""
+    """Return kind and UID of the pod's controller; empty strings without one."""
     controller = pod.controller(manifest)
     return (controller.kind, controller.uid) if controller is not None else ("", "")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sibling:
+    """A pod of the evicted pod's owner. name: with its namespace. reason: why it waits.
+
+    is_placed: it has its share; a CPU-only pod has its node.
+    """
+
+    uid: str
+    name: str
+    node: str
+    is_placed: bool
+    is_gated: bool
+    is_live: bool
+    reason: str
+    is_cpu_only: bool = False
+
+
+def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[str], kind: str, wanted: int) -> str:
+    """Return what the move waits for; empty once the pod has ended and its owner has all its replicas, all placed.
+
+    evicted: its UID; before: the UIDs of its owner's pods at that time; kind, wanted: the owner's kind and replicas.
+    All new pods count, because a ReplicaSet does not record which pod replaces which, and may be scaled up meanwhile.
+    """
+    siblings = list(siblings)
+    fresh = successors(siblings, before)
+    for successor in fresh:
+        if successor.is_gated:
+            return f"its replacement {successor.name} waits: {successor.reason or 'not placed yet'}"
+        if not successor.is_placed:
+            return f"its replacement {successor.name} {_lack(successor)}"
+    if any(sibling.uid == evicted for sibling in siblings):
+        return "it has not ended yet"
+    live = sum(sibling.is_live for sibling in siblings)
+    if live < wanted:
+        return f"its {kind} has {live} of {wanted} pods" if fresh else f"its {kind} has created no new pod"
+    return ""
+
+
+def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sibling]:
+    """Return the pods that did not exist before."""
+    return [sibling for sibling in siblings if sibling.uid not in before]
+
+
+def _lack(successor: Sibling) -> str:
+    if not successor.is_cpu_only:
+        return "has no share"
+    return f"is not scheduled: {successor.reason or 'the scheduler has given no reason yet'}"

@@ -1,17 +1,19 @@
-"""Exchanges: chains of pods in which each takes the place of the next, and the last goes to free room.
+"""Exchanges: chains of moves in which each pod takes the place of the next, and the last one moves to free capacity.
 
-A chain begins with a gated pod, or with a pod that leaves its place empty. Its gain follows from the engine's arrays:
-the value of each node without one of its pods, and the cost of every other pod there.
+A chain begins with a gated pod, or with a pod that leaves its place empty. Its expected gain follows from the engine's
+arrays: the value of each node without one of its pods, and the cost of every other pod there. A clearing is a chain of
+one CPU-only pod that leaves a node whose GPUs are worth more without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from gpushare import ledger
 from gpushare.allocation import Allocation
+from gpushare.defragmentation.cpu_only import CpuOnlyPod, CpuOnlyPods
 from gpushare.defragmentation.leaving import MayLeave
 from gpushare.mix import Host
 from gpushare.placement import NodeView
@@ -20,6 +22,8 @@ from gpushare.whatif import unplaced
 from gpushare.whatif.world import RequestingPod, World
 
 MAX: Final = 4  # moves in a chain
+_MAX_CLEARED: Final = 4  # CPU-only pods per node that are considered, those with the most CPU
+_NO_SHAPE: Final = -1
 Shape = tuple[Request, Host]
 
 
@@ -32,21 +36,26 @@ class Mover:
     shape: int
     host: Host
 
+    @classmethod
+    def from_cpu_only(cls, known: CpuOnlyPod) -> Mover:
+        """Return a CPU-only pod as a member of a chain."""
+        return cls(known.node, known.entry, _NO_SHAPE, known.host)
+
     @property
     def percent(self) -> int:
-        """Its compute, on all GPUs together."""
+        """The pod's compute in percent, summed over its GPUs."""
         return ledger.held_in_all(self.entry)[0]
 
     def on(self, uuid: str) -> tuple[int, int]:
-        """Its compute in per cent, and its memory in bytes, on this GPU."""
+        """Return the pod's compute (percent) and memory (bytes) on this GPU."""
         return ledger.held(self.entry, uuid)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chain:
-    """The pods in the order in which they move, each to the place of the one before. promise: expected gain in GPUs.
+    """Pods in the order of their moves, each to the place of the one before. promise: expected gain in GPUs.
 
-    closed: GPUs that are cordoned until all have moved.
+    closed: GPUs that are cordoned until all pods have moved.
     """
 
     movers: tuple[Mover, ...]
@@ -54,12 +63,12 @@ class Chain:
     closed: tuple[tuple[str, str], ...] = ()  # node and UUID
 
     def rate(self, thrift: float) -> float:
-        """The expected gain in GPUs: all of it at a thrift of 0, per move at 1."""
+        """Return the expected gain in GPUs: in total for a thrift of 0, per move for 1."""
         return self.promise / float(len(self.movers) ** thrift)
 
 
 class Exchanges:
-    """The chains of one world, at the prices of its creation. Needs numpy."""
+    """The chains of one world, at the prices when it was created. Needs numpy."""
 
     def __init__(self, world: World, may_leave: MayLeave) -> None:
         self._world = world
@@ -67,12 +76,12 @@ class Exchanges:
         self.prices = world.engine.prices()
         self._vacancies = world.engine.vacancies(self.prices)
         self._shapes: dict[Shape, int] = {}
-        self._slots: dict[str, int] = {}  # by id of the allocation
+        self._slots: dict[str, int] = {}  # by allocation ID
         self._movers: dict[int, Mover] = {}
         self._on: dict[str, list[str]] = {}
 
-    def look(self, names: Iterable[str]) -> None:
-        """Reads nodes that are new or have changed."""
+    def refresh(self, names: Iterable[str]) -> None:
+        """Read new and changed nodes."""
         for name in names:
             for identity in self._on.pop(name, ()):
                 del self._movers[self._slots.pop(identity)]
@@ -86,9 +95,9 @@ class Exchanges:
                     self._enter(view, entry, mover)
 
     def chains(self, waiting: Sequence[RequestingPod], most: int, *, worth: float = 1.0) -> list[Chain]:
-        """The chains of at most `most` moves with an expected gain.
+        """Return the chains of at most `most` moves with an expected gain.
 
-        Of chains of the same length that end with the same pod only one is returned.
+        Of chains with the same length and last pod, only the best is returned.
         """
         if not self._movers:
             return []
@@ -112,18 +121,18 @@ class Exchanges:
         return [Chain(tuple(movers[at] for at in path), promise) for promise, path in paths]
 
     def movers(self) -> Iterator[tuple[str, list[Mover]]]:
-        """Each node with its pods that may be moved."""
+        """Yield each node with its movable pods."""
         for name, identities in self._on.items():
             yield name, [self._movers[self._slots[identity]] for identity in identities]
 
     def lowest(self) -> list[float]:
-        """[shape] what such a pod costs where it costs least, in GPUs; infinite if it fits nowhere."""
+        """Return [shape] the lowest cost of such a pod, in GPUs; infinite if it fits nowhere."""
         return [self._world.engine.lowest(request, host=host) for request, host in self._shapes]
 
     def _enter(self, view: NodeView, entry: Allocation, mover: RequestingPod) -> None:
         name = view.node.name
         left = tuple(allocation for allocation in view.node.allocations if allocation.id != entry.id)
-        without = NodeView.of(dataclasses.replace(view.node, allocations=left))
+        without = NodeView.from_node(dataclasses.replace(view.node, allocations=left))
         slot = self._vacancies.put(entry.id, without, self._world.room_without(name, mover.manifest))
         host = self._world.host(unplaced.successor(mover.manifest))
         self._movers[slot] = Mover(name, entry, self._shape(mover.request, host), host)
@@ -132,3 +141,42 @@ class Exchanges:
 
     def _shape(self, request: Request, host: Host) -> int:
         return self._shapes.setdefault((request, host), len(self._shapes))
+
+
+class Clearings:
+    """The clearings of one world.
+
+    The engine computes each gain with the pod removed, and again only after the node has changed.
+    """
+
+    def __init__(self, world: World, cpu_only_pods: CpuOnlyPods, prices: Any) -> None:
+        self._world = world
+        self._pods = cpu_only_pods
+        self._prices = prices
+        self._gains: dict[str, list[Chain]] = {}  # by node
+
+    def refresh(self, names: Iterable[str]) -> None:
+        """Read new and changed nodes."""
+        for name in names:
+            self._gains[name] = [*self._of(name)]
+
+    def chains(self) -> list[Chain]:
+        """Return the clearings with a gain."""
+        return [chain for chains in self._gains.values() for chain in chains]
+
+    def on(self, node: str) -> list[CpuOnlyPod]:
+        """Return the movable CPU-only pods of a node."""
+        return self._pods.on(node)
+
+    def _of(self, name: str) -> Iterator[Chain]:
+        there = self._pods.on(name)[:_MAX_CLEARED]
+        now = self._value(name) if there else 0.0
+        for known in there:
+            undo = self._world.remove(known.manifest, name, known.entry)
+            gain = self._value(name) - now
+            undo()
+            if gain > 0:
+                yield Chain((Mover.from_cpu_only(known),), gain)
+
+    def _value(self, name: str) -> float:
+        return float(self._world.engine.values([name], self._prices).sum())

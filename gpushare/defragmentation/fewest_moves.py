@@ -1,6 +1,6 @@
-"""Defragmentation: the fewest moves by which a share fits that does not fit now.
+"""Fewest moves: the fewest moves that make a share fit that does not fit now.
 
-A plan counts only if it succeeds when played. The plan with the fewest moves wins, then the one that moves the least.
+Only simulated plans count. The plan with the fewest moves wins, then the one that moves the least.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from gpushare.defragmentation import evicting
 from gpushare.defragmentation.cpu_only import CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.move_simulator import Effort, MoveSimulator, Spent
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
-from gpushare.defragmentation.playing import Effort, Player, Spent
 from gpushare.placement import Placement
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
@@ -28,10 +28,10 @@ def plan(
     stay: bool = True,
     moves_cpu_only: bool = False,
 ) -> DefragPlan:
-    """Makes room for each of these in turn; leaves the world as the plan leaves it.
+    """Make room for each of these pods in turn; the world is left as the plan leaves it.
 
-    stay: the shares belong to gated pods, which are placed and stay; otherwise only a hole is made.
-    moves_cpu_only: CPU-only pods may be moved, too.
+    stay: the pods are gated and get placed; otherwise the capacity stays free. moves_cpu_only: CPU-only pods may be
+    moved, too.
     """
     before = world.fragmentation()
     steps: list[DefragStep] = []
@@ -39,34 +39,20 @@ def plan(
     spent: Spent = collections.Counter()
     effort = Effort()
     for name, asked in wanted:
-        steps.append(_step(world, name, asked, budgets, spent, fixed, effort, moves_cpu_only=moves_cpu_only))
-        spent.update(evicting.spend(budgets, [move.manifest for move in steps[-1].moves]))
-        if steps[-1].gpus and stay:
+        answer = world.place(asked.manifest, asked.request)
+        if isinstance(answer, Placement):
+            step = DefragStep(name, asked, worlds.gpus(answer, world.views))
+        else:
+            priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
+            may_leave = Movable(world, budgets, priority, fixed)
+            cpu_only_pods = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
+            room = MoveSimulator(world, budgets, spent, may_leave, effort, cpu_only_pods).room(asked)
+            moves, gpus = room or ((), "")
+            step = DefragStep(name, asked, gpus, moves, reason="" if gpus else str(answer))
+        steps.append(step)
+        spent.update(evicting.spend(budgets, [move.manifest for move in step.moves]))
+        if step.gpus and stay:
             answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):
-                world.take(asked.manifest, asked.request, answer)
+                world.assign(asked.manifest, asked.request, answer)
     return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
-
-
-def _step(
-    world: World,
-    name: str,
-    asked: RequestingPod,
-    budgets: Budgets,
-    spent: Spent,
-    fixed: collections.Counter[str],
-    effort: Effort,
-    *,
-    moves_cpu_only: bool,
-) -> DefragStep:
-    answer = world.place(asked.manifest, asked.request)
-    if isinstance(answer, Placement):
-        return DefragStep(name, asked, worlds.gpus(answer, world.views))
-    priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
-    may_leave = Movable(world, budgets, priority, fixed)
-    beside = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
-    room = Player(world, budgets, spent, may_leave, effort, beside).room(asked)
-    if room is None:
-        return DefragStep(name, asked, "", reason=str(answer))
-    moves, gpus = room
-    return DefragStep(name, asked, gpus, moves)

@@ -1,27 +1,32 @@
-"""Goals: what `defrag` makes room for: gated pods, a share of a given size, or the largest possible hole."""
+"""Goals: the pods or capacity that `defrag` makes room for: gated pods, a given share, the largest hole, empty
+nodes.
+"""
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Mapping
 
 from gpushare import contract, errors, pod, quantity
-from gpushare.defragmentation import fewest_moves
+from gpushare.defragmentation import evicting, fewest_moves
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.plan import DefragPlan
+from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.move_simulator import Effort, MoveSimulator, Spent
+from gpushare.defragmentation.plan import Closed, DefragPlan, DefragStep
 from gpushare.refusal import Refusal
 from gpushare.whatif.world import RequestingPod, World
 
-_HOLES = (100, 75, 50, 25)  # per cent of a GPU, compute and memory
+_HOLES = (100, 75, 50, 25)  # percent of a GPU, compute and memory
 
 
 def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, RequestingPod]]:
-    """Gated pods that fit nowhere now, by priority, then age."""
+    """Return the gated pods that fit nowhere now, by priority, then age."""
     queue = []
     for manifest in manifests:
         if contract.SCHEDULING_GATE not in pod.gates(manifest) or len(pod.gates(manifest)) > 1:
             continue
         try:
-            asked = RequestingPod.of(manifest)
+            asked = RequestingPod.from_manifest(manifest)
         except errors.RequestError:
             continue
         if asked.request.group_size < 2 and isinstance(world.place(manifest, asked.request), Refusal):
@@ -31,25 +36,27 @@ def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, R
 
 
 def pointless(manifest: pod.PodJson, asked: RequestingPod) -> str:
-    """Why moves cannot help the named pod, as a sentence; empty if they might."""
+    """Return why moves cannot help the pod, as a sentence, or an empty string."""
     name, annotations = "/".join(pod.namespaced_name(manifest)), pod.annotations_of(manifest)
     if contract.ALLOCATION in annotations:
-        return f"pod {name} waits for nothing: it has its share, on {annotations.get(contract.NODE, 'a node')}"
+        return f"pod {name} does not wait: it has its share, on {annotations.get(contract.NODE, 'a node')}"
     if not pod.asks_for_share(manifest):
-        return f"pod {name} waits for nothing: it asks for no share of a GPU"
+        return f"pod {name} does not wait: it asks for no share of a GPU"
     if asked.request.group_size > 1:
-        return f"pod {name} is one of a group, and moves make room for single pods only"
+        return f"pod {name} belongs to a group, and moves make room for single pods only"
     return ""
 
 
 def share(annotations: Mapping[str, str]) -> RequestingPod:
-    """A made-up pod with these annotations. Raises `RequestError`."""
+    """Return a made-up pod with these annotations. Raises `RequestError`."""
     metadata = {"name": "hole", "namespace": "default", "annotations": dict(annotations)}
-    return RequestingPod.of({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
+    return RequestingPod.from_manifest({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
 
 
 def largest_hole(world: World, budgets: Budgets, *, moves_cpu_only: bool = False) -> DefragPlan:
-    """The plan for the largest part of a GPU that can be freed; without moves if none can be or it is free already."""
+    """Plan to free the largest possible part of a GPU; the plan has no moves if that is free already, or nothing is
+    possible.
+    """
     plan = None
     for percent in _HOLES:
         asked = share({contract.REQUEST: quantity.format_compute(percent)})
@@ -59,3 +66,44 @@ def largest_hole(world: World, budgets: Budgets, *, moves_cpu_only: bool = False
             break
     assert plan is not None  # noqa: S101 - there are sizes
     return plan
+
+
+def empty_nodes(world: World, budgets: Budgets, *, max_moves: int) -> DefragPlan:
+    """Plan to free as many nodes as possible of all shares, so that they can be removed; with a step per node.
+
+    The nodes with the fewest pods come first. A node is emptied only if all its pods fit on nodes that are in use,
+    while it and the nodes emptied before take no new pods. The world is left as the plan leaves it.
+    """
+    before = world.fragmentation()
+    fixed: collections.Counter[str] = collections.Counter()
+    may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, fixed)
+    spent: Spent = collections.Counter()
+    steps: list[DefragStep] = []
+    emptied: Closed = ()
+    for name in _fewest_pods_first(world):
+        view = world.views[name]
+        there = view.node.allocations
+        if len(there) > max_moves or not all(map(may_leave, there)):
+            continue
+        empty = {other for other in world.usable() if not world.views[other].node.allocations}
+        closed = (*emptied, *((name, gpu.uuid) for gpu in view.node.gpus if gpu.takes_shares))
+        simulator = MoveSimulator(world, budgets, spent, may_leave, Effort())
+        moves = simulator.vacate(name, closed)
+        if moves is None or any(move.after.rpartition("/")[0] in empty for move in moves):
+            simulator.undo()
+            continue
+        max_moves -= len(moves)
+        spent.update(evicting.spend(budgets, [move.manifest for move in moves]))
+        emptied = closed
+        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(gpu.index) for gpu in view.node.gpus), moves))
+    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
+
+
+def _fewest_pods_first(world: World) -> list[str]:
+    """Return the nodes with allocations by number of pods, then by compute."""
+
+    def cost(name: str) -> tuple[int, int, str]:
+        view = world.views[name]
+        return len(view.node.allocations), sum(used.request_percent for used in view.used.values()), name
+
+    return sorted((name for name in world.usable() if world.views[name].node.allocations), key=cost)

@@ -1,16 +1,17 @@
-"""Leaving: which pods would have to leave which GPUs for a share to fit there; the cheapest way first."""
+"""Leaving: the pods that would have to leave their GPUs for a share to fit there, in order of cost."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from gpushare import errors, ledger, resizing
 from gpushare.allocation import Allocation
 from gpushare.defragmentation import cpu_only, evicting
-from gpushare.defragmentation.cpu_only import CpuOnlyPods
+from gpushare.defragmentation.cpu_only import CpuOnlyPod, CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.gpu import Gpu
 from gpushare.mix import Host
@@ -19,16 +20,19 @@ from gpushare.request import Demand, Request
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 
-MAX_MOVES = 8  # for one share
-_MAX_ON_A_CARD = 10  # movable pods per card that are considered, the smallest first
-_MAX_WAYS = 4  # equally small sets of pods per card
-_MAX_SETS = 8  # sets of cards per node, for shares on several
+MAX_MOVES: Final = 8  # for one share
+_MAX_ON_A_GPU: Final = 10  # movable pods per GPU that are considered, the smallest first
+_MAX_WAYS: Final = 4  # equally small sets of pods per GPU
+_MAX_SETS: Final = 8  # sets of GPUs per node, for shares on several
+_MAX_CPU_ONLY: Final = 3  # CPU-only pods that leave a node for one share
+_MAX_CPU_ONLY_TRIED: Final = 8  # CPU-only pods of a node, those with the most CPU; and as many with the most memory
 MayLeave = Callable[[Allocation], RequestingPod | None]
+_Item = TypeVar("_Item")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Departure:
-    """A way to try: the allocations that leave these GPUs."""
+    """An option: the allocations that leave these GPUs."""
 
     node: str
     uuids: tuple[str, ...]
@@ -42,7 +46,7 @@ class Departure:
 
 
 class Movable:
-    """Decides once per allocation whether it may leave; counts in `fixed` how many may not, by the reason."""
+    """Decides once per allocation whether it may leave; counts the reasons against in `fixed`."""
 
     def __init__(self, world: World, budgets: Budgets, priority: int, fixed: collections.Counter[str]) -> None:
         self._world = world
@@ -52,44 +56,44 @@ class Movable:
         self._known: dict[str, RequestingPod | None] = {}
 
     def __call__(self, entry: Allocation) -> RequestingPod | None:
-        """The pod with its request if it may be moved, else None."""
+        """Return the pod with its request if it may be moved, else None."""
         if entry.id not in self._known:
-            self._known[entry.id] = self._judge(entry)
+            self._known[entry.id] = self._check(entry)
         return self._known[entry.id]
 
-    def unless(self, busy: Collection[str]) -> MayLeave:
-        """The same, without the allocations with these ids, which the plan moves anyway."""
+    def excluding(self, busy: Collection[str]) -> MayLeave:
+        """Return the same function, except that these allocations may not leave, because the plan moves them anyway."""
         return lambda entry: None if entry.id in busy else self(entry)
 
-    def _judge(self, entry: Allocation) -> RequestingPod | None:
+    def _check(self, entry: Allocation) -> RequestingPod | None:
         if worlds.is_planned(entry):
             return None
         manifest = self._world.manifest(entry)
         if entry.is_backfill_reservation or entry.reserved_until is not None or manifest is None:
             self._fixed["not known as a running pod"] += 1
             return None
-        reason = evicting.protected(manifest, most_priority=self._priority) or self._budgets.forbids(manifest)
+        reason = evicting.protected(manifest, max_priority=self._priority) or self._budgets.forbids(manifest)
         if reason:
             self._fixed[reason] += 1
             return None
         if cpu_only.stands_for(entry):
             return RequestingPod(manifest, Request(()))
         if resizing.was_resized(manifest, entry):
-            self._fixed["resized, and recreated as they were before"] += 1
+            self._fixed["resized, and would be recreated with their original size"] += 1
             return None
         try:
-            return RequestingPod.of(manifest)
+            return RequestingPod.from_manifest(manifest)
         except errors.RequestError:
-            self._fixed["a request that is invalid"] += 1
+            self._fixed["an invalid request"] += 1
             return None
 
 
 def options(
     world: World, asked: RequestingPod, may_leave: MayLeave, cpu_only_pods: CpuOnlyPods | None = None
 ) -> list[Departure]:
-    """The ways to make room on each node, the cheapest first; none for requests with several demands, or none.
+    """Return the options to make room on each node, the cheapest first; none for requests without exactly one demand.
 
-    cpu_only_pods: those that may leave a node with too little CPU or memory.
+    cpu_only_pods: CPU-only pods that may leave a node that lacks CPU or memory.
     """
     if len(asked.request.demands) != 1:
         return []
@@ -99,14 +103,14 @@ def options(
 def _options(
     world: World, asked: RequestingPod, may_leave: MayLeave, cpu_only_pods: CpuOnlyPods | None
 ) -> Iterator[Departure]:
-    judge = world.judge(asked.manifest)
+    node_filter = world.node_filter(asked.manifest)
     demand = asked.request.demands[0]
     for view in world.views.values():
-        beside: tuple[Allocation, ...] = ()
-        if judge(view.node.name) is not None:
+        cpu_only_leaving: tuple[Allocation, ...] = ()
+        if node_filter(view.node.name) is not None:
             if cpu_only_pods is not None:
-                beside = _crowding(world, asked, view.node.name, cpu_only_pods, may_leave)
-            if not beside:
+                cpu_only_leaving = _crowding(world, asked, view.node.name, cpu_only_pods, may_leave)
+            if not cpu_only_leaving:
                 continue
         by_gpu = []
         for gpu, used in view.gpus():
@@ -117,7 +121,7 @@ def _options(
         for chosen in _sets(by_gpu, demand.gpus):
             uuids = tuple(uuid for _, _, uuid, _ in chosen)
             alternatives = chosen[0][3] if len(chosen) == 1 else [tuple(_together(way for *_, (way, *_) in chosen))]
-            for leaving in ((*way, *beside) for way in alternatives):
+            for leaving in ((*way, *cpu_only_leaving) for way in alternatives):
                 if 0 < len(leaving) <= MAX_MOVES:
                     yield Departure(view.node.name, uuids, leaving)
 
@@ -125,7 +129,7 @@ def _options(
 def _crowding(
     world: World, asked: RequestingPod, node: str, cpu_only_pods: CpuOnlyPods, may_leave: MayLeave
 ) -> tuple[Allocation, ...]:
-    """The CPU-only pods without which the node could take the pod; none if it is not they who keep it away."""
+    """Return the CPU-only pods without which the node could take the pod; none if other reasons prevent that."""
     free = world.free(node)
     if free is None:
         return ()
@@ -134,21 +138,55 @@ def _crowding(
     if not lacking.cpu_milli and not lacking.memory_bytes and free[2] > 0:
         return ()
     there = [known for known in cpu_only_pods.on(node) if may_leave(known.entry) is not None]
-    leaving = cpu_only.enough(there, lacking)
+    leaving = enough(there, lacking)
     if leaving is None:
         return ()
-    undo = [world.leave(known.manifest, node, known.entry) for known in leaving]
-    is_fit = world.judge(asked.manifest)(node) is None
+    undo = [world.remove(known.manifest, node, known.entry) for known in leaving]
+    is_fit = world.node_filter(asked.manifest)(node) is None
     for back in reversed(undo):
         back()
     return tuple(known.entry for known in leaving) if is_fit else ()
 
 
-_GpuTimetable = tuple[int, int, str, list[tuple[Allocation, ...]]]
+def smallest_sets(
+    items: Sequence[_Item], sizes: Iterable[int], enough: Callable[[Sequence[_Item]], bool]
+) -> Iterator[tuple[_Item, ...]]:
+    """Yield the subsets for which `enough` holds, all of the first of these sizes that has any."""
+    for size in sizes:
+        found = False
+        for chosen in itertools.combinations(items, size):
+            if enough(chosen):
+                found = True
+                yield chosen
+        if found:
+            return
 
 
-def _sets(by_gpu: Sequence[_GpuTimetable], count: int) -> Iterator[tuple[_GpuTimetable, ...]]:
-    """Sets of `count` cards, in the order of `by_gpu`: those with the fewest departures first."""
+def covers(hosts: Iterable[Host], cpu_milli: float, memory_bytes: float) -> bool:
+    """Whether these amounts add up to so much CPU and memory."""
+    hosts = list(hosts)
+    return (
+        sum(host.cpu_milli for host in hosts) >= cpu_milli and sum(host.memory_bytes for host in hosts) >= memory_bytes
+    )
+
+
+def enough(there: Sequence[CpuOnlyPod], lacking: Host) -> tuple[CpuOnlyPod, ...] | None:
+    """Return the fewest of a node's CPU-only pods that hold so much, with the least CPU; None if none do."""
+    by_memory = sorted(there, key=lambda known: -known.host.memory_bytes)
+    tried = {known.entry.id: known for known in (*there[:_MAX_CPU_ONLY_TRIED], *by_memory[:_MAX_CPU_ONLY_TRIED])}
+    sets = smallest_sets(
+        [*tried.values()],
+        range(1, _MAX_CPU_ONLY + 1),
+        lambda leaving: covers((known.host for known in leaving), lacking.cpu_milli, lacking.memory_bytes),
+    )
+    return min(sets, key=lambda leaving: sum(known.host.cpu_milli for known in leaving), default=None)
+
+
+_GpuWays = tuple[int, int, str, list[tuple[Allocation, ...]]]
+
+
+def _sets(by_gpu: Sequence[_GpuWays], count: int) -> Iterator[tuple[_GpuWays, ...]]:
+    """Yield sets of `count` GPUs in the order of `by_gpu`: those with the fewest departures first."""
     if count == 1:
         return ((candidate,) for candidate in by_gpu)
     return itertools.islice(itertools.combinations(by_gpu, count), _MAX_SETS)
@@ -161,24 +199,19 @@ def _together(ways: Iterator[tuple[Allocation, ...]]) -> Iterator[Allocation]:
 def _ways(
     gpu: Gpu, used: ledger.GpuUse, demand: Demand, asked: RequestingPod, may_leave: MayLeave
 ) -> Iterator[tuple[Allocation, ...]]:
-    """The smallest sets of holders without which the card would do, all of the same size."""
+    """Yield the smallest sets of holders without which the share fits on the GPU."""
 
-    def would_do(rest: ledger.GpuUse) -> bool:
+    def fits(rest: ledger.GpuUse) -> bool:
         return filters.reject(filters.FilterInput(gpu, rest, demand.share, asked.request.constraints)) is None
 
-    if not would_do(ledger.NOTHING):
+    if not fits(ledger.NOTHING):
         return
     movable = sorted(
         (holder for holder in used.holders if may_leave(holder)), key=lambda holder: ledger.held(holder, gpu.uuid)
     )
-    for count in range(min(len(movable), MAX_MOVES) + 1):
-        enough = False
-        for departing in itertools.combinations(movable[:_MAX_ON_A_CARD], count):
-            if would_do(_without(gpu, used, departing)):
-                enough = True
-                yield departing
-        if enough:
-            return
+    yield from smallest_sets(
+        movable[:_MAX_ON_A_GPU], range(MAX_MOVES + 1), lambda departing: fits(_without(gpu, used, departing))
+    )
 
 
 def _without(gpu: Gpu, used: ledger.GpuUse, gone: Sequence[Allocation]) -> ledger.GpuUse:

@@ -1,21 +1,21 @@
-"""Openings: several pods of one node that leave it at once, each to elsewhere, so that a gated pod fits there.
+"""Openings: several pods leave one node at once, so that a gated pod fits there.
 
-A chain frees one place after the other; an opening frees all that one pod needs: several GPUs, a whole GPU that several
-share, or the CPU of its node. Its GPUs are cordoned until all have left, so that nobody else comes in between.
+A chain frees one place after another; an opening frees everything that one pod needs: several GPUs, a whole GPU that
+pods share, or the CPU of its node. Its GPUs are cordoned until all pods have left, so that no other pod takes the
+capacity.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import ledger
-from gpushare.defragmentation import clearing, cpu_only
-from gpushare.defragmentation.clearing import Clearings
+from gpushare.defragmentation import leaving
 from gpushare.defragmentation.cpu_only import CpuOnlyPod
-from gpushare.defragmentation.exchanges import Chain, Exchanges, Mover, Shape
+from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Mover, Shape
+from gpushare.defragmentation.leaving import covers, smallest_sets
 from gpushare.gpu import Gpu
 from gpushare.mix import Host
 from gpushare.placement import NodeView, filters
@@ -23,7 +23,7 @@ from gpushare.request import Demand
 from gpushare.whatif.world import World
 
 MAX = 6  # pods that leave together
-_MAX_ON_A_GPU = 8  # pods of one GPU that are considered, those that are placed again most cheaply
+_MAX_ON_A_GPU = 8  # pods of one GPU that are considered, those that are cheapest to place again
 _MAX_FOR_A_GPU = 4
 _MAX_FOR_CPU = 3
 _MAX_WAYS = 3  # for each GPU
@@ -39,44 +39,47 @@ class _Way:
 
     @property
     def rank(self) -> tuple[int, float, list[str]]:
-        """The fewest moves first, then the cheapest."""
+        """A sort key: the fewest moves first, then the cheapest."""
         return len(self.movers), self.cost, [mover.entry.id for mover in self.movers]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Openings:
-    """The openings of one world, for its exchanges' movers. clearings: of the CPU-only pods that may leave as well."""
+def openings(
+    world: World,
+    exchanges: Exchanges,
+    clearings: Clearings | None,
+    waiting: Iterable[Shape],
+    most: int,
+    *,
+    worth: float,
+) -> list[Chain]:
+    """Return the openings of at most `most` moves for these shapes.
 
-    world: World
-    exchanges: Exchanges
-    clearings: Clearings | None = None
-
-    def chains(self, waiting: Iterable[Shape], most: int, *, worth: float) -> list[Chain]:
-        """The openings of at most `most` moves for these shapes."""
-        wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
-        costs = self.exchanges.lowest()
-        chains: dict[tuple[str, ...], Chain] = {}
-        for name, movers in self.exchanges.movers():
-            there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
-            node = _Node(self.world, name, there, self.clearings.on(name) if self.clearings else ())
-            for shape in wanted:
-                for way in node.ways(shape, min(most, MAX)):
-                    gpus = sum(mover.percent for mover in way.movers) / 100
-                    demand = shape[0].demands[0]
-                    size = demand.gpus * demand.share.request_percent / 100
-                    chain = Chain(
-                        tuple(sorted(way.movers, key=lambda mover: -mover.percent)),
-                        worth * size - size + gpus - way.cost,
-                        tuple((name, uuid) for uuid in way.gpus),
-                    )
-                    key = tuple(sorted(mover.entry.id for mover in way.movers))
-                    if chain.promise > 0 and (key not in chains or chains[key].promise < chain.promise):
-                        chains[key] = chain
-        return [*chains.values()]
+    clearings: of the CPU-only pods that may leave, too.
+    """
+    wanted = [shape for shape in dict.fromkeys(waiting) if len(shape[0].demands) == 1]
+    costs = exchanges.lowest()
+    chains: dict[tuple[str, ...], Chain] = {}
+    for name, movers in exchanges.movers():
+        there = [(costs[mover.shape], mover) for mover in movers if costs[mover.shape] < math.inf]
+        node = _Node(world, name, there, clearings.on(name) if clearings else ())
+        for shape in wanted:
+            for way in node.ways(shape, min(most, MAX)):
+                gpus = sum(mover.percent for mover in way.movers) / 100
+                demand = shape[0].demands[0]
+                size = demand.gpus * demand.share.request_percent / 100
+                chain = Chain(
+                    tuple(sorted(way.movers, key=lambda mover: -mover.percent)),
+                    worth * size - size + gpus - way.cost,
+                    tuple((name, uuid) for uuid in way.gpus),
+                )
+                key = tuple(sorted(mover.entry.id for mover in way.movers))
+                if chain.promise > 0 and (key not in chains or chains[key].promise < chain.promise):
+                    chains[key] = chain
+    return [*chains.values()]
 
 
 class _Node:
-    """A node with those of its pods that could go elsewhere, and what each of them costs there."""
+    """A node with the pods that fit elsewhere, and the cost of each of them there."""
 
     def __init__(
         self, world: World, name: str, movers: Sequence[tuple[float, Mover]], cpu_only_pods: Sequence[CpuOnlyPod]
@@ -88,7 +91,7 @@ class _Node:
         self._known: dict[tuple[str, Demand], list[_Way]] = {}
 
     def ways(self, shape: Shape, most: int) -> Iterator[_Way]:
-        """Ways to make room for such a pod, none of which is empty."""
+        """Yield the non-empty ways to make room for such a pod."""
         request, host = shape
         demand = request.demands[0]
         gpus = [(gpu, used) for gpu, used in self._view.gpus() if gpu.takes_shares]
@@ -109,7 +112,7 @@ class _Node:
 
     @property
     def _all_gpus(self) -> tuple[str, ...]:
-        """Of the node: who moved to another of them would still take its CPU."""
+        """All GPUs of the node: a pod that moved to another one would still use the node's CPU."""
         return tuple(gpu.uuid for gpu in self._view.node.gpus if gpu.takes_shares)
 
     def _of_gpu(self, gpu: Gpu, used: ledger.GpuUse, demand: Demand) -> list[_Way]:
@@ -119,50 +122,41 @@ class _Node:
         return self._known[key]
 
     def _smallest(self, gpu: Gpu, used: ledger.GpuUse, demand: Demand) -> Iterator[_Way]:
-        """The smallest sets of pods without which the GPU has room."""
+        """Yield the smallest sets of pods without which the GPU has room."""
         percent = used.request_percent + demand.share.request_percent - 100
         memory = used.memory_bytes + demand.share.memory.on(gpu.memory_bytes) - gpu.memory_bytes
         there = [
             (cost, mover, *mover.on(gpu.uuid)) for cost, mover in self._movers if gpu.uuid in mover.entry.gpu_uuids
         ][:_MAX_ON_A_GPU]
-        for count in range(min(len(there), _MAX_FOR_A_GPU) + 1):
-            enough = False
-            for leaving in itertools.combinations(there, count):
-                if (
-                    sum(freed for _, _, freed, _ in leaving) >= percent
-                    and sum(freed for _, _, _, freed in leaving) >= memory
-                ):
-                    enough = True
-                    movers = tuple(mover for _, mover, _, _ in leaving)
-                    yield _Way(sum(cost for cost, _, _, _ in leaving), movers, (gpu.uuid,))
-            if enough:
-                return
+
+        def enough(gone: Sequence[tuple[float, Mover, int, int]]) -> bool:
+            return sum(freed for _, _, freed, _ in gone) >= percent and sum(freed for _, _, _, freed in gone) >= memory
+
+        for gone in smallest_sets(there, range(_MAX_FOR_A_GPU + 1), enough):
+            movers = tuple(mover for _, mover, _, _ in gone)
+            yield _Way(sum(cost for cost, _, _, _ in gone), movers, (gpu.uuid,))
 
     def _with_host_room(self, way: _Way, cpu_milli: float, memory_bytes: float) -> _Way | None:
-        """The way, with more pods of the node that leave if it lacks CPU or memory otherwise."""
+        """Return the way with more pods if the node would still lack CPU or memory; None if no pods are enough."""
         cpu = cpu_milli - self._room.cpu_milli - sum(mover.host.cpu_milli for mover in way.movers)
         memory = memory_bytes - self._room.memory_bytes - sum(mover.host.memory_bytes for mover in way.movers)
         if cpu <= 0 and memory <= 0:
             return way
-        clears = cpu_only.enough(self._cpu_only_pods, Host(max(0, int(cpu)), max(0, int(memory))))
-        if clears is not None:  # they hold nothing of a GPU, and so cost nothing of it elsewhere
-            return _Way(way.cost, (*way.movers, *map(clearing.mover, clears)), self._all_gpus)
+        clears = leaving.enough(self._cpu_only_pods, Host(max(0, int(cpu)), max(0, int(memory))))
+        if clears is not None:  # CPU-only pods cost no GPU capacity elsewhere
+            return _Way(way.cost, (*way.movers, *map(Mover.from_cpu_only, clears)), self._all_gpus)
         ids = {mover.entry.id for mover in way.movers}
         others = [(cost, mover) for cost, mover in self._movers if mover.entry.id not in ids]
-        for count in range(1, _MAX_FOR_CPU + 1):
-            best: _Way | None = None
-            for more in itertools.combinations(others[: _MAX_ON_A_GPU * 2], count):
-                hosts = [mover.host for _, mover in more]
-                if sum(host.cpu_milli for host in hosts) >= cpu and sum(host.memory_bytes for host in hosts) >= memory:
-                    enlarged = _Way(
-                        way.cost + sum(cost for cost, _ in more),
-                        (*way.movers, *(mover for _, mover in more)),
-                        self._all_gpus,
-                    )
-                    best = enlarged if best is None or enlarged.cost < best.cost else best
-            if best is not None:
-                return best
-        return None
+        sets = smallest_sets(
+            others[: _MAX_ON_A_GPU * 2],
+            range(1, _MAX_FOR_CPU + 1),
+            lambda more: covers((mover.host for _, mover in more), cpu, memory),
+        )
+        more = min(sets, key=lambda more: sum(cost for cost, _ in more), default=None)
+        if more is None:
+            return None
+        cost = way.cost + sum(cost for cost, _ in more)
+        return _Way(cost, (*way.movers, *(mover for _, mover in more)), self._all_gpus)
 
 
 def _together(ways: Iterable[_Way]) -> _Way:

@@ -1,24 +1,24 @@
-"""Node filters: whether a node can take a pod at all, as kube-scheduler (1.36, default plugins) would judge it.
+"""Node filters: whether a node can run a pod, with the rules of kube-scheduler (1.36, default plugins).
 
-A pod that was pinned cannot go elsewhere, so what the scheduler would refuse must be known before. Judged are taints,
-cordon, node selector and required node affinity, host ports, the number of pods, CPU, memory, ephemeral storage and
-every other counted resource, required pod affinity and anti-affinity, topology spread, that the pod's claims exist, how
-many volumes a node can attach, from which nodes the bound volumes of the claims can be reached, and for an unbound
-claim where there is a free volume or one can be made (`allowedTopologies`). What is said to fit, the scheduler binds;
-it might bind more than that:
+A pinned pod cannot run on another node, so placement must know in advance what the scheduler would reject. The filters
+cover taints, cordons, node selector and required node affinity, host ports, the number of pods, CPU, memory, ephemeral
+storage and all other counted resources, required pod affinity and anti-affinity, topology spread, missing claims,
+attach limits, the nodes that can reach bound volumes, and for an unbound claim the nodes with a suitable free volume or
+where one can be provisioned (`allowedTopologies`). The scheduler binds every pod that passes. It might also bind pods
+that do not:
 
-* A node that is not ready is refused even in the moment before its taint is written.
-* Nobody is preempted: a node is refused to a pod of high priority for which others would have to make room.
-* A pod that is pinned to a node and not bound yet counts as being there.
-* Spread is judged as if the pod were not pinned, because a pin would let nearly every spread pass.
-* Where a pod (anti-)affinity chooses namespaces by their labels, the answer that rules out more is taken.
+* A node that is not ready is rejected even before the node controller taints it.
+* There is no preemption: a node without room is rejected even for a pod of high priority.
+* A pod that is pinned to a node counts there before it is bound.
+* Topology spread is checked as if the pod were not pinned, because with a pin nearly every spread would pass.
+* If a pod (anti-)affinity term selects namespaces by label, the stricter interpretation applies.
 
-Not judged, so that such a pod may be pinned and then wait, for a reason that the scheduler's own Event tells: label
-selectors of unbound claims, two of them that need one volume, how much a driver has left (`CSIStorageCapacity`), the
-claims of generic ephemeral volumes, the zone labels of old in-tree volumes, `ReadWriteOncePod`, CSI drivers that a node
-lacks (`preventPodSchedulingIfMissing`), dynamic resource allocation, features that a node declares, and profiles or
-extenders that differ from the defaults. The amounts of a Node that declares nothing allocatable, because no kubelet has
-described it, are not judged either.
+Pods may be pinned and then stay pending for reasons that these filters do not cover; the scheduler's own Event explains
+them: label selectors of unbound claims, two claims that need the same volume, storage capacity (`CSIStorageCapacity`),
+the claims of generic ephemeral volumes, zone labels of in-tree volumes, `ReadWriteOncePod`, CSI drivers missing on a
+node (`preventPodSchedulingIfMissing`), dynamic resource allocation, features that a node declares, and scheduler
+profiles or extenders that differ from the defaults. Amounts are not checked on a Node without allocatable resources,
+which no kubelet has registered yet.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Affinity rules: the inter-pod affinity and topology spread of one pod → which nodes they rule out, and why.
+"""Affinity rules: which nodes one pod's inter-pod affinity, topology spread and volumes rule out, and why.
 
-Made again for each pod that has any, as every pod that comes or goes anywhere may change the answer; found out for all
-nodes at once. Of what cannot be known, the answer that rules out more is taken: where a term chooses namespaces by
-their labels, a pod to keep away from may be in any of them, and one to be near to in none.
+The rules are computed again for each pod that has any, because every pod that starts or ends anywhere may change them.
+Each rule is evaluated for all nodes at once. If a term selects namespaces by label, the stricter interpretation
+applies: a pod to avoid may be in any namespace, and a pod to be near is in none.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from gpushare.nodefilters.node_spec import NodeSpec
 from gpushare.nodefilters.pod_affinity import PodAffinity, Spread, Term
 from gpushare.nodefilters.pod_classes import PodClasses
 from gpushare.nodefilters.pod_key import PodKey
-from gpushare.nodefilters.volume_limits import Full
+from gpushare.nodefilters.volume_filters import Full
 from gpushare.nodefilters.volumes import Name
 
 Reach = Callable[[Name], tuple[tuple[selectors.NodeTerm, ...], str] | None]
-# Anti-affinity of those who are there -> on which nodes, and how many of them.
+# Anti-affinity of running pods -> number of such pods by node.
 Repelling = Mapping[tuple[Term, ...], Mapping[str, int]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AffinityRule:
-    """`open`: the machines that it lets pass. `why`: the rest of a sentence, of one that it does not."""
+    """One constraint. `passing`: the nodes that satisfy it. `why`: the reason for a node that does not, as a clause."""
 
-    open: Rows
+    passing: Rows
     why: Callable[[NodeSpec], str]
 
 
@@ -42,7 +42,7 @@ def rules(
     asked: PodAffinity,
     shape: PodKey,
     *,
-    machines: NodeIndex,
+    nodes: NodeIndex,
     groups: PodClasses,
     repelling: Repelling,
     itself: PodInfo | None,
@@ -50,127 +50,126 @@ def rules(
     full: Mapping[str, Full],
     reach: Reach,
 ) -> list[AffinityRule]:
-    """What there is to ask of each node; nothing for most pods.
+    """Return the constraints to check on each node; most pods have none.
 
-    `groups` are of all but the pod itself, which may be one of `repelling`: `itself`. `missing`: a claim of the pod
-    that does not exist, or nothing. `full`: nodes that cannot attach what it mounts. `reach`: from where the volume of
-    a bound claim can be reached.
+    `groups` and `full` exclude the pod itself, which `repelling` may include: `itself`. `missing`: a claim of the pod
+    that does not exist, or empty. `full`: nodes that cannot attach the pod's volumes. `reach`: the nodes that can reach
+    the volume of a claim.
     """
     affinity_rules = (
-        [AffinityRule(NONE, lambda _: f"cannot have the pod's claim {missing}, which does not exist")]
+        [AffinityRule(NONE, lambda _: f"cannot mount the pod's claim {missing}, which does not exist")]
         if missing
         else []
     )
     if full:
-        affinity_rules.append(_unattached(full, machines))
+        affinity_rules.append(_unattached(full, nodes))
     affinity_rules += [
-        AffinityRule(machines.meant(reached[0]), functools.partial(_said, reached[1]))
+        AffinityRule(nodes.matching(reached[0]), functools.partial(_fixed_reason, reached[1]))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
         if (reached := reach((asked.namespace, claim))) is not None
     ]
-    affinity_rules += [_spread(spread, asked, shape, machines, groups) for spread in asked.spread]
+    affinity_rules += [_spread(spread, asked, shape, nodes, groups) for spread in asked.spread]
     if asked.affinity:
-        affinity_rules.append(_near(asked, machines, groups))
+        affinity_rules.append(_near(asked, nodes, groups))
     if asked.anti_affinity:
-        far = ((term, groups.machines(groups.meant(term, when_vague=True))) for term in asked.anti_affinity)
-        affinity_rules.append(_away(far, machines, "the pod's anti-affinity keeps it away from a pod there"))
-    closed = _repelled(asked, machines, repelling, itself)
+        far = ((term, groups.nodes(groups.matching(term, when_vague=True))) for term in asked.anti_affinity)
+        affinity_rules.append(_excluding(far, nodes, "the pod's anti-affinity keeps it away from a pod there"))
+    closed = _repelling_domains(asked, nodes, repelling, itself)
     if closed:
-        affinity_rules.append(_away(closed, machines, "a pod there keeps pods like it away"))
+        affinity_rules.append(_excluding(closed, nodes, "the anti-affinity of a pod there keeps it away"))
     return affinity_rules
 
 
-def _unattached(full: Mapping[str, Full], machines: NodeIndex) -> AffinityRule:
-    closed = label_index.of_rows(machines.row(name) for name in full if name in machines)
-    return AffinityRule(machines.labels.everyone & ~closed, lambda machine: str(full[machine.name]))
+def _unattached(full: Mapping[str, Full], nodes: NodeIndex) -> AffinityRule:
+    closed = label_index.of_rows(nodes.row(name) for name in full if name in nodes)
+    return AffinityRule(nodes.labels.every_row & ~closed, lambda node: str(full[node.name]))
 
 
-def _said(why: str, _: NodeSpec) -> str:
+def _fixed_reason(why: str, _: NodeSpec) -> str:
     return why
 
 
-def _near(asked: PodAffinity, machines: NodeIndex, groups: PodClasses) -> AffinityRule:
-    """All terms' pods must be near; the first of a group that wants to be together may go anywhere."""
-    meant = (groups.meant(term, when_vague=False) for term in asked.affinity)
-    there = groups.machines(functools.reduce(operator.and_, meant))
-    hit = {key: _around(key, there, machines) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
+def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityRule:
+    """Require a pod that matches all terms nearby. The first pod of a group that selects itself may start anywhere."""
+    meant = (groups.matching(term, when_vague=False) for term in asked.affinity)
+    there = groups.nodes(functools.reduce(operator.and_, meant))
+    hit = {key: _around(key, there, nodes) for key in dict.fromkeys(term.topology_key for term in asked.affinity)}
     is_first = not any(hit.values()) and all(
-        term.means(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
+        term.selects(asked.namespace, asked.labels, when_vague=False) for term in asked.affinity
     )
-    rows = machines.labels.everyone
+    rows = nodes.labels.every_row
     for key, values in hit.items():
-        rows &= machines.labels.having(key) if is_first else label_index.union(values.values())
+        rows &= nodes.labels.having(key) if is_first else label_index.union(values.values())
 
-    def why(machine: NodeSpec) -> str:
+    def why(node: NodeSpec) -> str:
         for key, values in hit.items():
-            value = machine.labels.get(key)
+            value = node.labels.get(key)
             if value is None:
-                return f"has no label {key}, which the pod's affinity to other pods is about"
+                return f"has no label {key}, the topology key of the pod's affinity"
             if value not in values and not is_first:
-                return f"has none of the pods in its {key} that the pod's affinity wants near"
-        raise AssertionError(f"{machine.name} was ruled out by an affinity that it keeps")
+                return f"has no pod in its {key} that the pod's affinity requires"
+        raise AssertionError(f"{node.name} was ruled out by an affinity that it satisfies")
 
     return AffinityRule(rows, why)
 
 
-def _repelled(
-    asked: PodAffinity, machines: NodeIndex, repelling: Repelling, itself: PodInfo | None
+def _repelling_domains(
+    asked: PodAffinity, nodes: NodeIndex, repelling: Repelling, itself: PodInfo | None
 ) -> list[tuple[Term, Rows]]:
     repelled: list[tuple[Term, Rows]] = []
-    for terms, nodes in repelling.items():
-        meant = [term for term in terms if term.means(asked.namespace, asked.labels, when_vague=True)]
+    for terms, holders in repelling.items():
+        meant = [term for term in terms if term.selects(asked.namespace, asked.labels, when_vague=True)]
         if not meant:
             continue
-        own = itself.node if itself is not None and itself.repels == terms else None
-        there = label_index.of_rows(machines.row(name) for name in nodes if nodes[name] > (name == own))
+        own = itself.node if itself is not None and itself.anti_affinity == terms else None
+        there = label_index.of_rows(nodes.row(name) for name in holders if holders[name] > (name == own))
         repelled += [(term, there) for term in meant if there]
     return repelled
 
 
-def _away(far: Iterable[tuple[Term, Rows]], machines: NodeIndex, said: str) -> AffinityRule:
-    """Rules out whoever is with these machines, by the topology of each term."""
+def _excluding(far: Iterable[tuple[Term, Rows]], nodes: NodeIndex, said: str) -> AffinityRule:
+    """Rule out the topology domains of these nodes, by the topology key of each term."""
     by_key: dict[str, Rows] = collections.defaultdict(int)
     for term, there in far:
         by_key[term.topology_key] |= there
-    hit = {key: _around(key, there, machines) for key, there in by_key.items()}
+    hit = {key: _around(key, there, nodes) for key, there in by_key.items()}
     closed = label_index.union(rows for values in hit.values() for rows in values.values())
 
-    def why(machine: NodeSpec) -> str:
-        key, value = next((key, value) for key, value in machine.labels.items() if value in hit.get(key, ()))
+    def why(node: NodeSpec) -> str:
+        key, value = next((key, value) for key, value in node.labels.items() if value in hit.get(key, ()))
         return f"is in {key}={value}, and {said}"
 
-    return AffinityRule(machines.labels.everyone & ~closed, why)
+    return AffinityRule(nodes.labels.every_row & ~closed, why)
 
 
-def _around(key: str, there: Rows, machines: NodeIndex) -> dict[str, Rows]:
-    """The values of a topology key that these machines have, and who has each."""
-    if not there & machines.labels.having(key):
+def _around(key: str, there: Rows, nodes: NodeIndex) -> dict[str, Rows]:
+    """Return the values of a topology key on these nodes, each with all nodes that have it."""
+    if not there & nodes.labels.having(key):
         return {}
-    return {value: rows for value, rows in machines.labels.by_value(key).items() if rows & there}
+    return {value: rows for value, rows in nodes.labels.by_value(key).items() if rows & there}
 
 
-def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex, groups: PodClasses) -> AffinityRule:
-    """The skew as it would be for the pod unpinned, and as it will be once it is pinned.
+def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, nodes: NodeIndex, groups: PodClasses) -> AffinityRule:
+    """Check the skew as if the pod were not pinned, and also once it is pinned.
 
-    A pin leaves one node that its selector allows, and so one domain to be even with: nothing would be uneven, which is
-    not what the user wants. With `minDomains` above 1 it is the other way round: too few domains are left, and what is
-    in the one is compared with 0.
+    A pin leaves one eligible node and so a single domain, whose skew is always 0; users do not mean that. With
+    `minDomains` above 1 the effect is the opposite: a single domain is too few, so its pods are compared with 0.
     """
-    eligible = machines.labels.everyone
+    eligible = nodes.labels.every_row
     for key in {spread.topology_key for spread in asked.spread}:
-        eligible &= machines.labels.having(key)
+        eligible &= nodes.labels.having(key)
     if rule.honors_affinity:
-        eligible &= machines.selected(shape)
+        eligible &= nodes.selected(shape)
     if rule.honors_taints:
-        eligible &= machines.tolerated(shape, declared_only=True)
+        eligible &= nodes.tolerated(shape, declared_only=True)
     here: Mapping[int, int] = {}
     if not rule.selector.matches_all:
         here = groups.counts(groups.staying(asked.namespace, rule.selector))
-    domains = machines.labels.by_value(rule.topology_key)
+    domains = nodes.labels.by_value(rule.topology_key)
     counts = {value: 0 for value, rows in domains.items() if rows & eligible}
     for row, count in here.items():
         if eligible >> row & 1:
-            counts[machines.at(row).labels[rule.topology_key]] += count
+            counts[nodes.at(row).labels[rule.topology_key]] += count
     itself = int(rule.selector.matches(asked.labels))
     least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=math.inf)
     is_pinned_too = rule.honors_affinity and rule.min_domains > 1
@@ -189,13 +188,13 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, machines: NodeIndex
         if itself > rule.max_skew:
             rows = NONE
 
-    def why(machine: NodeSpec) -> str:
-        value = machine.labels.get(rule.topology_key)
+    def why(node: NodeSpec) -> str:
+        value = node.labels.get(rule.topology_key)
         if value is None:
-            return f"has no label {rule.topology_key}, over which the pod is to be spread"
+            return f"has no label {rule.topology_key}, the topology key of the pod's spread constraint"
         return (
-            f"is in {rule.topology_key}={value}, where another of the pods would be "
-            f"{skew(value, machines.row(machine.name)):g} more than elsewhere; their spread allows {rule.max_skew}"
+            f"is in {rule.topology_key}={value}, where one more pod would make the skew "
+            f"{skew(value, nodes.row(node.name)):g}; the spread constraint allows {rule.max_skew}"
         )
 
     return AffinityRule(rows, why)

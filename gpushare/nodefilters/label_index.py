@@ -1,7 +1,7 @@
-"""Label index: which objects have a label, as an inverted index: a selector is answered for all objects at once.
+"""Label index: an inverted index of labels that evaluates a selector for all objects at once.
 
-A set of things is a number with a bit for each, so that to cut or to join two sets is one step whatever their size.
-What an answer costs depends on the requirements and their values, and not on how many things there are times that.
+A set of rows is an integer with one bit per row, so an intersection or a union is one operation at any size. The cost
+depends on the number of requirements and values, not on the number of objects.
 """
 
 from __future__ import annotations
@@ -22,34 +22,37 @@ _ONE: Final = (1).__lshift__
 
 
 def union(several: Iterable[Rows]) -> Rows:
-    """All rows of several sets."""
+    """Return the union of several sets."""
     return functools.reduce(operator.or_, several, NONE)
 
 
 def of_rows(rows: Iterable[int]) -> Rows:
-    """The set of these rows."""
+    """Return the set of these rows."""
     return union(map(_ONE, rows))
 
 
 def row_numbers(rows: Rows) -> Iterator[int]:
-    """The rows of a set, in ascending order."""
+    """Return the rows of a set, in ascending order."""
     return (row for row, bit in enumerate(reversed(bin(rows)[2:])) if bit == "1")
 
 
 class Values:
-    """The values that one key has, and which rows have each: one row as it is, as nearly all have who are many."""
+    """The values of one label key, with the rows that have each. A single row is stored as an int, as most values have
+    one.
+    """
 
     __slots__ = ("all", "by_value", "having", "numbers", "sets")
 
     def __init__(self) -> None:
         self.having: Rows = NONE
         self.by_value: dict[str, int | set[int]] = {}
-        self.sets: dict[str, Rows] = {}  # of those that were asked for
+        self.sets: dict[str, Rows] = {}  # cache, filled on first use
         self.all: dict[str, Rows] | None = None
-        self.numbers: tuple[list[int], list[Rows]] | None = None  # values that are one, and the rows, both in order
+        # cache: numeric values in ascending order, and their rows
+        self.numbers: tuple[list[int], list[Rows]] | None = None
 
     def add(self, value: str, row: int) -> None:
-        """The row has this value now."""
+        """Record that the row has this value."""
         self._change(value)
         known = self.by_value.get(value)
         if known is None:
@@ -61,7 +64,7 @@ class Values:
         self.having |= 1 << row
 
     def discard(self, value: str, row: int) -> None:
-        """The row, which has this value, has it no more."""
+        """Remove the row from this value, which it must have."""
         self._change(value)
         known = self.by_value[value]
         if isinstance(known, set) and len(known) > 1:
@@ -71,7 +74,7 @@ class Values:
         self.having &= ~(1 << row)
 
     def rows(self, value: str) -> Rows:
-        """Those that have this value."""
+        """Return the rows with this value."""
         known = self.by_value.get(value)
         if known is None:
             return NONE
@@ -83,13 +86,13 @@ class Values:
         return rows
 
     def all_rows(self) -> Mapping[str, Rows]:
-        """By value those that have it."""
+        """Return the rows of each value."""
         if self.all is None:
             self.all = {value: self.rows(value) for value in self.by_value}
         return self.all
 
     def compared(self, bound: int, *, above: bool) -> Rows:
-        """Those whose value is a number above the bound, or below it."""
+        """Return the rows whose value is a number above the bound, or else below it."""
         if self.numbers is None:
             pairs = [(number, value) for value in self.by_value if (number := selectors.number(value)) is not None]
             pairs.sort()
@@ -104,15 +107,15 @@ class Values:
 
 
 class Postings:
-    """Rows and their labels. A row that is put has to be dropped before it is put again."""
+    """The labels of all rows. Drop a row before you put it again."""
 
     def __init__(self) -> None:
-        self.everyone: Rows = NONE
+        self.every_row: Rows = NONE
         self._keys: dict[str, Values] = {}
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
-        """A row with these labels."""
-        self.everyone |= 1 << row
+        """Add a row with these labels."""
+        self.every_row |= 1 << row
         for key, value in labels.items():
             values = self._keys.get(key)
             if values is None:
@@ -120,31 +123,31 @@ class Postings:
             values.add(value, row)
 
     def drop(self, row: int, labels: Mapping[str, str]) -> None:
-        """The row is gone; `labels` as it was put."""
-        self.everyone &= ~(1 << row)
+        """Remove a row; `labels`: the ones it was added with."""
+        self.every_row &= ~(1 << row)
         for key, value in labels.items():
             self._keys[key].discard(value, row)
             if not self._keys[key].having:
                 del self._keys[key]
 
     def having(self, key: str) -> Rows:
-        """Those that have this label at all."""
+        """Return the rows that have this key."""
         values = self._keys.get(key)
         return NONE if values is None else values.having
 
     def of_value(self, key: str, value: str) -> Rows:
-        """Those that have this label with this value."""
+        """Return the rows that have this key with this value."""
         values = self._keys.get(key)
         return NONE if values is None else values.rows(value)
 
     def by_value(self, key: str) -> Mapping[str, Rows]:
-        """Each value of a label, and who has it."""
+        """Return the rows of each value of a key."""
         values = self._keys.get(key)
         return {} if values is None else values.all_rows()
 
     def matching(self, selector: Selector) -> Rows:
-        """The rows whose labels `selector` matches."""
-        rows = NONE if selector.is_void else self.everyone
+        """Return the rows whose labels `selector` matches."""
+        rows = NONE if selector.is_void else self.every_row
         for requirement in selector.requirements:
             if not rows:
                 break
@@ -152,16 +155,16 @@ class Postings:
         return rows
 
     def _holding(self, requirement: Requirement) -> Rows:
-        """Those for whose label the requirement holds."""
+        """Return the rows whose labels satisfy the requirement."""
         values = self._keys.get(requirement.key)
         having = NONE if values is None else values.having
         if requirement.operator == "Exists":
             return having
         if requirement.operator == "DoesNotExist":
-            return self.everyone & ~having
+            return self.every_row & ~having
         if requirement.operator in {"In", "NotIn"}:
             named = NONE if values is None else union(map(values.rows, requirement.values))
-            return named if requirement.operator == "In" else self.everyone & ~named
+            return named if requirement.operator == "In" else self.every_row & ~named
         bound = selectors.number(*requirement.values) if len(requirement.values) == 1 else None
         if values is None or bound is None or requirement.operator not in {"Gt", "Lt"}:
             return NONE

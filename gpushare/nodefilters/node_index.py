@@ -1,9 +1,10 @@
-"""NodeIndex: every Node, and which of them take pods of one key, found for all nodes at once."""
+"""NodeIndex: all Nodes, with the filters that depend on the Node alone, evaluated for all nodes at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gpushare import contract
 from gpushare.nodefilters import label_index, selectors, taints
 from gpushare.nodefilters.label_index import Postings, Rows
 from gpushare.nodefilters.node_spec import NodeSpec
@@ -11,95 +12,97 @@ from gpushare.nodefilters.pod_key import PodKey
 
 
 class NodeIndex(Mapping[str, NodeSpec]):
-    """By name, and by row: a name keeps its row for as long as anybody `uses` it, with a Node or without."""
+    """Nodes by name and by row. A name keeps its row until `release`, even while it has no Node."""
 
     def __init__(self) -> None:
         self.labels = Postings()
         self.doubled: set[str] = set()  # hostname labels that several nodes have
         self._by_host: dict[str, set[str]] = {}
-        self.changes = 0  # counts what may change an answer
+        self.changes = 0  # number of changes, to tell when results are outdated
         self._names = Postings()
-        self._machines: dict[str, NodeSpec] = {}
+        self._specs: dict[str, NodeSpec] = {}
         self._rows: dict[str, int] = {}
         self._at: dict[int, NodeSpec] = {}
         self._unused: list[int] = []
         self._tainted: dict[tuple[taints.Taint, ...], Rows] = {}
 
     def __getitem__(self, name: str) -> NodeSpec:
-        return self._machines[name]
+        return self._specs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._machines)
+        return iter(self._specs)
 
     def __len__(self) -> int:
-        return len(self._machines)
+        return len(self._specs)
 
     def row(self, name: str) -> int:
-        """The row of a name, which is new if there was none."""
+        """Return the row of a name; assign one if it has none."""
         row = self._rows.get(name)
         if row is None:
             row = self._rows[name] = self._unused.pop() if self._unused else len(self._rows)
         return row
 
     def at(self, row: int) -> NodeSpec:
-        """The Node of a row that has one."""
+        """Return the Node of a row, which must have one."""
         return self._at[row]
 
-    def namesakes(self, machine: NodeSpec | None) -> list[str]:
-        """Other nodes with the same hostname label, by which pods are pinned; no two should have one."""
-        if machine is None or machine.hostname is None:
+    def namesakes(self, node: NodeSpec | None) -> list[str]:
+        """Return other nodes with the same hostname label, by which pods are pinned; it should be unique."""
+        if node is None or node.hostname is None:
             return []
-        return sorted(self._by_host.get(machine.hostname, set()) - {machine.name})
+        return sorted(self._by_host.get(node.hostname, set()) - {node.name})
 
     def release(self, name: str) -> None:
-        """Nobody uses the name but the Node, if there is one."""
-        if name not in self._machines and name in self._rows:
+        """Free the row of a name without a Node. Call this when no pod uses the name."""
+        if name not in self._specs and name in self._rows:
             self._unused.append(self._rows.pop(name))
 
-    def put(self, name: str, machine: NodeSpec) -> None:
-        """A Node has come or changed."""
+    def put(self, name: str, node: NodeSpec) -> None:
+        """Add or replace a Node."""
         self._drop(name)
         row = self.row(name)
-        self._machines[name] = self._at[row] = machine
-        self.labels.put(row, machine.labels)
-        self._names.put(row, {selectors.NAME_FIELD: machine.name})
-        if machine.hostname is not None:
-            alike = self._by_host.setdefault(machine.hostname, set())
+        self._specs[name] = self._at[row] = node
+        self.labels.put(row, node.labels)
+        self._names.put(row, {selectors.NAME_FIELD: node.name})
+        if node.hostname is not None:
+            alike = self._by_host.setdefault(node.hostname, set())
             alike.add(name)
             if len(alike) > 1:
-                self.doubled.add(machine.hostname)
-        self._tainted[machine.taints] = self._tainted.get(machine.taints, label_index.NONE) | 1 << row
+                self.doubled.add(node.hostname)
+        self._tainted[node.taints] = self._tainted.get(node.taints, label_index.NONE) | 1 << row
 
     def remove(self, name: str) -> None:
-        """A Node has gone; its row is kept until it is released."""
+        """Remove a Node; its row stays reserved until it is released."""
         self._drop(name)
-        self._machines.pop(name, None)
+        self._specs.pop(name, None)
 
     def selected(self, shape: PodKey) -> Rows:
-        """Those that node selector and node affinity allow."""
-        rows = self.labels.everyone
+        """Return the nodes that the pod's node selector and node affinity allow."""
+        rows = self.labels.every_row
         for key, value in shape.selector:
             rows &= self.labels.of_value(key, value)
-        return rows if shape.terms is None else rows & self.meant(shape.terms)
+        return rows if shape.terms is None else rows & self.matching(shape.terms)
 
-    def meant(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
-        """Those that one of the terms matches."""
+    def matching(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
+        """Return the nodes that match any of the terms."""
         return label_index.union(
             self.labels.matching(term.labels) & self._names.matching(term.names) for term in dict.fromkeys(terms)
         )
 
     def tolerated(self, shape: PodKey, *, declared_only: bool = False) -> Rows:
-        """Those of which the pod tolerates all taints; declared_only: or all that are written in the Node."""
+        """Return the nodes whose taints the pod tolerates. declared_only: ignore taints that stand for a cordon or
+        readiness.
+        """
         allowed = taints.Tolerated(shape.tolerations)
         return label_index.union(
             rows
             for node_taints, rows in self._tainted.items()
-            if allowed.first_not(taints.declared(node_taints) if declared_only else node_taints) is None
+            if allowed.first_untolerated(taints.declared(node_taints) if declared_only else node_taints) is None
         )
 
     def _drop(self, name: str) -> None:
         self.changes += 1
-        before = self._machines.get(name)
+        before = self._specs.get(name)
         if before is None:
             return
         row = self._rows[name]
@@ -116,3 +119,25 @@ class NodeIndex(Mapping[str, NodeSpec]):
         self._tainted[before.taints] &= ~(1 << row)
         if not self._tainted[before.taints]:
             del self._tainted[before.taints]
+
+
+class StaticCandidates:
+    """The nodes that pass kube-scheduler's filters on the Node alone, for one pod key. Valid until a Node changes."""
+
+    def __init__(self, nodes: NodeIndex, shape: PodKey) -> None:
+        self._shape = shape
+        self._tolerated = taints.Tolerated(shape.tolerations)
+        tolerated = nodes.tolerated(shape)
+        self.rows: Rows = tolerated & nodes.labels.having(contract.HOSTNAME_LABEL) & nodes.selected(shape)
+
+    def why_not(self, node: NodeSpec) -> str:
+        """Return why a node is not a candidate, as a clause, in the scheduler's order of filters."""
+        taint = self._tolerated.first_untolerated(node.taints)
+        if taint is not None:
+            return taint.phrase or f"has the taint {taint}, which the pod does not tolerate"
+        if node.hostname is None:
+            return f"has no label {contract.HOSTNAME_LABEL}, which is needed to pin a pod to it"
+        for key, value in self._shape.selector:
+            if node.labels.get(key) != value:
+                return f"lacks the label {key}={value} of the pod's nodeSelector"
+        return "does not match the pod's node affinity"

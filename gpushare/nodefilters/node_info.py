@@ -1,4 +1,8 @@
-"""PodInfo: a pod on a node, bound or assumed; NodeInfo: all pods of a node, and what they use of it together."""
+"""NodeInfo: the pods on a node, bound or assumed, and whether the node has room for one more.
+
+`RULES` are kube-scheduler's filters (Kubernetes 1.36) that depend on a node's pods, in the scheduler's order. Filters
+on the Node alone run before them, for all nodes at once (`StaticCandidates`).
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,24 @@ import collections
 import dataclasses
 import functools
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 from gpushare import pod
 from gpushare.nodefilters import pod_affinity, pod_requests, ports, volumes
+from gpushare.nodefilters.node_spec import NodeSpec
+from gpushare.nodefilters.pod_key import PodKey
 
-MAX_SHARED: Final = 2048  # characters of a part, written out
+MAX_SHARED: Final = 2048  # characters of a part's repr
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodInfo:
-    """What is kept of a pod: little, as there may be very many of them. Equal parts are shared between pods.
+    """The facts about a running pod that the filters need. Equal parts are shared between pods, because there may be
+    many.
 
-    `amounts`: resource and amount, as `pod_requests.requests`. `labels`: flat. `repels`: its required anti-affinity.
-    `leaves`: it is being deleted, which topology spread looks at. `mounts`: what may have to be attached to its node.
+    `amounts`: requested resources (`pod_requests.requests`). `labels`: flat. `anti_affinity`: required anti-affinity.
+    `is_terminating`: being deleted, which topology spread considers. `mounts`: volumes that may need attaching.
     """
 
     node: str
@@ -28,29 +35,29 @@ class PodInfo:
     amounts: tuple[tuple[str, int], ...] = ()
     ports: tuple[ports.Port, ...] = ()
     labels: tuple[str, ...] = ()
-    repels: tuple[pod_affinity.Term, ...] = ()
-    leaves: bool = False
+    anti_affinity: tuple[pod_affinity.Term, ...] = ()
+    is_terminating: bool = False
     mounts: tuple[volumes.VolumeUse, ...] = ()
 
     @classmethod
-    def of(cls, manifest: pod.PodJson, node: str) -> PodInfo:
-        """That of a pod on, or bound for, a node."""
+    def from_manifest(cls, manifest: pod.PodJson, node: str) -> PodInfo:
+        """Read a pod that runs on, or is assigned to, a node."""
         metadata = manifest.get("metadata") or {}
         requested = pod_requests.requests(manifest, running=True)
         return cls(
             node=sys.intern(node),
             namespace=sys.intern(pod.namespaced_name(manifest)[0] or "default"),
             amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in requested.items()))),
-            ports=_shared(ports.of(manifest)),
+            ports=_shared(ports.host_ports(manifest)),
             labels=_shared(pod_affinity.flat_labels(manifest)),
-            repels=_shared(pod_affinity.anti_affinity(manifest)),
-            leaves=metadata.get("deletionTimestamp") is not None,
+            anti_affinity=_shared(pod_affinity.anti_affinity(manifest)),
+            is_terminating=metadata.get("deletionTimestamp") is not None,
             mounts=volumes.mounts(manifest),
         )
 
 
 def _shared(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
-    """The same object for equal parts, as most pods have. What is kept for that outlives the pods, so it is small."""
+    """Return the same object for equal parts. The cache outlives the pods, so only small parts are shared."""
     return _same(part) if part and len(repr(part)) <= MAX_SHARED else part
 
 
@@ -60,7 +67,7 @@ def _same(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
 
 
 class NodeInfo:
-    """The sums are kept as pods come and go, so that filtering looks at none of the pods."""
+    """Usage totals of a node, updated per pod so that filters never iterate over pods."""
 
     __slots__ = ("amounts", "count", "ports")
 
@@ -70,15 +77,15 @@ class NodeInfo:
         self.ports = ports.Ports()
 
     def add(self, pod_info: PodInfo) -> None:
-        """Count one more pod on the node."""
+        """Count a pod on the node."""
         self._change(pod_info, 1)
 
     def remove(self, pod_info: PodInfo) -> None:
-        """Count the pod no more."""
+        """Stop counting a pod."""
         self._change(pod_info, -1)
 
     def without(self, pod_info: PodInfo) -> NodeInfo:
-        """The same, as if one were not there."""
+        """Return a copy that does not count this pod."""
         rest = NodeInfo()
         rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
         rest.remove(pod_info)
@@ -90,3 +97,74 @@ class NodeInfo:
             self.amounts[name] += sign * amount
         for port in pod_info.ports:
             self.ports.change(port, sign)
+
+
+EMPTY: Final = NodeInfo()
+Rule = Callable[[NodeSpec, NodeInfo, PodKey], str | None]
+_UNITS: Final = {
+    pod_requests.CPU: "CPUs",
+    pod_requests.MEMORY: "memory",
+    pod_requests.EPHEMERAL_STORAGE: "ephemeral storage",
+}
+
+
+def why_no_room(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
+    """Return why the node cannot take the pod, as a clause with numbers ("has 500m of 4 CPUs free"); None if it can.
+
+    gpushare's own resources are checked by `why_not_offered`.
+    """
+    for rule in RULES:
+        reason = rule(node, there, shape)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _shortage(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:
+    """Return the first amount that the node lacks, as a clause."""
+    if node.allocatable is None:
+        return None
+    for name, asked in amounts:
+        most = node.allocatable.get(name, 0)
+        if asked > most and name in _UNITS:
+            whole, needed = pod_requests.format_amount(name, most), pod_requests.format_amount(name, asked)
+            return f"has {whole} {_UNITS[name]} in total, {needed} {_are(name, asked)} requested"
+        free = most - there.amounts.get(name, 0)
+        if asked > free:
+            shown = (pod_requests.format_amount(name, amount) for amount in (max(0, free), most, asked))
+            return "has {} of {} {what} free, {} {verb} requested".format(
+                *shown, what=_UNITS.get(name, name), verb=_are(name, asked)
+            )
+    return None
+
+
+def _are(name: str, amount: int) -> str:
+    return "is" if (name, amount) == (pod_requests.CPU, 1000) else "are"
+
+
+def why_not_offered(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:
+    """Return which of gpushare's resources the kubelet does not offer yet although the ledger has room, as a clause."""
+    for name, asked in amounts:
+        if asked and node.allocatable is not None and not node.allocatable.get(name, 0):
+            return f"has free GPUs but no running agent: its kubelet offers no {name}"
+    reason = _shortage(node, there, amounts)
+    return None if reason is None else f"{reason}; its GPUs have more, but its agent does not offer it yet"
+
+
+def _ports(_node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
+    taken = there.ports.conflict(shape.ports) if shape.ports else None
+    return None if taken is None else f"has host port {taken[2]}/{taken[1]} in use, which the pod requests"
+
+
+def _pods(node: NodeSpec, there: NodeInfo, _shape: PodKey) -> str | None:
+    if node.allocatable is None:
+        return None
+    most = node.allocatable.get(pod_requests.PODS, 0)
+    return None if there.count < most else f"has {there.count} pods, and its maximum is {most}"
+
+
+def _amounts(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
+    return _shortage(node, there, shape.amounts)
+
+
+RULES: Final[tuple[Rule, ...]] = (_ports, _pods, _amounts)

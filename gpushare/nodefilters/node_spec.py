@@ -1,4 +1,4 @@
-"""NodeSpec: what the filters look at in a Node, read once."""
+"""NodeSpec: the facts about a Node that the filters need."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ CORDONED: Final = "is cordoned"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """What there is of it; never what is used. `discouraged_by`: taints by which the scheduler prefers other nodes.
+    """A Node's labels, taints and allocatable amounts, without usage. `soft_taints`: taints with PreferNoSchedule.
 
-    `allocatable` is None for a Node that no kubelet has described yet: nothing is known then, and nothing counted.
+    `allocatable` is None until a kubelet has registered the node; its amounts are not checked then.
     """
 
     name: str
     labels: Mapping[str, str]
     taints: tuple[Taint, ...] = ()
     allocatable: Mapping[str, int] | None = None
-    discouraged_by: tuple[Taint, ...] = ()
+    soft_taints: tuple[Taint, ...] = ()
 
     @classmethod
-    def of(cls, manifest: node.NodeJson) -> NodeSpec:
+    def from_manifest(cls, manifest: node.NodeJson) -> NodeSpec:
         """Read a Node.
 
-        The scheduler does not look at conditions, but a node that is not ready is tainted within moments: the taint is
-        taken as given, so that nothing is pinned there in between.
+        The scheduler ignores conditions, but the node controller soon taints a node that is not ready. That taint is
+        added here, so that no pod is pinned to the node in the meantime.
         """
         spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
         own_taints = []
@@ -48,10 +48,10 @@ class NodeSpec:
             labels=dict(node.labels(manifest)),
             taints=(*own_taints, *taints.repelling(spec.get("taints"))),
             allocatable=pod_requests.allocatable(declared) if declared else None,
-            discouraged_by=taints.discouraging(spec.get("taints")),
+            soft_taints=taints.soft(spec.get("taints")),
         )
 
     @property
     def hostname(self) -> str | None:
-        """The label by which pods are pinned to it; None if it has none."""
+        """The hostname label, by which pods are pinned to the node; None if it has none."""
         return self.labels.get(contract.HOSTNAME_LABEL)

@@ -1,7 +1,6 @@
-"""PodAffinity: the inter-pod affinity, anti-affinity and topology spread that a pod asks for.
+"""PodAffinity: the required inter-pod affinity, anti-affinity and topology spread of a pod.
 
-Required pod affinity, anti-affinity (one's own, and that of those who are there already) and topology spread
-(https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity).
+See https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from gpushare.nodefilters import selectors, volumes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Term:
-    """Pods that are meant, and how near is near: the same value of the node label `topology_key`.
+    """The pods that an affinity term selects, and the node label whose value defines a topology domain.
 
-    `is_vague`: namespaces are chosen by their labels, which are not known here.
+    `is_vague`: the term selects namespaces by label, and namespace labels are unknown here.
     """
 
     topology_key: str
@@ -28,15 +27,15 @@ class Term:
     every_namespace: bool = False
     is_vague: bool = False
 
-    def means(self, namespace: str, labels: selectors.Labels, *, when_vague: bool) -> bool:
-        """Whether a pod is meant; `when_vague` for one whose namespace may be or not be among those chosen."""
+    def selects(self, namespace: str, labels: selectors.Labels, *, when_vague: bool) -> bool:
+        """Whether the term selects a pod; `when_vague`: the answer if its namespace may or may not be selected."""
         known = self.every_namespace or namespace in self.namespaces
         return (known or (self.is_vague and when_vague)) and self.selector.matches(labels)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spread:
-    """A topology spread constraint that must be kept."""
+    """A topology spread constraint with `DoNotSchedule`."""
 
     topology_key: str
     selector: selectors.Selector
@@ -48,7 +47,7 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodAffinity:
-    """Of one pod; `mounts` are the volumes that may be reached from some nodes only, or have to be attached."""
+    """The inter-pod constraints of one pod. `mounts`: volumes that only some nodes can reach or attach."""
 
     namespace: str
     labels: Mapping[str, str]
@@ -58,8 +57,8 @@ class PodAffinity:
     mounts: tuple[volumes.VolumeUse, ...] = ()
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> PodAffinity:
-        """The affinity terms and topology spread constraints of a pod."""
+    def from_manifest(cls, manifest: pod.PodJson) -> PodAffinity:
+        """Read the affinity terms and topology spread constraints of a pod."""
         spec, labels = manifest.get("spec") or {}, _labels(manifest)
         namespace = pod.namespaced_name(manifest)[0] or "default"
         return cls(
@@ -77,19 +76,19 @@ class PodAffinity:
 
 
 def anti_affinity(manifest: pod.PodJson) -> tuple[Term, ...]:
-    """What a pod demands to be far from."""
+    """Return the required anti-affinity terms of a pod."""
     spec = manifest.get("spec") or {}
     namespace = pod.namespaced_name(manifest)[0] or "default"
     return _terms(spec, "podAntiAffinity", namespace, _labels(manifest))
 
 
 def flat_labels(manifest: pod.PodJson) -> tuple[str, ...]:
-    """Its labels as key, value, key, value …: small to keep for very many pods, most of which have some in common."""
+    """Return a pod's labels as (key, value, key, value, …): compact, and shared by many pods."""
     return tuple(sys.intern(text) for pair in sorted(_labels(manifest).items()) for text in pair)
 
 
 def labels_of(flat: tuple[str, ...]) -> dict[str, str]:
-    """The labels that were made flat."""
+    """Return the labels of `flat_labels` as a dict."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -111,7 +110,7 @@ def _term(declared: Mapping[str, Any], namespace: str, labels: Mapping[str, str]
     chosen = selectors.of_labels(by_labels) if by_labels is not None else None
     return Term(
         topology_key=str(declared.get("topologyKey", "")),
-        selector=selector.also(*same, *other),
+        selector=selector.with_requirements(*same, *other),
         namespaces=named if named or chosen is not None else frozenset({namespace}),
         every_namespace=chosen is not None and chosen.matches_all,
         is_vague=chosen is not None and not chosen.matches_all,
@@ -122,7 +121,7 @@ def _spread(declared: Mapping[str, Any], labels: Mapping[str, str]) -> Spread:
     selector = selectors.of_labels(declared.get("labelSelector"))
     return Spread(
         topology_key=str(declared.get("topologyKey", "")),
-        selector=selector.also(*_own(declared.get("matchLabelKeys"), labels, "In")),
+        selector=selector.with_requirements(*_own(declared.get("matchLabelKeys"), labels, "In")),
         max_skew=int(declared.get("maxSkew") or 1),
         min_domains=int(declared.get("minDomains") or 1),
         honors_affinity=declared.get("nodeAffinityPolicy", "Honor") == "Honor",
@@ -131,5 +130,5 @@ def _spread(declared: Mapping[str, Any], labels: Mapping[str, str]) -> Spread:
 
 
 def _own(keys: Iterable[str] | None, labels: Mapping[str, str], operator: str) -> list[selectors.Requirement]:
-    """A condition on each of these labels that the pod has itself."""
+    """Return a requirement for each of these keys that the pod itself has as a label."""
     return [selectors.Requirement(key, operator, (labels[key],)) for key in keys or () if key in labels]

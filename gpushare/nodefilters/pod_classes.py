@@ -1,4 +1,4 @@
-"""PodClasses: the pods on nodes by what selectors see of them; the pods of one template are matched once."""
+"""PodClasses: running pods grouped by namespace and labels, so that selectors match each group once."""
 
 from __future__ import annotations
 
@@ -11,67 +11,67 @@ from gpushare.nodefilters.node_info import PodInfo
 from gpushare.nodefilters.pod_affinity import Term
 from gpushare.nodefilters.selectors import Selector
 
-_Group = tuple[str, tuple[str, ...], bool]  # namespace, flat labels, whether it leaves
+_Group = tuple[str, tuple[str, ...], bool]  # namespace, flat labels, is_terminating
 
 
 class PodClasses:
-    """A group has a row here; where its pods are is by the rows of `Machines`."""
+    """Groups of equal pods. Each group has a row here, and counts its pods by the rows of `NodeIndex`."""
 
     def __init__(self) -> None:
         self._rows: dict[_Group, int] = {}
         self._unused: list[int] = []
-        self._on: list[dict[int, int]] = []  # by row: row of the machine -> how many
+        self._on: list[dict[int, int]] = []  # by group row: node row -> number of pods
         self._labels = Postings()
         self._namespaces = Values()
         self._leaving: Rows = NONE
 
-    def add(self, pod: PodInfo, machine: int) -> None:
-        """A pod has come to this row of the machines."""
-        group = pod.namespace, pod.labels, pod.leaves
+    def add(self, pod: PodInfo, node_row: int) -> None:
+        """Count a pod on the node with this row."""
+        group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows.get(group)
         if row is None:
             row = self._rows[group] = self._begin(pod)
         there = self._on[row]
-        there[machine] = there.get(machine, 0) + 1
+        there[node_row] = there.get(node_row, 0) + 1
 
-    def remove(self, pod: PodInfo, machine: int) -> None:
-        """Count the pod no more."""
-        group = pod.namespace, pod.labels, pod.leaves
+    def remove(self, pod: PodInfo, node_row: int) -> None:
+        """Stop counting a pod."""
+        group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows[group]
         there = self._on[row]
-        there[machine] -= 1
-        if not there[machine]:
-            del there[machine]
+        there[node_row] -= 1
+        if not there[node_row]:
+            del there[node_row]
         if not there:
             del self._rows[group]
             self._end(row, pod)
 
-    def meant(self, term: Term, *, when_vague: bool) -> Rows:
-        """The classes whose pods `term` selects."""
+    def matching(self, term: Term, *, when_vague: bool) -> Rows:
+        """Return the groups whose pods `term` selects."""
         if term.every_namespace or (term.is_vague and when_vague):
-            known = self._labels.everyone
+            known = self._labels.every_row
         else:
             known = label_index.union(map(self._namespaces.rows, term.namespaces))
         return known and known & self._labels.matching(term.selector)
 
     def staying(self, namespace: str, selector: Selector) -> Rows:
-        """The groups of a namespace that are selected and do not leave."""
+        """Return the selected groups of a namespace, without terminating pods."""
         known = self._namespaces.rows(namespace) & ~self._leaving
         return known and known & self._labels.matching(selector)
 
-    def machines(self, groups: Rows) -> Rows:
-        """Where any pod of these groups is."""
-        machine_rows: set[int] = set()
+    def nodes(self, groups: Rows) -> Rows:
+        """Return the nodes that run a pod of these groups."""
+        node_rows: set[int] = set()
         for row in label_index.row_numbers(groups):
-            machine_rows.update(self._on[row])
-        return label_index.of_rows(machine_rows)
+            node_rows.update(self._on[row])
+        return label_index.of_rows(node_rows)
 
     def counts(self, groups: Rows) -> Mapping[int, int]:
-        """How many pods of these groups are on each machine."""
+        """Return how many pods of these groups each node has, by row."""
         counts: dict[int, int] = collections.defaultdict(int)
         for row in label_index.row_numbers(groups):
-            for machine, count in self._on[row].items():
-                counts[machine] += count
+            for node_row, count in self._on[row].items():
+                counts[node_row] += count
         return counts
 
     def _begin(self, pod: PodInfo) -> int:
@@ -80,7 +80,7 @@ class PodClasses:
             self._on.append({})
         self._labels.put(row, pod_affinity.labels_of(pod.labels))
         self._namespaces.add(pod.namespace, row)
-        if pod.leaves:
+        if pod.is_terminating:
             self._leaving |= 1 << row
         return row
 

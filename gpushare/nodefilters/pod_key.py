@@ -1,6 +1,6 @@
-"""PodKey: what of a pod decides whether a node can take it, apart from inter-pod affinity.
+"""PodKey: the fields of a pod that the node filters read, except inter-pod affinity.
 
-Pods made from one template have equal shapes, so that what was found out for one holds for the next.
+Pods from one template have equal keys, so filter results are cached by key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ _OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, co
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodKey:
-    """Compared by value. Amounts are in the order in which they are told; `own`: those that our ledger counts, too."""
+    """Compared by value. `amounts`: in the order of messages. `own`: gpushare's resources, which the ledger counts,
+    too.
+    """
 
     tolerations: tuple[taints.Toleration, ...] = ()
     selector: tuple[tuple[str, str], ...] = ()
@@ -27,15 +29,15 @@ class PodKey:
     _hash: list[int] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     def __hash__(self) -> int:
-        """Worked out once: a shape may be large, and is looked up more than once."""
+        """Return the hash, computed once: a key may be large, and is hashed often."""
         if not self._hash:
             parts = (self.tolerations, self.selector, self.terms, self.amounts, self.own, self.ports)
             self._hash.append(hash(parts))
         return self._hash[0]
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> PodKey:
-        """That of a pod that is to be placed."""
+    def from_manifest(cls, manifest: pod.PodJson) -> PodKey:
+        """Read a pod that is to be placed."""
         spec = manifest.get("spec") or {}
         required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
             "requiredDuringSchedulingIgnoredDuringExecution"
@@ -47,5 +49,5 @@ class PodKey:
             terms=selectors.of_nodes(required),
             amounts=tuple(amount for amount in amounts if amount[0] not in _OWN),
             own=tuple(amount for amount in amounts if amount[0] in _OWN),
-            ports=ports.WantedPorts.of(manifest),
+            ports=ports.WantedPorts.from_manifest(manifest),
         )

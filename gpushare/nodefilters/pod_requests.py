@@ -1,8 +1,8 @@
-"""What a pod asks of its node: CPU, memory and all else that is counted, by the scheduler's own formula.
+"""Pod requests: the CPU, memory and other counted resources of a pod, by the scheduler's formula.
 
-Containers run at once and are summed; init containers run one after the other, each beside the sidecars that started
-before it, and the largest such moment counts. Of a running pod what the kubelet has allocated counts too, as a pod that
-is being made smaller still holds what it held (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/,
+App containers run together and are summed. Init containers run one at a time, next to the sidecars started before them;
+the largest such moment counts. For a running pod, resources that the kubelet has allocated count, too: a pod that
+shrinks still holds the old amount (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/,
 https://kubernetes.io/docs/tasks/configure-pod-container/resize-container-resources/).
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpushare import errors, pod, quantity
 
-# Resource -> amount: milli-CPUs of `cpu`, else bytes or pieces.
+# Resource -> amount: milli-CPUs for `cpu`, else bytes or pieces.
 Amounts = Mapping[str, int]
 
 CPU: Final = "cpu"
@@ -35,12 +35,12 @@ def is_counted(name: str) -> bool:
 
 
 def allocatable(declared: Mapping[str, Any]) -> dict[str, int]:
-    """What a node has to give, `pods` among it. What is not a quantity counts as nothing."""
+    """Return a node's allocatable amounts, including `pods`. An invalid quantity counts as 0."""
     return _rounded({name: _nanos(str(text)) for name, text in declared.items() if is_counted(name) or name == PODS})
 
 
 def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
-    """What the pod takes of its node; nothing that is zero. `running`: count what its status says it holds, too."""
+    """Return a pod's requests, without zeros. `running`: include what the pod's status says that it holds."""
     spec = manifest.get("spec") or {}
     held = _Held(manifest) if running else None
     total: dict[str, int] = {}
@@ -68,7 +68,7 @@ def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
 
 
 class _Held:
-    """What the kubelet has given a running pod, by its status."""
+    """The resources that the kubelet has allocated to a running pod, from its status."""
 
     def __init__(self, manifest: pod.PodJson) -> None:
         status = manifest.get("status") or {}
@@ -81,12 +81,14 @@ class _Held:
         self._is_infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
 
     def of(self, name: str) -> Mapping[str, Any] | None:
-        """The status of a container that reports resources."""
+        """Return the status of a container if it reports resources."""
         status = self._containers.get(name)
         return status if status is not None and status.get("resources") is not None else None
 
     def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
-        """The most of what was asked, allocated, and is in force; of a resize that can never be, not what was asked."""
+        """Return the maximum of requested, allocated and actual amounts; an infeasible resize does not count as
+        requested.
+        """
         most = {} if self._is_infeasible else dict(asked)
         _raise(most, _read((status.get("resources") or {}).get("requests")))
         _raise(most, _read(status.get("allocatedResources")))
@@ -100,7 +102,7 @@ def _effective(container: Mapping[str, Any], held: _Held | None) -> dict[str, in
 
 
 def _declared(resources: Mapping[str, Any] | None) -> dict[str, int]:
-    """Requests, which default to the limits, as the API server does it."""
+    """Return the requests, which default to the limits as in the API server."""
     resources = resources or {}
     return _read({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
@@ -119,7 +121,7 @@ def _nanos(text: str) -> int:
 
 
 def _rounded(nanos: Mapping[str, int]) -> dict[str, int]:
-    """Up, once a sum is complete: to milli-CPUs, else to whole ones."""
+    """Round complete sums up: CPU to milli-CPUs, everything else to whole units."""
     return {name: -(-amount // (_NANOS // 1000 if name == CPU else _NANOS)) for name, amount in nanos.items()}
 
 
@@ -139,7 +141,7 @@ def _raise(total: dict[str, int], least: Mapping[str, int]) -> None:
 
 
 def format_amount(name: str, amount: int) -> str:
-    """As people write it: `500m` or `2` CPUs, `8Gi` of bytes, else the number."""
+    """Format an amount for people: `500m` or `2` CPUs, `8Gi` for bytes, otherwise the number."""
     if name == CPU:
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
     is_bytes = name in {MEMORY, EPHEMERAL_STORAGE} or name.endswith("memory") or name.startswith(_HUGE_PAGES)
@@ -147,6 +149,6 @@ def format_amount(name: str, amount: int) -> str:
 
 
 def ordered(amounts: Amounts) -> Iterable[tuple[str, int]]:
-    """CPU, memory and ephemeral storage first, then by name: of several that are short, the first is told."""
+    """Sort CPU, memory and ephemeral storage first, then by name; messages report the first shortage."""
     order = (CPU, MEMORY, EPHEMERAL_STORAGE)
     return sorted(amounts.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0]))

@@ -1,4 +1,4 @@
-"""Host ports: which a pod takes on its node, and whether two pods' get in each other's way."""
+"""Host ports: the ports that a pod occupies on its node, and conflicts between pods."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Port = tuple[str, str, int]
 ANY_ADDRESS: Final = "0.0.0.0"  # noqa: S104 - compared, not listened on
 
 
-def of(manifest: pod.PodJson) -> tuple[Port, ...]:
-    """Those of containers that run all the time; on the host's network every port is one."""
+def host_ports(manifest: pod.PodJson) -> tuple[Port, ...]:
+    """Return the host ports of app containers and sidecars; with `hostNetwork`, all their ports."""
     on_host = bool((manifest.get("spec") or {}).get("hostNetwork"))
     lasting = [init_container for init_container in pod.init_containers(manifest) if pod.is_sidecar(init_container)]
     ports = {
@@ -26,12 +26,12 @@ def of(manifest: pod.PodJson) -> tuple[Port, ...]:
 
 
 class Ports:
-    """Those that are in use on one node, by how many pods; what is asked of them costs no more the more there are."""
+    """The ports in use on one node, with the number of pods. A lookup costs the same for any number of ports."""
 
     __slots__ = ("_by_number",)
 
     def __init__(self) -> None:
-        self._by_number: dict[tuple[str, int], collections.Counter[str]] = {}  # protocol, number -> addresses
+        self._by_number: dict[tuple[str, int], collections.Counter[str]] = {}  # (protocol, number) -> addresses
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ports) and self._by_number == other._by_number
@@ -39,13 +39,13 @@ class Ports:
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> Ports:
-        """The same, to be changed."""
+        """Return an independent copy."""
         rest = Ports()
         rest._by_number = {key: addresses.copy() for key, addresses in self._by_number.items()}
         return rest
 
     def change(self, port: Port, sign: int) -> None:
-        """One more pod has it, or (-1) one less."""
+        """Count one more pod with this port, or (-1) one less."""
         address, protocol, number = port
         addresses = self._by_number.setdefault((protocol, number), collections.Counter())
         addresses[address] += sign
@@ -55,7 +55,7 @@ class Ports:
             del self._by_number[protocol, number]
 
     def conflict(self, wanted: WantedPorts) -> Port | None:
-        """The first wanted port that is in use. One on all addresses conflicts with the same on any."""
+        """Return the first wanted port that is in use. The any-address 0.0.0.0 conflicts with every address."""
         if wanted.numbers.isdisjoint(self._by_number):
             return None
         for address, protocol, number in wanted.ports:
@@ -67,15 +67,15 @@ class Ports:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WantedPorts:
-    """The ports of a pod that is to be placed, as it is asked of node after node."""
+    """The ports of a pod that is to be placed, prepared for checks on many nodes."""
 
     ports: tuple[Port, ...] = ()
     numbers: frozenset[tuple[str, int]] = dataclasses.field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, manifest: pod.PodJson) -> WantedPorts:
-        """The host ports of a pod."""
-        ports = of(manifest)
+    def from_manifest(cls, manifest: pod.PodJson) -> WantedPorts:
+        """Read the host ports of a pod."""
+        ports = host_ports(manifest)
         return cls(ports, frozenset((protocol, number) for _, protocol, number in ports))
 
     def __bool__(self) -> bool:

@@ -1,6 +1,6 @@
-"""SchedulerCache: every node and the pods on it, kept up to date, so that filtering a node costs next to nothing.
+"""SchedulerCache: all nodes and their pods, kept up to date so that filtering a node costs next to nothing.
 
-What was found out about a node is remembered for each shape of pod, until something changes on that node.
+Filter results are cached by pod key, until something changes on the node.
 """
 
 from __future__ import annotations
@@ -13,100 +13,96 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import contract
-from gpushare.nodefilters import affinity_rules, pod_requests, unschedulable, volumes
-from gpushare.nodefilters.node_index import NodeIndex
+from gpushare.nodefilters import affinity_rules, node_info, pod_requests, volumes
+from gpushare.nodefilters.node_index import NodeIndex, StaticCandidates
 from gpushare.nodefilters.node_info import NodeInfo, PodInfo
 from gpushare.nodefilters.node_spec import NodeSpec
 from gpushare.nodefilters.pod_affinity import PodAffinity, Term
 from gpushare.nodefilters.pod_classes import PodClasses
 from gpushare.nodefilters.pod_key import PodKey
-from gpushare.nodefilters.static_candidates import Opening
-from gpushare.nodefilters.volume_limits import AttachFilter
-from gpushare.nodefilters.volume_reach import VolumeReach
+from gpushare.nodefilters.volume_filters import AttachFilter, VolumeReach
 
 SHAPES_KEPT: Final = 256
 NO_NODE: Final = "has a GPUNode but no Node object"
 
-# Node, amounts -> whether the ledger itself has too little left there: then the GPUs are the ones to refuse, with more
-# to say.
+# (node, amounts) -> whether the ledger itself lacks this much there; then the GPU filters give the better reasons.
 IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
 
 
 class FilterResults(dict[str, str | None]):
-    """node -> why a pod of one shape cannot run there; a node that is not in it is judged when it is asked for.
+    """node -> why pods with one key cannot run there, or None; computed on first access."""
 
-    For a node that was judged before, that is one look-up.
-    """
+    __slots__ = ("_candidates", "_check", "_computed_at", "_nodes", "_shape")
 
-    __slots__ = ("_judge", "_machines", "_opened_at", "_opening", "_shape")
-
-    def __init__(self, shape: PodKey, machines: NodeIndex, judge: Callable[[str, FilterResults], str | None]) -> None:
+    def __init__(self, shape: PodKey, nodes: NodeIndex, check: Callable[[str, FilterResults], str | None]) -> None:
         self._shape = shape
-        self._machines = machines
-        self._judge = judge
-        self._opening: Opening | None = None
-        self._opened_at = -1
+        self._nodes = nodes
+        self._check = check
+        self._candidates: StaticCandidates | None = None
+        self._computed_at = -1
 
     def __missing__(self, node: str) -> str | None:
-        verdict = self[node] = self._judge(node, self)
+        verdict = self[node] = self._check(node, self)
         return verdict
 
-    def opening(self) -> Opening:
-        """Which machines will do for the shape, as they are now."""
-        if self._opening is None or self._opened_at != self._machines.changes:
-            self._opening, self._opened_at = Opening(self._machines, self._shape), self._machines.changes
-        return self._opening
+    def candidates(self) -> StaticCandidates:
+        """Return the static candidates, recomputed after a Node has changed."""
+        if self._candidates is None or self._computed_at != self._nodes.changes:
+            self._candidates, self._computed_at = StaticCandidates(self._nodes, self._shape), self._nodes.changes
+        return self._candidates
 
 
 class NodeFilter:
-    """Why a node cannot take one pod, as the rest of a sentence, or None; and the same without the sentence."""
+    """The filter for one pod: calling it with a node returns the reason against that node, or None."""
 
-    __slots__ = ("_machines", "_passing", "_rules", "_there", "_verdicts")
+    __slots__ = ("_nodes", "_passing", "_rules", "_there", "_verdicts")
 
     def __init__(
         self,
-        machines: NodeIndex,
+        nodes: NodeIndex,
         verdicts: FilterResults,
         there: Mapping[str, str | None],
         rules: Sequence[affinity_rules.AffinityRule],
     ) -> None:
-        """`there`: the node, if there is one, where the pod itself is counted, judged as if it were not."""
-        self._machines = machines
+        """`there`: the result for the node where the pod is already counted, computed without it; empty if there is
+        none.
+        """
+        self._nodes = nodes
         self._verdicts = verdicts
         self._there = there
         self._rules = rules
-        self._passing = functools.reduce(operator.and_, (rule.open for rule in rules), -1)
+        self._passing = functools.reduce(operator.and_, (rule.passing for rule in rules), -1)
 
     def __call__(self, node: str) -> str | None:
-        """Why this node cannot take it, or None."""
+        """Return why this node cannot take the pod, as a clause, or None."""
         verdict = self._there[node] if node in self._there else self._verdicts[node]
-        if verdict is not None or not self._rules or (row := 1 << self._machines.row(node)) & self._passing:
+        if verdict is not None or not self._rules or (row := 1 << self._nodes.row(node)) & self._passing:
             return verdict
-        return next(rule.why(self._machines[node]) for rule in self._rules if not rule.open & row)
+        return next(rule.why(self._nodes[node]) for rule in self._rules if not rule.passing & row)
 
     def fits(self, node: str) -> bool:
-        """Whether there is nothing against the node: for whoever asks of all, and has nobody to tell why not."""
-        if node not in self._machines:
+        """Whether the node can take the pod; faster than a call, as no reason is worded."""
+        if node not in self._nodes:
             return False
-        row = 1 << self._machines.row(node)
-        if not row & self._passing or not row & self._verdicts.opening().rows:
+        row = 1 << self._nodes.row(node)
+        if not row & self._passing or not row & self._verdicts.candidates().rows:
             return False
         return (self._there[node] if node in self._there else self._verdicts[node]) is None
 
 
 class SchedulerCache:
-    """Not for several threads.
+    """All nodes and pods. Not thread-safe.
 
-    What the ledger counts as well is judged where the ledger is not full (`is_full`): the kubelet may offer less than
-    there is, for a moment after a restart, or for as long as a GPU is sick. `knows_claims`: whether a claim that was
-    not put here does not exist.
+    gpushare's own resources are checked only where the ledger still has room (`is_full`), because a kubelet may offer
+    less than the ledger has: briefly after a restart, or while a GPU is unhealthy. `knows_claims`: whether all claims
+    were put here, so that others do not exist.
     """
 
     def __init__(self, *, is_full: IsFull = lambda *_: False, knows_claims: Callable[[], bool] = lambda: False) -> None:
         self._is_full = is_full
         self._knows_claims = knows_claims
         self._listeners: list[Callable[[str], object]] = []
-        self._machines = NodeIndex()
+        self._nodes = NodeIndex()
         self._groups = PodClasses()
         self._infos: dict[str, NodeInfo] = {}
         self._pod_infos: dict[Hashable, PodInfo] = {}
@@ -115,39 +111,39 @@ class SchedulerCache:
         self._reach = VolumeReach()
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
 
-    def machine(self, name: str) -> NodeSpec | None:
-        """The node of this name, or None."""
-        return self._machines.get(name)
+    def node_spec(self, name: str) -> NodeSpec | None:
+        """Return the Node with this name, or None."""
+        return self._nodes.get(name)
 
-    def machines(self) -> Iterator[NodeSpec]:
-        """All nodes."""
-        return iter(self._machines.values())
+    def node_specs(self) -> Iterator[NodeSpec]:
+        """Iterate over all Nodes."""
+        return iter(self._nodes.values())
 
-    def put_machine(self, name: str, machine: NodeSpec | None) -> None:
-        """A node has come, changed or (None) gone."""
-        if (before := self._machines.get(name)) == machine:
+    def put_node_spec(self, name: str, spec: NodeSpec | None) -> None:
+        """Add, replace or (None) remove a Node."""
+        if (before := self._nodes.get(name)) == spec:
             return
-        if machine is None:
-            self._machines.remove(name)
+        if spec is None:
+            self._nodes.remove(name)
             self._leave(name)
         else:
-            self._machines.put(name, machine)
-        for changed in {name, *self._machines.namesakes(before), *self._machines.namesakes(machine)}:
+            self._nodes.put(name, spec)
+        for changed in {name, *self._nodes.namesakes(before), *self._nodes.namesakes(spec)}:
             self.forget(changed)
 
     def on_change(self, listener: Callable[[str], object]) -> None:
-        """Call `listener` with the name of a node on which something has changed."""
+        """Call `listener` with the name of each node that changes."""
         self._listeners.append(listener)
 
     def put(self, key: Hashable, pod_info: PodInfo | None) -> bool:
-        """A pod has come, changed or (None) gone; return whether that changes what is free anywhere."""
+        """Add, replace or (None) remove a pod; return whether usage changed anywhere."""
         before = self._pod_infos.get(key)
         if before == pod_info:
             return False
         if before is not None:
             info = self._infos[before.node]
             info.remove(before)
-            self._groups.remove(before, self._machines.row(before.node))
+            self._groups.remove(before, self._nodes.row(before.node))
             if not info.count:
                 del self._infos[before.node]
             self._leave(before.node)
@@ -159,15 +155,17 @@ class SchedulerCache:
         if pod_info is not None:
             self._pod_infos[key] = pod_info
             self._infos.setdefault(pod_info.node, NodeInfo()).add(pod_info)
-            self._groups.add(pod_info, self._machines.row(pod_info.node))
+            self._groups.add(pod_info, self._nodes.row(pod_info.node))
             self._repel(pod_info, 1)
             if pod_info.mounts:
                 self._attaching.add(key, pod_info)
             self.forget(pod_info.node)
         return True
 
-    def put_storage(self, name: volumes.Name, before: volumes.Found | None, after: volumes.Found | None) -> None:
-        """A claim, volume, class, CSINode or attachment (namespace, name) has come, changed or (None) gone."""
+    def put_storage(
+        self, name: volumes.Name, before: volumes.StorageObject | None, after: volumes.StorageObject | None
+    ) -> None:
+        """Add, replace or (None) remove a claim, volume, class, CSINode or attachment. name: namespace and name."""
         self._reach.put(name, before, after)
         if after is not None:
             self._attaching.put(name, after)
@@ -175,36 +173,38 @@ class SchedulerCache:
             self._attaching.drop(name, before)
 
     def count_volumes(self, most: int) -> bool:
-        """Do some of what the next filtering would do, on so many nodes; return whether there is more of it."""
+        """Recount the volumes of at most `most` nodes ahead of the next filter; return whether any are left."""
         return self._attaching.count(most)
 
     def unknown_claim(self, relations: PodAffinity) -> str:
-        """The first claim of a pod that was not put here; empty if there is none."""
+        """Return the first claim of a pod that was not put here, or an empty string."""
         return self._attaching.missing(relations.namespace, relations.mounts)
 
     def forget(self, node: str) -> None:
-        """Judge this node again: something has changed there, be it only in the ledger."""
+        """Drop cached results for this node after a change there, in the ledger or elsewhere."""
         for verdicts in self._verdicts.values():
             verdicts.pop(node, None)
         for listener in self._listeners:
             listener(node)
 
     def pod_info(self, key: Hashable) -> PodInfo | None:
-        """A pod that is counted, or None."""
+        """Return a counted pod, or None."""
         return self._pod_infos.get(key)
 
     def info(self, node: str) -> NodeInfo:
-        """What is used of a node."""
-        return self._infos.get(node, unschedulable.EMPTY)
+        """Return the usage of a node."""
+        return self._infos.get(node, node_info.EMPTY)
 
     def room(self, node: str) -> tuple[int, int, int] | None:
-        """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
-        machine = self._machines.get(node)
-        if machine is None or machine.allocatable is None:
+        """Return free CPU (milli-CPUs), memory (bytes) and pods of a node; None if its allocatable resources are
+        unknown.
+        """
+        spec = self._nodes.get(node)
+        if spec is None or spec.allocatable is None:
             return None
         there = self.info(node)
         cpu, memory, pods = (
-            machine.allocatable.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
+            spec.allocatable.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
         )
         return (
             cpu - there.amounts.get(pod_requests.CPU, 0),
@@ -212,10 +212,10 @@ class SchedulerCache:
             pods - there.count,
         )
 
-    def judge(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
-        """Judges nodes for a pod.
+    def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
+        """Return the node filter for a pod.
 
-        `itself`: the key of this very pod if it is counted already, and so is not in its own way.
+        `itself`: the pod's key if it is counted already; it is then ignored.
         """
         verdicts = self._verdicts_of(shape)
         own = self._pod_infos.get(itself) if itself is not None else None
@@ -223,7 +223,7 @@ class SchedulerCache:
             rules = affinity_rules.rules(
                 relations,
                 shape,
-                machines=self._machines,
+                nodes=self._nodes,
                 groups=self._groups,
                 repelling=self._repelling,
                 itself=own,
@@ -231,44 +231,44 @@ class SchedulerCache:
                 full=self._attaching.full(relations.namespace, relations.mounts),
                 reach=self._reach.of,
             )
-        there = {own.node: self._judge(shape, own.node, own, verdicts)} if own is not None else {}
-        return NodeFilter(self._machines, verdicts, there, rules)
+        there = {own.node: self._check(shape, own.node, own, verdicts)} if own is not None else {}
+        return NodeFilter(self._nodes, verdicts, there, rules)
 
     def _verdicts_of(self, shape: PodKey) -> FilterResults:
         verdict = self._verdicts.get(shape)
         if verdict is None:
             verdict = self._verdicts[shape] = FilterResults(
-                shape, self._machines, lambda node, verdicts: self._judge(shape, node, None, verdicts)
+                shape, self._nodes, lambda node, verdicts: self._check(shape, node, None, verdicts)
             )
             if len(self._verdicts) > SHAPES_KEPT:
                 self._verdicts.popitem(last=False)
         self._verdicts.move_to_end(shape)
         return verdict
 
-    def _judge(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
-        machine = self._machines.get(node)
-        if machine is None:
+    def _check(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
+        spec = self._nodes.get(node)
+        if spec is None:
             return NO_NODE
         info = self.info(node)
         if own is not None:
             info = info.without(own)
-        opening = verdicts.opening()
-        if not opening.rows >> self._machines.row(node) & 1:
-            return opening.why_not(machine)
-        if shape.own and self._machines.doubled and (others := self._machines.namesakes(machine)):
-            return f"has the label {contract.HOSTNAME_LABEL} of {others[0]} as well: a pod can be pinned to neither"
-        reason = unschedulable.unfit(machine, info, shape)
+        candidates = verdicts.candidates()
+        if not candidates.rows >> self._nodes.row(node) & 1:
+            return candidates.why_not(spec)
+        if shape.own and self._nodes.doubled and (others := self._nodes.namesakes(spec)):
+            return f"has the same label {contract.HOSTNAME_LABEL} as {others[0]}, so a pod can be pinned to neither"
+        reason = node_info.why_no_room(spec, info, shape)
         if reason is None and shape.own and not self._is_full(node, shape.own):
-            return unschedulable.withheld(machine, info, shape.own)
+            return node_info.why_not_offered(spec, info, shape.own)
         return reason
 
     @contextlib.contextmanager
     def _without(self, key: Hashable, own: PodInfo | None) -> Iterator[None]:
-        """For as long as this is open one of the pods is in no class, and mounts nothing."""
+        """Leave this pod out of the pod groups and the volume counts while the block runs."""
         if own is None:
             yield
             return
-        row = self._machines.row(own.node)
+        row = self._nodes.row(own.node)
         self._groups.remove(own, row)
         if own.mounts:
             self._attaching.remove(key, own)
@@ -281,14 +281,14 @@ class SchedulerCache:
 
     def _leave(self, name: str) -> None:
         if name not in self._infos:
-            self._machines.release(name)
+            self._nodes.release(name)
 
     def _repel(self, pod: PodInfo, sign: int) -> None:
-        if not pod.repels:
+        if not pod.anti_affinity:
             return
-        nodes = self._repelling.setdefault(pod.repels, collections.Counter())
+        nodes = self._repelling.setdefault(pod.anti_affinity, collections.Counter())
         nodes[pod.node] += sign
         if not nodes[pod.node]:
             del nodes[pod.node]
         if not nodes:
-            del self._repelling[pod.repels]
+            del self._repelling[pod.anti_affinity]

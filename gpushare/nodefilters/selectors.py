@@ -1,7 +1,7 @@
-"""Selectors of labels and of nodes, read once and matched often.
+"""Label and node selectors, parsed once and matched often.
 
-A requirement that is invalid (`Gt` of a word, `In` of nothing, an operator nobody knows, a value that no label can
-have) matches nothing, as the scheduler has it: its whole term is void, whatever else is in it.
+As in the scheduler, an invalid requirement (`Gt` with a word, `In` without values, an unknown operator, an impossible
+label value) matches nothing and voids its whole term.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MANY: Final = 8
 NAME_FIELD: Final = "metadata.name"
 
 Labels = Mapping[str, str]
-Values = frozenset[str] | tuple[str, ...]  # asked of each node: of many it takes a set to find one
+Values = frozenset[str] | tuple[str, ...]  # many values are a set, for fast lookups
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,20 +31,18 @@ class Requirement:
     values: Values
 
     def holds(self, value: str | None) -> bool:
-        """Whether it holds for the label's value, None where there is no such label."""
-        judge = _OPERATORS.get(self.operator)
-        return judge is not None and judge[1](value, self.values)
+        """Whether a label with this value meets the requirement; None: there is no such label."""
+        rule = _OPERATORS.get(self.operator)
+        return rule is not None and rule[1](value, self.values)
 
     @property
-    def makes_sense(self) -> bool:
-        """Whether the operator is known and the values are such as it takes."""
-        judge = _OPERATORS.get(self.operator)
-        return (
-            judge is not None and judge[0](self.values) and all(_LABEL_VALUE.fullmatch(value) for value in self.values)
-        )
+    def is_valid(self) -> bool:
+        """Whether the operator is known and accepts these values."""
+        rule = _OPERATORS.get(self.operator)
+        return rule is not None and rule[0](self.values) and all(_LABEL_VALUE.fullmatch(value) for value in self.values)
 
 
-# operator -> (whether it takes these values, whether it holds)
+# operator -> (whether the values are valid, whether the requirement holds)
 _OPERATORS: Mapping[str, tuple[Callable[[Values], bool], Callable[[str | None, Values], bool]]] = {
     "In": (bool, lambda value, wanted: value is not None and value in wanted),
     "NotIn": (bool, lambda value, wanted: value is None or value not in wanted),
@@ -57,41 +55,41 @@ _OPERATORS: Mapping[str, tuple[Callable[[Values], bool], Callable[[str | None, V
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selector:
-    """All requirements must hold. `is_void`: nothing matches."""
+    """Requirements that must all hold. `is_void`: it matches nothing."""
 
     requirements: tuple[Requirement, ...] = ()
     is_void: bool = False
 
     @property
     def matches_all(self) -> bool:
-        """Whether there is no condition at all."""
+        """Whether there is no requirement at all."""
         return not self.is_void and not self.requirements
 
     def matches(self, labels: Labels) -> bool:
-        """Whether something with these labels is selected."""
+        """Whether an object with these labels is selected."""
         return not self.is_void and all(
             requirement.holds(labels.get(requirement.key)) for requirement in self.requirements
         )
 
-    def also(self, *more: Requirement) -> Selector:
-        """This selector with further requirements."""
+    def with_requirements(self, *more: Requirement) -> Selector:
+        """Return this selector with further requirements."""
         return Selector((*self.requirements, *more), self.is_void)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeTerm:
-    """One of the alternatives of a node affinity: conditions on labels and on the name."""
+    """One term of a node affinity: conditions on labels and on the node's name."""
 
     labels: Selector
     names: Selector
 
     def matches(self, name: str, labels: Labels) -> bool:
-        """Whether the node is meant."""
+        """Whether the term selects the node."""
         return self.labels.matches(labels) and self.names.matches({NAME_FIELD: name})
 
 
 def of_labels(declared: Mapping[str, Any] | None) -> Selector:
-    """A `LabelSelector`: none at all selects nothing, an empty one everything."""
+    """Parse a `LabelSelector`: None selects nothing, an empty one everything."""
     if declared is None:
         return Selector(is_void=True)
     exact = [Requirement(key, "In", (str(value),)) for key, value in (declared.get("matchLabels") or {}).items()]
@@ -99,7 +97,7 @@ def of_labels(declared: Mapping[str, Any] | None) -> Selector:
 
 
 def of_nodes(declared: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
-    """A `NodeSelector`: one of the terms must match; empty ones match nothing. None where none is declared."""
+    """Parse a `NodeSelector`: any term may match, and empty terms match nothing. None if there is none."""
     if declared is None:
         return None
     return tuple(
@@ -110,7 +108,7 @@ def of_nodes(declared: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
 
 
 def of_topologies(declared: Iterable[Mapping[str, Any]] | None) -> tuple[NodeTerm, ...] | None:
-    """The `allowedTopologies` of a StorageClass: one of the terms must match. None where any node will do."""
+    """Parse the `allowedTopologies` of a StorageClass: any term may match. None if every node is allowed."""
     if not declared:
         return None
     return tuple(
@@ -137,11 +135,11 @@ def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirem
 
 
 def _selector(requirements: list[Requirement]) -> Selector:
-    return Selector(tuple(requirements), is_void=not all(requirement.makes_sense for requirement in requirements))
+    return Selector(tuple(requirements), is_void=not all(requirement.is_valid for requirement in requirements))
 
 
 def _names(declared: Iterable[Mapping[str, Any]] | None) -> Selector:
-    """Names are not label values, and one at a time is all that is allowed."""
+    """Parse `matchFields`: names are not label values, and each requirement takes exactly one."""
     requirements = _requirements(declared)
     sound = all(
         requirement.key == NAME_FIELD and requirement.operator in {"In", "NotIn"} and len(requirement.values) == 1
@@ -160,14 +158,14 @@ def _are_number(values: Values) -> bool:
 
 
 def _compare(value: str | None, wanted: Values) -> int:
-    """Sign of the difference; 0 where there is no number to compare."""
+    """Return the sign of the difference; 0 if there is no number."""
     actual, bound = number(value or ""), number(*wanted)
     return 0 if actual is None or bound is None else (actual > bound) - (actual < bound)
 
 
 @functools.lru_cache(maxsize=4096)
 def number(text: str) -> int | None:
-    """The number that a label's value is, to those who compare it; None for what is none."""
+    """Return the integer in a label value, or None."""
     if not _WHOLE.fullmatch(text):
         return None
     parsed = int(text)

@@ -1,4 +1,4 @@
-"""Share resources: what a pod asks of its node once it is rewritten: the scheduler counts our resources, too."""
+"""Share resources: a pod with the extended resources that the webhook adds, which the scheduler counts, too."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _BINARY_UNITS: Final = tuple(
 )
 
 
-def of(manifest: PodJson, request: Request | None = None) -> tuple[PodKey, PodAffinity]:
-    """Shape and relations of a pod that is to be placed; `request`: what it asks for, where that has been read."""
-    return PodKey.of(equipped(manifest, request)), PodAffinity.of(manifest)
+def key_and_affinity(manifest: PodJson, request: Request | None = None) -> tuple[PodKey, PodAffinity]:
+    """Return the filter keys of a pod that is to be placed; `request`: its request, if already parsed."""
+    return PodKey.from_manifest(equipped(manifest, request)), PodAffinity.from_manifest(manifest)
 
 
 def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
-    """The pod with our resources in its containers; as it is if it asks for no share, or for nonsense."""
+    """Return the pod with gpushare's resources in its containers; unchanged without a valid request."""
     if request is None:
         if not pod.asks_for_share(manifest):
             return manifest
@@ -40,15 +40,15 @@ def equipped(manifest: PodJson, request: Request | None = None) -> PodJson:
 
 
 def by_container(request: Request) -> dict[str, dict[str, str]]:
-    """The extended resources of each container with a share."""
+    """Return the extended resources of each container with a share."""
     return {name: resources(demand, name) for demand in request.demands for name in demand.containers}
 
 
 def resources(demand: Demand, container: str) -> dict[str, str]:
-    """The extended resources of one of a demand's containers.
+    """Return the extended resources of one of a demand's containers.
 
-    The first carries the whole share; the others, which use it together with the first, must not be counted again, but
-    the kubelet only asks the agent about containers with a positive amount.
+    The first container carries the whole share. The others use it together with the first and must not be counted
+    again, but the kubelet calls Allocate only for containers with a positive amount.
     """
     first = container == demand.containers[0]
     wanted = {}
@@ -71,7 +71,7 @@ def _with(container: PodJson, wanted: Mapping[str, str]) -> PodJson:
 
 
 def _exact_bytes(count: int) -> str:
-    """A quantity that the API server would not write in another way: whole, in the largest unit."""
+    """Format bytes exactly as the API server would: an integer in the largest unit."""
     for unit, suffix in _BINARY_UNITS:
         if count and count % unit == 0:
             return f"{count // unit}{suffix}"

@@ -1,4 +1,4 @@
-"""Taints of a node, and which of them a pod tolerates (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/).
+"""Taints and tolerations (https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/).
 
 The operators `Lt` and `Gt` tolerate nothing here: they are an alpha feature of Kubernetes 1.36, off by default.
 """
@@ -19,7 +19,7 @@ _DISCOURAGING: Final = frozenset({"PreferNoSchedule"})
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taint:
-    """`phrase`: how to say it, for one that stands for something people know by another word."""
+    """A taint. `phrase`: the reason to print instead of the taint, such as "is cordoned"."""
 
     key: str
     value: str
@@ -32,7 +32,7 @@ class Taint:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Toleration:
-    """Empty `key` and `effect` stand for any."""
+    """A toleration. An empty `key` or `effect` stands for any."""
 
     key: str
     operator: str
@@ -41,17 +41,17 @@ class Toleration:
 
 
 def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
-    """Those that keep pods away."""
+    """Return the taints that keep pods away."""
     return _of_effect(declared, _REPELLING)
 
 
-def discouraging(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
-    """Those that only make the scheduler prefer other nodes."""
+def soft(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
+    """Return the taints with PreferNoSchedule."""
     return _of_effect(declared, _DISCOURAGING)
 
 
 def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleration, ...]:
-    """The tolerations of a pod."""
+    """Read the tolerations of a pod."""
     return tuple(
         Toleration(*(str(toleration.get(field) or "") for field in ("key", "operator", "value", "effect")))
         for toleration in declared or ()
@@ -59,7 +59,7 @@ def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleratio
 
 
 class Tolerated:
-    """What some tolerations allow, however many they are: found and not looked for."""
+    """A set of tolerations, indexed: a check costs the same however many there are."""
 
     def __init__(self, several: Iterable[Toleration]) -> None:
         self._exists: set[tuple[str, str]] = set()  # key, effect
@@ -70,8 +70,8 @@ class Tolerated:
             elif toleration.operator in {"", "Equal"}:
                 self._equal.add((toleration.key, toleration.effect, toleration.value))
 
-    def first_not(self, taints: Iterable[Taint]) -> Taint | None:
-        """The first taint that none of them covers."""
+    def first_untolerated(self, taints: Iterable[Taint]) -> Taint | None:
+        """Return the first taint that is not tolerated."""
         for taint in taints:
             for key in (taint.key, ""):
                 for effect in (taint.effect, ""):
@@ -86,12 +86,12 @@ class Tolerated:
 
 
 def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> Taint | None:
-    """The first taint that none of the tolerations covers."""
-    return Tolerated(tolerated).first_not(taints)
+    """Return the first taint that these tolerations do not cover."""
+    return Tolerated(tolerated).first_untolerated(taints)
 
 
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
-    """Only those that are written in the Node, without those that stand for something else (a cordon)."""
+    """Return the taints that are in the Node's spec, without those that stand for a cordon or readiness."""
     return tuple(taint for taint in taints if not taint.phrase)
 
 

@@ -1,9 +1,8 @@
-"""Volumes: what of claims, volumes, classes, attachments and CSINodes decides how many more a node can attach. Pure.
+"""Volumes: the fields of claims, volumes, classes, attachments and CSINodes that the volume filters need. Pure.
 
-An object of each kind is read once, and little of it is kept. What a pod mounts is told apart as kube-scheduler's
-NodeVolumeLimits does it (Kubernetes 1.36): a claim, a claim that is made for the pod (a generic ephemeral volume), and
-a volume of a driver that was once part of Kubernetes, which its CSI driver attaches now. An inline ephemeral volume of
-a CSI driver is never attached, and counts nowhere.
+Each object is read once. As in kube-scheduler's NodeVolumeLimits (Kubernetes 1.36), a pod can mount a claim, a claim
+made for the pod (a generic ephemeral volume), or an in-tree volume that a CSI driver attaches now. Inline CSI volumes
+are never attached and do not count.
 """
 
 from __future__ import annotations
@@ -31,26 +30,27 @@ PATHS: Final = {
 }
 KINDS: Final = tuple(PATHS)
 
-DEFAULT_CLASS: Final = "*"  # which no class is called: the one that the API server fills in
+DEFAULT_CLASS: Final = "*"  # no class has this name; stands for the one that the API server fills in
 _CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 _DEFAULT_ANNOTATIONS: Final = (
     "storageclass.kubernetes.io/is-default-class",
     "storageclass.beta.kubernetes.io/is-default-class",
 )
-# Provisioner within Kubernetes of old, its field in a volume, what tells its volumes apart, and who attaches them now
-# (https://kubernetes.io/docs/concepts/storage/volumes/#types-of-volumes, CSIMigration). Others of old are not limited.
-OF_OLD: Final = (
+# In-tree provisioner, its field in a volume, the field that identifies the volume, and the CSI driver that attaches it
+# now (https://kubernetes.io/docs/concepts/storage/volumes/#types-of-volumes, CSIMigration). Other in-tree types have no
+# limit.
+IN_TREE: Final = (
     ("kubernetes.io/aws-ebs", "awsElasticBlockStore", "volumeID", "ebs.csi.aws.com"),
     ("kubernetes.io/azure-disk", "azureDisk", "diskURI", "disk.csi.azure.com"),
     ("kubernetes.io/cinder", "cinder", "volumeID", "cinder.csi.openstack.org"),
     ("kubernetes.io/gce-pd", "gcePersistentDisk", "pdName", "pd.csi.storage.gke.io"),
     ("kubernetes.io/portworx-volume", "portworxVolume", "volumeID", "pxd.portworx.com"),
 )
-_NOW: Final = {provisioner: driver for provisioner, _, _, driver in OF_OLD}
-OLD_FIELDS: Final = tuple(field for _, field, _, _ in OF_OLD)
+_NOW: Final = {provisioner: driver for provisioner, _, _, driver in IN_TREE}
+OLD_FIELDS: Final = tuple(field for _, field, _, _ in IN_TREE)
 
-# What claims and pods name the API server takes whatever its length. No object has so long a name, and what a driver
-# tells a volume apart by has 128 bytes at most, by CSI's specification.
+# The API server does not limit the length of names in claims and pods. No object has a longer name, and CSI limits a
+# volume handle to 128 bytes.
 _MAX_NAME: Final = 254
 _MAX_HANDLE: Final = 1024
 
@@ -61,7 +61,7 @@ Name = tuple[str, str]  # namespace, name
 
 
 class Volume(NamedTuple):
-    """By whom it is attached, and what tells it from others of the driver: a text is the driver's own handle."""
+    """An attachable volume: the driver, and its identity within the driver. A string is the driver's own handle."""
 
     driver: str
     handle: Hashable
@@ -69,9 +69,9 @@ class Volume(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VolumeUse:
-    """What a pod mounts that may have to be attached: a claim by its name, or a volume that the pod names itself.
+    """A mount that may need an attachment: a claim by name, or a volume in the pod's own spec.
 
-    `is_made`: the claim is made for this pod, of the class `storage_class`.
+    `is_made`: the claim is created for this pod, with the class `storage_class`.
     """
 
     claim: str
@@ -82,22 +82,22 @@ class VolumeUse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StorageSpec:
-    """What a claim asks for, and a volume that is free offers."""
+    """The properties that a claim requests, or that a free volume offers."""
 
     storage_class: str
     size_bytes: int
     access: frozenset[str]
     mode: str
 
-    def suits(self, asked: StorageSpec) -> bool:
-        """Whether this volume can be bound to a claim that asks for that."""
+    def satisfies(self, asked: StorageSpec) -> bool:
+        """Whether this volume can be bound to a claim that asks for `asked`."""
         is_alike = (self.storage_class, self.mode) == (asked.storage_class, asked.mode)
         return is_alike and self.size_bytes >= asked.size_bytes and self.access >= asked.access
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim: of which class it is, the volume it is or will be bound to, if that is known; else what it asks for."""
+    """A claim: its class, its volume if known, and otherwise what it requests."""
 
     storage_class: str
     volume: str
@@ -106,9 +106,9 @@ class Claim:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Disk:
-    """A volume: the claim it is bound to or kept for, the nodes that reach it, and what is attached for it, if so.
+    """A PersistentVolume: the claim it is bound to or reserved for, the nodes that reach it, and the volume to attach.
 
-    `offered`: of a volume that is free.
+    `offered`: the properties of an unclaimed volume.
     """
 
     claim: Name | None
@@ -119,41 +119,41 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Class:
-    """A StorageClass: which driver provides its volumes; since when, as a text that sorts, and whether by default.
+    """A StorageClass: its driver, whether it is the default, and its creation time as a sortable string.
 
-    `waits`: a volume is bound once a pod has a node. `is_local`: no volume is ever made. `terms`: nodes for which one
-    can be made; None for all.
+    `waits_for_consumer`: binding waits until a pod has a node. `is_local`: volumes are never provisioned. `terms`: the
+    nodes where one can be provisioned; None for all.
     """
 
     driver: str
     is_default: bool
     created: str
-    waits: bool = False
+    waits_for_consumer: bool = False
     is_local: bool = False
     terms: tuple[selectors.NodeTerm, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AttachLimits:
-    """A CSINode: how many volumes of a driver it can attach; of those not named here any number."""
+    """A CSINode: the attach limit of each driver; drivers without one are unlimited."""
 
     most: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Attachment:
-    """A volume that is attached to a node, or is to be."""
+    """A volume that is, or is being, attached to a node."""
 
     node: str
     driver: str
     volume: str
 
 
-Found = Claim | Disk | Class | AttachLimits | Attachment
+StorageObject = Claim | Disk | Class | AttachLimits | Attachment
 
 
 def mounts(manifest: pod.PodJson) -> tuple[VolumeUse, ...]:
-    """What a pod mounts that may have to be attached; nothing for most."""
+    """Return the mounts of a pod that may need an attachment; most pods have none."""
     volumes = (manifest.get("spec") or {}).get("volumes")
     if not volumes:
         return ()
@@ -167,18 +167,18 @@ def _mount(volume: Json, pod_name: str) -> VolumeUse | None:
     if volume.get("ephemeral") is not None:
         template = volume["ephemeral"].get("volumeClaimTemplate") or {}
         return VolumeUse(f"{pod_name}-{volume.get('name')}", True, _class_of(template))
-    inline = _of_old(volume)
+    inline = _in_tree(volume)
     return None if inline is None else VolumeUse("", inline=inline)
 
 
-def read(item: Json) -> Found | None:
-    """What is kept of an object of one of the kinds above; None for one that matters to nobody."""
+def read(item: Json) -> StorageObject | None:
+    """Read an object of one of the kinds above; None if the filters do not need it."""
     return _READERS[str(item.get("kind"))](item)
 
 
 def _claim(item: Json) -> Claim:
     spec = item.get("spec") or {}
-    # Of a claim without a class the scheduler counts nothing before it is bound.
+    # The scheduler does not count a claim without a class before it is bound.
     declared = _class_of(item)
     storage_class, volume = "" if declared == DEFAULT_CLASS else declared, _name(spec.get("volumeName") or "")
     wanted = (spec.get("resources") or {}).get("requests") or {}
@@ -187,13 +187,13 @@ def _claim(item: Json) -> Claim:
 
 def _disk(item: Json) -> Disk:
     spec = item.get("spec") or {}
-    # It still names its claim, and is nothing to a new claim of that name.
+    # A released volume still names its old claim, but a new claim of that name cannot use it.
     is_released = (item.get("status") or {}).get("phase") in _RELEASED
     owner = {} if is_released else spec.get("claimRef") or {}
     terms = selectors.of_nodes((spec.get("nodeAffinity") or {}).get("required"))
     csi = spec.get("csi") or {}
     driver, handle = str(csi.get("driver") or ""), str(csi.get("volumeHandle") or "")
-    volume = Volume(sys.intern(driver), handle) if driver and handle else _of_old(spec)
+    volume = Volume(sys.intern(driver), handle) if driver and handle else _in_tree(spec)
     name = (str(owner.get("namespace")), str(owner.get("name"))) if owner else None
     storage_class = _name(spec.get("storageClassName") or "")
     is_free = name is None and not is_released
@@ -217,7 +217,7 @@ def _class(item: Json) -> Class:
         sys.intern(_NOW.get(provisioner, provisioner)),
         any(annotations.get(key) == "true" for key in _DEFAULT_ANNOTATIONS),
         str(metadata.get("creationTimestamp") or ""),
-        waits=item.get("volumeBindingMode") == "WaitForFirstConsumer",
+        waits_for_consumer=item.get("volumeBindingMode") == "WaitForFirstConsumer",
         is_local=provisioner == "kubernetes.io/no-provisioner",
         terms=selectors.of_topologies(item.get("allowedTopologies")),
     )
@@ -240,7 +240,7 @@ def _attachment(item: Json) -> Attachment | None:
     return Attachment(sys.intern(str(spec.get("nodeName"))), sys.intern(str(driver)), sys.intern(str(volume)))
 
 
-_READERS: Final[Mapping[str, Callable[[Json], Found | None]]] = {
+_READERS: Final[Mapping[str, Callable[[Json], StorageObject | None]]] = {
     CLAIM: _claim,
     VOLUME: _disk,
     CLASS: _class,
@@ -250,7 +250,7 @@ _READERS: Final[Mapping[str, Callable[[Json], Found | None]]] = {
 
 
 def _class_of(item: Json) -> str:
-    """The class that a claim asks for: in an annotation of old, or by its field; a claim may ask for none, too."""
+    """Return the class that a claim asks for: from the deprecated annotation or the field, which may also say none."""
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     if _CLASS_ANNOTATION in annotations:
         return _name(annotations[_CLASS_ANNOTATION])
@@ -259,14 +259,14 @@ def _class_of(item: Json) -> str:
 
 
 def _name(declared: object) -> str:
-    """What somebody says that an object is called; of what is too long for a name so much that it still is."""
+    """Return a referenced name; a too long one is cut such that it stays invalid."""
     return sys.intern(str(declared)[:_MAX_NAME])
 
 
-def _of_old(source: Json) -> Volume | None:
-    """The volume in a field of old."""
-    for _, field, key, driver in OF_OLD:
+def _in_tree(source: Json) -> Volume | None:
+    """Return the volume in an in-tree field, if there is one."""
+    for _, field, key, driver in IN_TREE:
         if declared := source.get(field):
-            # In a pair: no driver's own handle, as attachments are told by those.
+            # A tuple, because attachments are matched by the driver's own handles, which are strings.
             return Volume(driver, (field, str(declared.get(key))[:_MAX_HANDLE]))
     return None

@@ -1,9 +1,9 @@
-"""Placement: choosing node and GPU for a request. Pure: a view of the GPUs and a request → `Placement` or `Refusal`.
+"""Placement: choose node and GPUs for a request. Pure: views of the GPUs and a request → `Placement` or `Refusal`.
 
-`fleet.Fleet` finds the node among thousands, over arrays; `node_by_node` chooses the GPUs on it, and among a few nodes
-the node as well. `filters` say which GPUs will do and why the others will not; which of those is best is said by
-`policies`, and for the default one by `worth` and `pricing`; `topology` says which of several GPUs belong together,
-`together` the same for many nodes at once; `explanation` makes the one sentence of a refusal.
+`fleet.Fleet` finds the node among thousands, over arrays. `node_by_node` chooses the GPUs on it, and can also choose
+among a few nodes. `filters` decide which GPUs fit and explain the others; `policies` rank those that fit, and for the
+default policy `worth` and `pricing` do. `topology` keeps several GPUs of a pod close together, `together` does so for
+many nodes at once; `explanation` words a refusal in one sentence.
 """
 
 from __future__ import annotations

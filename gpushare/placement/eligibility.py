@@ -1,7 +1,8 @@
-"""Eligibility: the filters over the grid, each asked once of all GPUs that are equal in what it sees.
+"""Eligibility: the filters over the grid, each evaluated once for all GPUs that look equal to it.
 
-A rule about the GPU is asked once of each distinct set of facts, and of each GPU that the pod names; one about labels
-once of each set of them; and one about an amount is the same comparison for all. No rule is known here by its name.
+A rule about the GPU is evaluated once per distinct set of facts, and for each GPU that the pod names. A rule about
+labels is evaluated once per set of labels; one about an amount is one comparison for all GPUs. No rule is special-cased
+by name.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ from gpushare.share import Share
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Needs:
-    """What one part of a shape asks, by kind of GPU."""
+    """The needs of one part of a request, by kind of GPU."""
 
     gpus: int
     request_percent: int
     memory_bytes: Ints  # [kind]
-    memory_percent: Ints  # [kind] rounded up, 101 where there is not so much
-    will_do: Bools  # [kind] whether such a GPU would do if it were empty
-    most_percent: Ints  # [kind] as memory_percent, and 101 where such a GPU will not do
-    uniform_percent: int | None  # of compute and of memory, where that is the same on all kinds that will do
+    memory_percent: Ints  # [kind] rounded up, 101 if the GPU is too small
+    will_do: Bools  # [kind] whether an empty GPU of the kind fits
+    most_percent: Ints  # [kind] memory_percent, or 101 if the kind does not fit
+    uniform_percent: int | None  # of compute and of memory, if equal on all kinds that fit
     share: Share
-    passes: Bools  # [facts] whether all rules about the GPU let it pass
-    shortfalls: Mapping[str, Floats]  # rule about the GPU → [facts], PASSES where it lets it pass
+    passes: Bools  # [facts] whether all rules about the GPU pass
+    shortfalls: Mapping[str, Floats]  # rule about the GPU → [facts] shortfall or PASSES
     steps: Steps
 
 
 def needs_of(
     part: DemandKey, constraints: Constraints, kinds: Sequence[Gpu | None], facts: Sequence[Gpu | None] = ()
 ) -> Needs:
-    """The needs of a part among these kinds and facts."""
+    """Return the needs of a part for these kinds and facts."""
     share = Share(part.request_percent, 100, part.memory)
     sizes = [0 if kind is None else kind.memory_bytes for kind in kinds]
     asked = [0 if kind is None else part.memory.on(kind.memory_bytes) for kind in kinds]
@@ -72,7 +73,7 @@ def needs_of(
 
 
 def _shortfalls(gpus: Sequence[Gpu | None], share: Share, constraints: Constraints) -> Mapping[str, Floats]:
-    """Rule about the GPU → how far off each of these is; nothing is one that is not there."""
+    """Return rule about the GPU → shortfall of each of these; infinite for None."""
     empty = [None if gpu is None else FilterInput(gpu, ledger.NOTHING, share, constraints) for gpu in gpus]
     rules = {name: rule for name, rule in filters.RULES.items() if rule.sees is Sees.GPU}
     shortfalls = np.array(
@@ -82,30 +83,30 @@ def _shortfalls(gpus: Sequence[Gpu | None], share: Share, constraints: Constrain
 
 
 def _shortfall(rule: GpuFilter, ask: FilterInput) -> float:
-    verdict = rule.judge(ask)
+    verdict = rule.check(ask)
     return PASSES if verdict is None else verdict[1]
 
 
 def _lets_pass(ask: FilterInput) -> bool:
-    return all(rule.judge(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
+    return all(rule.check(ask) is None for rule in filters.RULES.values() if rule.sees is Sees.GPU)
 
 
 def host_fits(shape: RequestKey, columns: Columns) -> Bools:
-    """[n] whether the node has the CPU and memory, takes one more pod, and is there at all."""
-    cpu = shape.host.cpu_milli or -UNKNOWN  # who asks for nothing fits on a node that has given too much away
+    """[n] Whether the node exists and has CPU and memory for the pod and room for one more."""
+    cpu = shape.host.cpu_milli or -UNKNOWN  # a request of 0 fits on an overcommitted node
     fits: Bools = (columns.cpu >= cpu) & (columns.host >= (shape.host.memory_bytes or -UNKNOWN)) & (columns.pods >= 1)
     return fits
 
 
 def host_lacks(shape: RequestKey, columns: Columns) -> Floats:
-    """[n] what the node lacks of CPU or memory, as a part of what the pod asks; the larger of the two."""
+    """Return [n] the larger shortage of CPU and memory, as a part of the request."""
     asked = np.array([[shape.host.cpu_milli], [shape.host.memory_bytes]])
     lacks: Floats = (np.maximum(asked - [columns.cpu, columns.host], 0) / np.maximum(asked, 1)).max(0)
     return lacks
 
 
 def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
-    """[g, n] whether the GPU will do, by all rules; `slots`, in ascending order, says which columns these are."""
+    """[g, n] Whether the GPU passes all rules; `slots`, in ascending order: the slots of these columns."""
     mask: Bools = needs.passes[columns.facts]
     for at, ask in _named(needs, constraints, grid, slots):
         mask[at] = _lets_pass(ask)
@@ -113,8 +114,8 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
     for rule in filters.RULES.values():
         if rule.amount is not None:
             amount = rule.amount(amounts)
-            mask &= amount.free >= amount.asked  # also of 0: nothing goes on what is over-committed
-    for short in grid.holders.judge(constraints).values():
+            mask &= amount.free >= amount.asked  # also for 0: an overcommitted GPU takes no pod
+    for short in grid.holders.shortfalls(constraints).values():
         mask &= (short == PASSES)[columns.holders]
     return mask
 
@@ -122,9 +123,9 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
 def by_rule(
     needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints
 ) -> Iterator[tuple[str, Floats]]:
-    """Rule, [g, n] how far off the GPU is, or PASSES; in the order of the table, without some that let all pass."""
+    """Yield rule, [g, n] shortfall or PASSES, in the order of the table; rules that pass everywhere may be left out."""
     amounts = _amounts(needs, grid, columns)
-    by_labels = grid.holders.judge(constraints)
+    by_labels = grid.holders.shortfalls(constraints)
     named = list(_named(needs, constraints, grid, slots))
     for name, rule in filters.RULES.items():
         if rule.amount is not None:
@@ -141,14 +142,14 @@ def by_rule(
 
 
 class _Amounts(NamedTuple):
-    """As of `FilterInput`."""
+    """The amounts of `FilterInput`, as arrays."""
 
     compute: Amount
     memory: Amount
 
 
 def _amounts(needs: Needs, grid: Grid, columns: Columns) -> _Amounts:
-    """Of every GPU [g, n]."""
+    """Return the amounts of every GPU, [g, n]."""
     return _Amounts(
         Amount(needs.request_percent, columns.compute, lambda: 100),
         Amount(needs.memory_bytes[columns.kind], columns.memory, lambda: np.maximum(grid.sizes()[columns.kind], 1)),
@@ -158,7 +159,9 @@ def _amounts(needs: Needs, grid: Grid, columns: Columns) -> _Amounts:
 def _named(
     needs: Needs, constraints: Constraints, grid: Grid, slots: Ints
 ) -> Iterator[tuple[tuple[int, int], FilterInput]]:
-    """Where each GPU is that the pod names, and what is asked of it when it is empty; `slots` in ascending order."""
+    """Yield the position of each GPU that the pod names, with its filter input when empty; `slots` in ascending
+    order.
+    """
     for uuid in (*constraints.uuids, *constraints.not_uuids):
         slot, row = grid.places.get(uuid, (-1, 0))
         column = int(np.searchsorted(slots, slot))

@@ -1,4 +1,5 @@
-"""Exclusive GPUs: bound how many GPUs the pods of a namespace keep to themselves by `gpushare.io/exclusion`. Pure.
+"""Exclusive GPUs: limit how many GPUs the pods of a namespace reserve for themselves with `gpushare.io/exclusion`.
+Pure.
 
 A ResourceQuota counts requests, but a share of 1 % with an exclusion label takes a whole GPU from other pods. So if the
 quotas of a namespace bound `gpushare.io/gpu-percent`, its labelled pods hold at most one GPU for each 100 of that. A
@@ -62,7 +63,7 @@ def place(
         outcome = attempt(joining)
         if isinstance(outcome, Placement):
             return outcome
-    if left > 0:  # some of its GPUs may be new ones
+    if left > 0:  # it may take this many new GPUs
         outcome = attempt(request)
         if isinstance(outcome, Refusal) or len(_gpus(outcome) - held.keys()) <= left:
             return outcome

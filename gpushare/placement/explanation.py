@@ -12,14 +12,14 @@ from gpushare.placement import filters
 from gpushare.refusal import Cause, Refusal, Rejected
 from gpushare.request import Demand, Request
 
-NEVER = "none of these will ever do, whatever comes free"  # the end of a refusal that no wait can cure
-NODE_SHORTFALL = 6.0  # and more, so that a GPU on a node that can take the pod is nearer
+NEVER = "none of these can ever fit"  # ends a refusal that waiting cannot change
+NODE_SHORTFALL = 6.0  # and more, so that a GPU on a node that can take the pod is a nearer miss
 NODE_RULE = "node"  # the whole node cannot take the pod
-COUNT_RULE = "count"  # each GPU alone would do, but the node has too few of them, or not for all containers at once
+COUNT_RULE = "count"  # single GPUs fit, but too few, or not for all containers at once
 
 
 def refuse(request: Request, rejected: Sequence[Rejected], *, gpus: int, nodes: int, max_per_node: int) -> Refusal:
-    """The refusal of a request that fits nowhere; gpus: of all `nodes`, of which none has more than `max_per_node`."""
+    """Return the refusal of a request that fits nowhere; gpus: on all `nodes`; max_per_node: on the largest."""
     counts = collections.Counter(entry.rule for entry in rejected)
     return count(request, rejected, counts, gpus=gpus, nodes=nodes, max_per_node=max_per_node)
 
@@ -33,16 +33,18 @@ def count(
     nodes: int,
     max_per_node: int,
 ) -> Refusal:
-    """The same where only some are told of, the nearest miss among them, and `counts` by rule is of all."""
+    """Return the refusal where `rejected` has only some candidates, with the nearest miss, and `counts` has all by
+    rule.
+    """
     asked = _asked(request.demands)
     if not gpus:
-        said = f"no GPU fits {asked}: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+        said = f"no GPU fits {asked}: gpushare knows no GPU; is its agent running on the GPU nodes?"
         return Refusal(said, cause=Cause.NO_GPU)
     parts = [f"{counts[name]} {rule.phrase}" for name, rule in filters.RULES.items() if counts.get(name)]
     if counts.get(NODE_RULE):
         parts.append(f"{_plural(counts[NODE_RULE], 'node')} that cannot take the pod")
     if counts.get(COUNT_RULE):
-        parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few of them at once")
+        parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few fitting GPUs")
     nearest = min(rejected, key=lambda entry: entry.shortfall)
     tally = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     said = f"no GPU fits {asked}: {tally}; nearest: {nearest}"
@@ -55,7 +57,7 @@ def count(
 
 
 def _asked(demands: Sequence[Demand]) -> str:
-    """`0.8 GPU with 8Gi and then 0.7 GPU with 4Gi`: the second is in use when the first is not any more."""
+    """Format demands: `0.8 GPU with 8Gi and then 0.7 GPU with 4Gi` if the second is used only after the first."""
     in_order = sorted(demands, key=lambda demand: demand.steps.first)
     said = "".join(map(str, in_order[:1]))
     for before, demand in itertools.pairwise(in_order):
@@ -64,23 +66,23 @@ def _asked(demands: Sequence[Demand]) -> str:
 
 
 def unfit(node: str, reason: str, *, fitting: int, needed: int) -> Rejected:
-    """A whole node that cannot take the pod; `fitting`: how many of its GPUs would do for the largest part."""
+    """Return a node that cannot take the pod; `fitting`: how many of its GPUs would fit the largest part."""
     return Rejected(node, None, NODE_RULE, reason, NODE_SHORTFALL + _missing(fitting, needed))
 
 
 def host(asked: Host, *, cpu_milli: float, memory_bytes: float, pods: float) -> str:
-    """Why a node with so much free has not enough for the pod, as the rest of a sentence."""
+    """Return why a node with so much free cannot take the pod, as a clause."""
     if pods < 1:
         return "has no room for one more pod"
     if asked.cpu_milli > cpu_milli:
         return f"has {max(0.0, cpu_milli) / 1000:g} CPUs free, {asked.cpu_milli / 1000:g} are needed"
     free, needed = quantity.format_bytes(max(0, int(memory_bytes))), quantity.format_bytes(asked.memory_bytes)
-    return f"has {free} of its own memory free, {needed} are needed"
+    return f"has {free} of host memory free, {needed} are needed"
 
 
 def too_few(node: str, *, fitting: int, needed: int) -> Rejected:
-    """A node with some GPUs that will do, but not as many as are needed."""
-    detail = f"has {_plural(fitting, 'GPU')} that would do at once, {needed} are needed"
+    """Return a node with fewer fitting GPUs than needed."""
+    detail = f"has {_plural(fitting, 'GPU')} that fit at once, {needed} are needed"
     return Rejected(node, None, COUNT_RULE, detail, _missing(fitting, needed))
 
 

@@ -1,9 +1,8 @@
-"""Filters: the rules that rule a GPU out, as a table; each says why with its numbers.
+"""Filters: a table of rules that reject GPUs; each gives its reason with numbers.
 
-Rules that never change for a card come first, so that a refusal names what can never fit before what is merely taken.
-
-What a rule looks at says how often the engine asks it (`eligibility`): once for all GPUs that are equal in that. So a
-rule is one function and its line in the table, however many GPUs there are.
+Rules about permanent properties of a GPU come first, so that a refusal names what can never fit before what is only in
+use. `Sees` declares what a rule depends on, so that the engine (`eligibility`) evaluates it once for all GPUs that are
+equal in that. So a rule is one function and one line in the table, at any number of GPUs.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from gpushare.gpu import Gpu, Mode
 from gpushare.request import Constraints
 from gpushare.share import Share
 
-_MAX_NAMESPACES = 2  # whose names are told
+_MAX_NAMESPACES = 2  # more are only counted in a message
 
-# (detail, shortfall 0..): None when the GPU will do.
+# (detail, shortfall 0..), or None if the GPU fits.
 Verdict = tuple[str, float] | None
 Number = Any  # a number, or an array of them
 
 
 class Amount(NamedTuple):
-    """Of something a GPU has: asked for, free (below 0 where over-committed), and the whole of it, worked out late."""
+    """An amount on a GPU: asked for, free (below 0 if overcommitted), and the whole of it, computed on demand."""
 
     asked: Number
     free: Number
@@ -39,21 +38,22 @@ class Amount(NamedTuple):
 
     @property
     def shortfall(self) -> Number:
-        """What is missing, as a part of the whole."""
+        """The missing amount, as a part of the whole."""
         return (self.asked - self.free) / self.whole()
 
 
 class Sees(enum.Enum):
-    """What a rule looks at, besides the share and the constraints."""
+    """The facts that a rule depends on, besides the share and the constraints."""
 
-    GPU = enum.auto()  # what the GPU is; not its index, PCI bus id or health reason; the UUID of one that the pod names
-    LABELS = enum.auto()  # the labels of the pods on it, which it compares with the pod's own
-    AMOUNT = enum.auto()  # how much is free of something: it has to be as much as is asked for
+    # the GPU's properties, except index, PCI bus ID and health reason; its UUID only if the pod names it
+    GPU = enum.auto()
+    LABELS = enum.auto()  # the labels of the pods on it, compared with the pod's own
+    AMOUNT = enum.auto()  # a free amount, which must be at least the requested one
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FilterInput:
-    """May this share go on this card?"""
+    """A share, and the GPU to check it against."""
 
     gpu: Gpu
     used: ledger.GpuUse
@@ -62,33 +62,34 @@ class FilterInput:
 
     @property
     def memory_bytes(self) -> int:
-        """What the share asks of this card."""
+        """The memory that the share requests on this GPU."""
         return self.share.memory.on(self.gpu.memory_bytes)
 
     @property
     def compute(self) -> Amount:
-        """Per cent of the card: asked, free, and all of it."""
+        """Compute in percent: requested, free, and total."""
         return Amount(self.share.request_percent, 100 - self.used.request_percent, lambda: 100)
 
     @property
     def memory(self) -> Amount:
-        """Bytes of the card: asked, free, and all of it."""
+        """Memory in bytes: requested, free, and total."""
         total = self.gpu.memory_bytes
         return Amount(self.memory_bytes, total - self.used.memory_bytes, lambda: total or 1)
 
 
-Judge = Callable[[FilterInput], Verdict]
+Check = Callable[[FilterInput], Verdict]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuFilter:
-    """judge: says why one GPU will not do. phrase: how a refusal counts the GPUs it ruled out.
+    """A rule that rejects GPUs.
 
-    sees: all that the judge may look at. lasts: what it rules out will never do. amount: of a rule about one, which
-    of the question, or of an array of questions.
+    check: returns why one GPU does not fit. phrase: describes the rejected GPUs in a refusal's counts.
+    sees: the facts that the rule depends on. lasts: rejected GPUs can never fit. amount: for a rule about an amount,
+    reads it from one input, or from arrays of inputs.
     """
 
-    judge: Judge
+    check: Check
     phrase: str
     sees: Sees = Sees.GPU
     lasts: bool = False
@@ -100,17 +101,17 @@ def _mode(ask: FilterInput) -> Verdict:
 
 
 def _closed(ask: FilterInput) -> Verdict:
-    return (f"is on a node that takes nothing new: {ask.gpu.closed}", 5.5) if ask.gpu.closed else None
+    return (f"is on a node that takes no new pods: {ask.gpu.closed}", 5.5) if ask.gpu.closed else None
 
 
 def _health(ask: FilterInput) -> Verdict:
-    return None if ask.gpu.healthy else (f"is unhealthy: {ask.gpu.health_reason or 'no reason is known'}", 9.0)
+    return None if ask.gpu.healthy else (f"is unhealthy: {ask.gpu.health_reason or 'reason unknown'}", 9.0)
 
 
 def _cordon(ask: FilterInput) -> Verdict:
     if not ask.gpu.cordoned:
         return None
-    wanted = ask.gpu.pending_mode  # `uncordon` does not end a change of mode
+    wanted = ask.gpu.pending_mode  # `uncordon` does not stop a change of mode
     return (f"is changing to mode {wanted}" if wanted is not None else "is cordoned"), 8.0
 
 
@@ -118,13 +119,13 @@ def _model(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.models
     if not wanted or _is_one_of(ask.gpu.model, wanted):
         return None
-    return f"is of the model {ask.gpu.model}, not {' or '.join(wanted)}", 9.0
+    return f"has model {ask.gpu.model}, not {' or '.join(wanted)}", 9.0
 
 
 @functools.lru_cache(maxsize=4096)
 def _is_one_of(model: str, wanted: tuple[str, ...]) -> bool:
     text = model.lower()
-    short = text.removeprefix("nvidia ")  # as people and `kubectl gpushare top` write it
+    short = text.removeprefix("nvidia ")  # the form that people and `kubectl gpushare top` write
     return any(matches(text) or matches(short) for matches in _matchers(wanted))
 
 
@@ -135,24 +136,24 @@ def _matchers(globs: tuple[str, ...]) -> tuple[Callable[[str], object], ...]:
 
 
 def _matcher(glob: str) -> Callable[[str], object]:
-    """A pattern in which only "*" is special is not compiled: it takes a hundred times as long as to match it."""
+    """Return a matcher; globs in which only "*" is special are not compiled, as compiling takes 100 times longer."""
     if "?" in glob or "[" in glob:
         return re.compile(fnmatch.translate(glob)).match
     return functools.partial(_is_like, glob.split("*")) if "*" in glob else functools.partial(_has_words, _words(glob))
 
 
 def _has_words(wanted: str, text: str) -> bool:
-    """Whether a model has these words one after the other: `a100-sxm4` is one, and `a10` is another model."""
+    """Whether the name contains these words in sequence: `a100-sxm4` matches, but `a10` is another model."""
     return wanted in _words(text)
 
 
 def _words(text: str) -> str:
-    """The words of a name between single spaces: nvidia-smi writes `A100-SXM4`, and `top` writes `Tesla-T4`."""
+    """Return a name's words between single spaces: nvidia-smi writes `A100-SXM4`, and `top` writes `Tesla-T4`."""
     return f" {' '.join(re.split(r'[ -]+', text))} "
 
 
 def _is_like(parts: list[str], text: str) -> bool:
-    """Whether the parts are in the text, in their order, the first at its beginning and the last at its end."""
+    """Whether the text contains the parts in order, starts with the first and ends with the last."""
     first, last = parts[0], parts[-1]
     if not (text.startswith(first) and text.endswith(last)):
         return False
@@ -174,9 +175,9 @@ def _capability(ask: FilterInput) -> Verdict:
 
 def _uuid(ask: FilterInput) -> Verdict:
     if ask.constraints.uuids and ask.gpu.uuid not in ask.constraints.uuids:
-        return "is not one of the UUIDs asked for", 9.0
+        return "is not one of the requested UUIDs", 9.0
     if ask.gpu.uuid in ask.constraints.not_uuids:
-        return "is one of the UUIDs refused", 9.0
+        return "is one of the excluded UUIDs", 9.0
     return None
 
 
@@ -184,7 +185,7 @@ def _size(ask: FilterInput) -> Verdict:
     least = max(ask.constraints.min_memory_bytes, ask.memory_bytes)
     if ask.gpu.memory_bytes >= least:
         return None
-    return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in all, less than {quantity.format_bytes(least)}", 7.0
+    return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in total, less than {quantity.format_bytes(least)}", 7.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:
@@ -210,7 +211,7 @@ def _affinity(ask: FilterInput) -> Verdict:
     mine = ask.constraints.affinity
     if not mine or not ask.used.holders or any(holder.labels.affinity == mine for holder in ask.used.holders):
         return None
-    return f"is in use and none of its pods has the affinity label {mine}", 5.0
+    return f"is in use, and none of its pods has the affinity label {mine}", 5.0
 
 
 def _compute(ask: FilterInput) -> Verdict:
@@ -231,7 +232,7 @@ def _memory(ask: FilterInput) -> Verdict:
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:
-    """How much is reserved for pods that have yet to come, whose, and when the last of it ends; empty if nothing is."""
+    """Return how much unclaimed reservations hold, of which namespaces, and when the last one expires."""
     until = max((holder.reserved_until or 0.0 for holder in ask.used.holders if holder.is_unclaimed), default=0.0)
     if not until:
         return ""
@@ -242,17 +243,18 @@ def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write:
     namespaces = sorted({allocation.pod.namespace for allocation in waited_for})
     whose = f"{len(namespaces)} namespaces" if len(namespaces) > _MAX_NAMESPACES else " and ".join(namespaces)
     end = datetime.datetime.fromtimestamp(until, tz=datetime.UTC)
-    return f", {write(total)} is reserved for pods of {whose} that have yet to come, until {end:%H:%M:%S} UTC at most"
+    until_text = f"until {end:%H:%M:%S} UTC at the latest"
+    return f", {write(total)} is reserved for pods of {whose} that have not appeared yet, {until_text}"
 
 
-# One line a rule: the engine, refusals and `why` go by it.
+# The engine, refusals and `why` all use this table.
 RULES: Final[Mapping[str, GpuFilter]] = {
     "mode": GpuFilter(_mode, "not shared by annotation"),
     "model": GpuFilter(_model, "of another model", lasts=True),
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
     "uuid": GpuFilter(_uuid, "ruled out by UUID", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
-    "closed": GpuFilter(_closed, "on a node that takes nothing new"),
+    "closed": GpuFilter(_closed, "on a node that takes no new pods"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
     "exclusion": GpuFilter(_exclusion, "held by pods with another exclusion label", Sees.LABELS),
@@ -264,10 +266,10 @@ RULES: Final[Mapping[str, GpuFilter]] = {
 
 
 def reject(ask: FilterInput) -> tuple[str, str, float] | None:
-    """`(rule, detail, shortfall)` of the first rule that rules the card out, or None if it will do."""
+    """Return `(rule, detail, shortfall)` of the first rule that rejects the GPU, or None if it fits."""
     empty = FilterInput(ask.gpu, ledger.NOTHING, ask.share, ask.constraints)
     for name, rule in RULES.items():
-        verdict = rule.judge(empty if rule.sees is Sees.GPU else ask)
+        verdict = rule.check(empty if rule.sees is Sees.GPU else ask)
         if verdict is not None:
             return name, *verdict
     return None

@@ -1,9 +1,9 @@
-"""Fleet: the nodes of a cluster kept ready for placement; a decision takes well under a millisecond at any size.
+"""Fleet: all nodes of a cluster, indexed for placement; a decision takes well under a millisecond at any size.
 
-The node is found over arrays; its GPUs are chosen by `node_by_node.choose`, with the fleet's costs. By itself that says
-the same: a pod fits here if and only if it fits there, and a refusal is the same sentence. What differs is which of the
-GPUs that will do is best: the policy `fragmentation` takes the place where the worth of the cluster's free capacity to
-the typical mix falls least (`worth`, `pricing`). Not for threads.
+The node is found over arrays; `node_by_node.choose` picks its GPUs, with the fleet's costs. `node_by_node` alone gives
+the same result: the same pods fit, and refusals have the same sentence. Only the ranking of GPUs that fit differs: for
+the policy `fragmentation` the fleet picks the place where the cluster's free capacity loses the least worth to the
+typical mix (`worth`, `pricing`). Not thread-safe.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Request
 
 _SAME = 1e-12
-_UNFIT_IN_A_ROW = 16  # then all are put in order at once
+_UNFIT_IN_A_ROW = 16  # after so many unfit nodes, sort the rest once
 
 
 class Fleet:
-    """All nodes, kept up to date by `update` and `remove`; `place` answers."""
+    """All nodes; `update` and `remove` keep them current."""
 
     def __init__(self) -> None:
         self._grid = Grid()
@@ -46,7 +46,7 @@ class Fleet:
         return len(self._views)
 
     def views(self) -> Iterator[NodeView]:
-        """Every node with GPUs."""
+        """Iterate over the nodes with GPUs."""
         return iter(self._views.values())
 
     def exclusive_views(self) -> list[NodeView]:
@@ -55,7 +55,7 @@ class Fleet:
         return [self._views[self._grid.names[slot]] for slot in np.flatnonzero(exclusive)]
 
     def update(self, view: NodeView, *, room: Room | None = None) -> None:
-        """A node as it is now. room: None keeps what is known of its CPU and memory, at first that nothing is known."""
+        """Add or replace a node. room: None keeps the known CPU and memory, which are unlimited at first."""
         name = view.node.name
         if not view.node.gpus:
             self.remove(name)
@@ -64,21 +64,21 @@ class Fleet:
         self._views[name] = view
 
     def remove(self, name: str) -> None:
-        """A node is gone; nothing happens if there was none."""
+        """Remove a node, if it exists."""
         if self._views.pop(name, None) is not None:
             self._grid.drop(name)
 
     @property
     def mix(self) -> Mix:
-        """The one that was learned last."""
+        """The mix that was learned last."""
         return self._scoring.mix
 
     def study(self, mix: Mix) -> Worth:
-        """What `learn` needs of a mix: takes some tens of milliseconds, and may be done in another thread."""
+        """Compute the tables of a mix for `learn`. Takes tens of milliseconds and may run in another thread."""
         return self._scoring.study(mix)
 
     def learn(self, mix: Mix, worth: Worth | None = None) -> None:
-        """Price by this mix from now on. Do it now and then, not with every pod: everything is scored again."""
+        """Price by this mix from now on. All cached costs are dropped, so do it only now and then."""
         self._scoring.learn(mix, worth or self.study(mix))
 
     def place(
@@ -90,13 +90,13 @@ class Fleet:
         unfit: Callable[[str], str | None] = fits_anywhere,
         fits: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
-        """As `node_by_node.place`: the best placement, or a refusal with the nearest miss of each rule.
+        """Return the best placement, or a refusal with the nearest miss of each rule; see `node_by_node.place`.
 
-        host: CPU and memory that the pod asks of its node. unfit: why a node cannot take the pod, or None. fits:
-        whether that is None, where it can be told for less.
+        host: the pod's CPU and memory requests. unfit: returns why a node cannot take the pod, or None. fits: whether
+        that is None, if there is a faster way to know.
         """
         fits = fits or (lambda node: unfit(node) is None)
-        shape = RequestKey.of(request, policy=policy, host=host)
+        shape = RequestKey.for_request(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = self._best(total, unfit)
         missed = self._scoring.missed(shape)
@@ -112,20 +112,20 @@ class Fleet:
         return Placement(view.node.name, chosen[1])
 
     def prices(self) -> Prices:
-        """What is scarce now, for `value`."""
+        """Return the current prices, for `values`."""
         return self._scoring.prices
 
     def values(self, names: Sequence[str], prices: Prices) -> Floats:
-        """[name] what is free on each of these nodes with GPUs is worth to the mix at these prices, in GPUs."""
+        """Return [name] the worth of each node's free capacity to the mix at these prices, in GPUs."""
         return self._scoring.values(np.array([self._grid.slots[name] for name in names], np.int64), prices)
 
     def vacancies(self, prices: Prices) -> Vacancies:
-        """None yet, to be appraised by this fleet's mix at these prices."""
+        """Return empty vacancies, valued by this fleet's mix at these prices."""
         return Vacancies(self._scoring.mix, self._scoring.worth, self._grid.kinds, prices)
 
     def lowest(self, request: Request, *, host: Host = NO_HOST) -> float:
-        """What a pod costs where it costs least by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""
-        shape = dataclasses.replace(RequestKey.of(request, policy="", host=host), policy=policies.DEFAULT)
+        """Return the lowest cost of a pod by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""
+        shape = dataclasses.replace(RequestKey.for_request(request, policy="", host=host), policy=policies.DEFAULT)
         total = self._scoring.costs(shape)[1]
         return float(total.min(initial=np.inf))
 
@@ -137,18 +137,20 @@ class Fleet:
         policy: str = policies.DEFAULT,
         unfit: Callable[[str], str | None] = fits_anywhere,
     ) -> Placement | Refusal:
-        """The choice of GPUs on one node as it is given here, whatever the fleet knows of it; nothing is kept.
+        """Choose GPUs on the given node, regardless of the fleet's own copy of it; nothing is stored.
 
-        CPU and memory of the node are for `unfit` to judge.
+        `unfit` must check the node's CPU and memory.
         """
         for gpu in view.node.gpus:
             self._grid.kind_of(gpu)
-        shape = RequestKey.of(request, policy=policy)
+        shape = RequestKey.for_request(request, policy=policy)
         price = self._price(shape, self._scoring.needs(shape), view)
         return node_by_node.place([view], request, policy=policy, unfit=unfit, price=price)
 
     def _price(self, shape: RequestKey, needs: tuple[Needs, ...], view: NodeView) -> Price | None:
-        """What a GPU of this node costs a pod of this shape, if not by the policy: several parts go by that."""
+        """Return the cost function of a GPU on this node; None if the policy's own costs apply, as for several
+        parts.
+        """
         if len(needs) != 1 or shape.policy != policies.DEFAULT:
             return None
         loss = Loss(self._scoring.worth, needs[0])
@@ -165,7 +167,7 @@ class Fleet:
         return price
 
     def _best(self, total: Floats, unfit: Callable[[str], str | None]) -> int | None:
-        """The cheapest slot that is fit; of equals, the first by name."""
+        """Return the cheapest slot whose node is fit; ties go to the first name."""
         names, ranks = self._grid.names, self._grid.ranks()
         for _ in range(_UNFIT_IN_A_ROW):
             lowest = total.min(initial=np.inf)

@@ -1,8 +1,8 @@
-"""The labels of the pods on a GPU, for affinity: each distinct set of labels has a small number.
+"""GPU label sets: a small number for each distinct set of pod labels on a GPU, for the affinity rules.
 
-Most GPUs have the same few sets (nobody; somebody without labels), so that a rule is asked once a set, not once a GPU.
-Rules compare labels with the pod's own: sets without any of those are alike where they have labels of the same keys, so
-that many labels cost no more than few. Sets are counted, and their numbers used again when nobody has them any more.
+Most GPUs have one of a few sets (no pod; pods without labels), so a rule is evaluated per set, not per GPU. Rules
+compare labels with the pod's own, so sets with none of the pod's labels are equal if they use the same keys; therefore
+many labels cost no more than a few. Sets are reference-counted, and unused numbers are recycled.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from gpushare.request import Constraints
 from gpushare.share import Memory, Share
 
 NOBODY: Final = 0
-PASSES: Final = -1.0  # no shortfall: the rule lets the GPU pass
+PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
 _Set = frozenset[Labels]
-_MAX_JUDGED: Final = 256
-_OTHER: Final = "\0"  # in place of a label that is not the pod's
+_MAX_CACHED: Final = 256
+_OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
 
 
 class GpuLabelSets:
-    """Sets of labels by number; number 0 is the empty set and always there."""
+    """Sets of labels by number; number 0 is the empty set and always exists."""
 
     def __init__(self) -> None:
         self._sets: list[_Set] = [frozenset()]
         self._numbers: dict[_Set, int] = {frozenset(): NOBODY}
         self._counts = [0]
         self._unused: list[int] = []
-        self._likes = np.zeros(16, np.int64)  # by set: the number of those with labels of the same keys
+        self._likes = np.zeros(16, np.int64)  # by set: number of the class of sets with the same keys
         self._like_ids: dict[_Set, int] = {frozenset(): NOBODY}
         self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
-        self._judged: dict[Constraints, Mapping[str, Shortfalls]] = {}  # of the sets as they are now
+        self._cached: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
 
-    def enter(self, holders: Iterable[Allocation]) -> int:
-        """The number of the set of their labels, which counts once more."""
+    def acquire(self, holders: Iterable[Allocation]) -> int:
+        """Add a reference to the set of these pods' labels; return its number."""
         labels = frozenset(holder.labels for holder in holders)
         if not labels:
             return NOBODY
@@ -55,8 +55,8 @@ class GpuLabelSets:
         self._counts[number] += 1
         return number
 
-    def leave(self, number: int) -> None:
-        """The set counts once less."""
+    def release(self, number: int) -> None:
+        """Drop a reference to the set."""
         if number == NOBODY:
             return
         self._counts[number] -= 1
@@ -64,25 +64,25 @@ class GpuLabelSets:
             self._remove(number)
 
     def are_exclusive(self) -> npt.NDArray[np.bool_]:
-        """By number, whether a label of the set keeps pods with another away."""
+        """Return, by number, whether the set has an exclusion label."""
         return np.array([any(pod.exclusion for pod in labels) for labels in self._like_ids])[self._likes]
 
-    def judge(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
-        """Rule → by number the shortfall with that set, or PASSES; without rules that let all sets pass."""
-        if constraints not in self._judged:
-            if len(self._judged) >= _MAX_JUDGED:
-                self._judged.clear()
-            rules = {name: rule.judge for name, rule in filters.RULES.items() if rule.sees is Sees.LABELS}
-            judged = {name: self._judge(judge, constraints) for name, judge in rules.items()}
-            self._judged[constraints] = {name: short for name, short in judged.items() if (short > PASSES).any()}
-        return self._judged[constraints]
+    def shortfalls(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
+        """Return rule → shortfall by number, or PASSES; without rules that every set passes."""
+        if constraints not in self._cached:
+            if len(self._cached) >= _MAX_CACHED:
+                self._cached.clear()
+            rules = {name: rule.check for name, rule in filters.RULES.items() if rule.sees is Sees.LABELS}
+            shortfalls = {name: self._shortfalls(check, constraints) for name, check in rules.items()}
+            self._cached[constraints] = {name: short for name, short in shortfalls.items() if (short > PASSES).any()}
+        return self._cached[constraints]
 
-    def _judge(self, judge: filters.Judge, constraints: Constraints) -> Shortfalls:
-        likes = np.array([_shortfall(judge, labels, constraints) for labels in self._like_ids])
+    def _shortfalls(self, check: filters.Check, constraints: Constraints) -> Shortfalls:
+        likes = np.array([_shortfall(check, labels, constraints) for labels in self._like_ids])
         shortfalls: Shortfalls = likes[self._likes[: len(self._sets)]]
         for label in {constraints.affinity, constraints.anti_affinity, constraints.exclusion} - {""}:
             for number in self._with.get(label, ()):
-                shortfalls[number] = _shortfall(judge, self._sets[number], constraints)
+                shortfalls[number] = _shortfall(check, self._sets[number], constraints)
         return shortfalls
 
     def _add(self, labels: _Set) -> int:
@@ -97,7 +97,7 @@ class GpuLabelSets:
         self._likes[number] = self._like_ids.setdefault(frozenset(map(_like, labels)), len(self._like_ids))
         for label in _values(labels):
             self._with.setdefault(label, set()).add(number)
-        self._judged.clear()
+        self._cached.clear()
         return number
 
     def _remove(self, number: int) -> None:
@@ -110,7 +110,7 @@ class GpuLabelSets:
             self._with[label].discard(number)
             if not self._with[label]:
                 del self._with[label]
-        self._judged.clear()
+        self._cached.clear()
 
 
 def _values(labels: _Set) -> set[str]:
@@ -121,7 +121,7 @@ def _like(labels: Labels) -> Labels:
     return Labels(*(_OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)))
 
 
-def _shortfall(judge: filters.Judge, labels: _Set, constraints: Constraints) -> float:
+def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:
     holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels)
-    verdict = judge(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
+    verdict = check(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
     return PASSES if verdict is None else verdict[1]

@@ -1,7 +1,7 @@
-"""Selection: which GPUs of a node a pod would take there, for many nodes at once: greedily, as `node_by_node` does.
+"""Selection: the GPUs that a pod would get on each of many nodes at once; greedy, like `node_by_node`.
 
-A pod with one part takes the GPUs that lose the least worth (or, by `pack` and `spread`, those that are fullest or
-emptiest). One with several parts is fitted together by the costs of a policy, as there: what fits there fits here.
+A pod with one part gets the GPUs that lose the least worth (or, by `pack` and `spread`, the fullest or emptiest). A pod
+with several parts is fitted by the costs of its policy, as in `node_by_node`: both find the same pods to fit.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from gpushare.placement.node_by_node import IN_TURN
 from gpushare.placement.request_key import RequestKey
 from gpushare.placement.worth import Worth
 
-TIGHTER: Final = 1e-7  # of equal losses, that of the fuller GPU
-LINKED: Final = 1e-4  # of equal losses, that of the GPU that leaves the fewest unused ones it is linked to
+TIGHTER: Final = 1e-7  # breaks ties for the fuller GPU
+LINKED: Final = 1e-4  # breaks ties for the GPU with the fewest unused linked neighbours
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacedPart:
-    """The GPUs that a part of a pod has taken, `count` [g, n] is 1 for each."""
+    """The GPUs that a part of a pod has taken: `count` [g, n] is 1 for each."""
 
     part: Needs
     count: Ints
 
     @property
     def steps(self) -> Steps:
-        """When the part is in use."""
+        """The steps in which the part is in use."""
         return self.part.steps
 
 
 @dataclasses.dataclass(slots=True)
 class Selected:
-    """For the nodes [n] where the pod fits: their slots, and what is left there."""
+    """The nodes [n] where the pod fits: their slots, and what is left there."""
 
     slots: Ints
-    left: Columns  # what is left of these nodes then
-    cost: Floats  # [n] by the policy's costs of GPUs, added up, and what it costs that they are apart
-    apart: Floats  # [n] the latter by itself
-    before: Columns | None = None  # what there was, where parts of the pod are in use one after the other
+    left: Columns  # free capacity of these nodes after the pod
+    cost: Floats  # [n] sum of the GPUs' costs by the policy, and the penalty for distance
+    apart: Floats  # [n] the penalty alone
+    before: Columns | None = None  # capacity before the pod, if its parts are used one after another
     taken: list[PlacedPart] = dataclasses.field(default_factory=list)
 
     def at(self, some: Ints) -> Selected:
-        """The same of these of the nodes."""
+        """Return a copy for some of the nodes."""
         return Selected(self.slots[some], self.left.at(some), self.cost[some], self.apart[some])
 
     def keep(self, kept: Ints) -> None:
-        """Only these of the nodes."""
+        """Drop all other nodes."""
         self.slots, self.left = self.slots[kept], self.left.at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
         if self.before is not None:
@@ -62,7 +62,7 @@ class Selected:
             self.taken = [PlacedPart(taken.part, taken.count[:, kept]) for taken in self.taken]
 
     def meanwhile(self, steps: Steps) -> Columns:
-        """What is left while these steps of the pod last."""
+        """Return what is left during these steps of the pod."""
         if self.before is None:
             return self.left
         compute, memory, memory_percent = np.zeros((3, *self.left.kind.shape), np.int64)
@@ -93,38 +93,45 @@ def select(
     *,
     missed: list[Selected] | None = None,
 ) -> Selected:
-    """The selection on these slots, in ascending order, None: on all.
+    """Return the selection on these slots, in ascending order; None: on all.
 
-    missed: gets for each part the nodes that have no room for it, as they are with the parts before it.
+    missed: gets, for each part, the nodes that have no room for it, after the parts before it.
     """
     selected = begin(shape, grid, slots)
     if any(part.steps != needs[0].steps for part in needs):
         selected.before = selected.left.at(np.arange(len(selected.slots)))
     for part in needs:
-        without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, tell=missed is not None)
+        without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, return_missed=missed is not None)
         if missed is not None and without is not None:
             missed.append(without)
     return selected
 
 
 def add(
-    selected: Selected, part: Needs, shape: RequestKey, worth: Worth, grid: Grid, *, alone: bool, tell: bool = False
+    selected: Selected,
+    part: Needs,
+    shape: RequestKey,
+    worth: Worth,
+    grid: Grid,
+    *,
+    alone: bool,
+    return_missed: bool = False,
 ) -> Selected | None:
-    """Take one more part on the nodes that have room for it, and keep only these; tell: return the others.
+    """Place one more part and keep only the nodes with room for it; return_missed: return the other nodes.
 
-    alone: it is the pod's only part.
+    alone: the pod has no other part.
     """
     meanwhile = selected.meanwhile(part.steps)
     costs = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone, meanwhile=meanwhile)
     if in_turn := [taken.count for taken in selected.taken if not taken.steps.meets(part.steps)]:
         costs -= IN_TURN * np.maximum.reduce(in_turn)
     fits = np.isfinite(costs).sum(0) >= part.gpus
-    missed = dataclasses.replace(selected, left=meanwhile).at(np.flatnonzero(~fits)) if tell else None
+    missed = dataclasses.replace(selected, left=meanwhile).at(np.flatnonzero(~fits)) if return_missed else None
     if not fits.all():
         costs = costs[:, fits]
         selected.keep(np.flatnonzero(fits))
     if len(selected.slots):
-        chosen = together.take(costs, selected.left.layout, grid.layouts, part.gpus)
+        chosen = together.choose(costs, selected.left.layout, grid.layouts, part.gpus)
         _take(selected, part, chosen.rows)
         selected.cost += chosen.costs + chosen.apart
         selected.apart += chosen.apart
@@ -143,10 +150,10 @@ def costs_of_gpus(
     gpus: Floats | None = None,
     meanwhile: Columns | None = None,
 ) -> Floats:
-    """[g, n] what each GPU costs, infinite where it will not do.
+    """Return [g, n] the cost of each GPU, infinite where it does not fit.
 
-    alone: the part is all that the pod asks for. cards: [g, n] the worth of each GPU, where that is known.
-    meanwhile: what is left while the part is in use, if that is more.
+    alone: the pod has no other part. gpus: [g, n] the worth of each GPU, if known. meanwhile: what is left while the
+    part is in use, if that is more.
     """
     meanwhile = meanwhile or columns
     if alone and shape.policy == policies.DEFAULT:
@@ -160,7 +167,7 @@ def costs_of_gpus(
 
 
 def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> policies.Option:
-    """Every GPU [g, n] with the part; what is free after that is any number where it will not do."""
+    """Return every GPU [g, n] as a policy's option; free amounts are arbitrary where the part does not fit."""
 
     def before() -> policies.Free:
         open_ = columns.live != ABSENT
@@ -168,7 +175,8 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
 
     def after() -> policies.Free:
         compute = meanwhile.compute - part.request_percent
-        memory = (meanwhile.memory - part.memory_bytes[columns.kind]).astype(np.float64)  # faster than ints by ints
+        # faster than dividing integers
+        memory = (meanwhile.memory - part.memory_bytes[columns.kind]).astype(np.float64)
         if meanwhile is not columns:
             compute, memory = np.minimum(compute, columns.compute), np.minimum(memory, columns.memory)
         return policies.Free(compute / 100, np.divide(memory, sizes(), out=memory))
@@ -190,7 +198,7 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
 
 
 def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
-    """Nothing taken yet, on those of the slots that have room for the pod itself. changing: parts will be added."""
+    """Return the slots that have CPU and memory for the pod, with no GPU taken. changing: parts will be added."""
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
@@ -202,7 +210,7 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
 
 
 def _take(selected: Selected, part: Needs, rows: Ints) -> None:
-    """Take the part from copies of columns."""
+    """Subtract the part from the columns, which must be copies."""
     left = selected.left
     taken = np.zeros(left.kind.shape, np.int64)
     taken[rows, np.arange(rows.shape[1])] = 1

@@ -1,7 +1,7 @@
 """Grid: all nodes × GPUs as arrays, so that a decision is a handful of array operations at any size of the cluster.
 
-A node has a column (its slot), a GPU a row: reductions over the GPUs of each node run along memory. What is free is
-kept twice, exactly (per cent, bytes: what fits) and as whole per cents (what it is worth).
+A node has a column (its slot), a GPU a row, so reductions over the GPUs of each node read memory in order. Free
+capacity is stored twice: exactly (percent, bytes), to decide what fits, and in whole percent, to value it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-UNKNOWN: Final = 1e15  # room of a node whose CPU or memory nobody has told: more than any pod asks
-GONE: Final = -2 * UNKNOWN  # room where there is no node: not even a pod fits that asks for nothing
-_MAX: Final = 2**62  # what the arrays can hold and still subtract: more than any GPU has
-POINTS: Final = 101  # 0 to 100 per cent
-ABSENT: Final = 0  # the kind, and the facts, of a GPU that is not there
+UNKNOWN: Final = 1e15  # room of a node with unknown CPU or memory: more than any pod requests
+GONE: Final = -2 * UNKNOWN  # room of an empty slot: too little even for a pod without requests
+_MAX: Final = 2**62  # limit of the arrays that leaves room for subtraction; more than any GPU has
+POINTS: Final = 101  # 0 to 100 percent
+ABSENT: Final = 0  # kind and facts of a missing GPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Room:
-    """CPU and memory of a node that no pod has requested, and how many more pods it takes."""
+    """The unrequested CPU and memory of a node, and how many more pods it takes."""
 
     cpu_milli: float = UNKNOWN
     memory_bytes: float = UNKNOWN
@@ -44,47 +44,47 @@ class Room:
 class Columns:
     """Some nodes (n) of the grid × their GPUs (g): views of it, or copies of a few columns."""
 
-    compute: Ints  # [g, n] free per cent, below 0 where over-committed
-    memory: Ints  # [g, n] free bytes, below 0 where over-committed
+    compute: Ints  # [g, n] free percent, below 0 if overcommitted
+    memory: Ints  # [g, n] free bytes, below 0 if overcommitted
     compute_percent: Ints  # [g, n] free and usable, 0 to 100
     memory_percent: Ints  # [g, n] free and usable, 0 to 100, rounded down
     least_percent: Ints  # [g, n] the smaller of the two
-    memory_point: Ints  # [g, n] kind and memory_percent as one index: POINTS of each kind
+    memory_point: Ints  # [g, n] kind and memory_percent as one index: POINTS per kind
     kind: Ints  # [g, n]
-    live: Ints  # [g, n] the kind, or ABSENT where the GPU takes nothing now
-    facts: Ints  # [g, n] number of what the GPU is, the same for all that are equal in that; ABSENT: none
-    holders: Ints  # [g, n] ids of `GpuLabelSets`
-    unused_linked: Ints  # [g, n] unused GPUs of its link group; 0 where it is linked to none
-    cpu: Floats  # [n] free, thousandths
-    host: Floats  # [n] free, bytes
-    pods: Floats  # [n] more that it takes
+    live: Ints  # [g, n] the kind, or ABSENT if the GPU takes no shares now
+    facts: Ints  # [g, n] number of the GPU's `FACTS`; ABSENT: no GPU
+    holders: Ints  # [g, n] numbers of `GpuLabelSets`
+    unused_linked: Ints  # [g, n] unused GPUs in its link group; 0 without links
+    cpu: Floats  # [n] free milli-CPUs
+    host: Floats  # [n] free bytes
+    pods: Floats  # [n] pods that still fit
     node_kind: Ints  # [n] kind of the node's first GPU
-    layout: Ints  # [n] number of the layout of its GPUs
+    layout: Ints  # [n] number of the node's topology
 
     def at(self, slots: Ints) -> Columns:
-        """Copies of these columns, in ascending order."""
+        """Return copies of these columns, in ascending order."""
         if len(slots) == len(self.cpu):
             return Columns(*(getattr(self, name).copy() for name in _FIELDS))
         return Columns(*(getattr(self, name)[..., slots] for name in _FIELDS))
 
     def first(self, count: int) -> Columns:
-        """The first columns, not copied."""
+        """Return views of the first columns."""
         return Columns(*(getattr(self, name)[..., :count] for name in _FIELDS))
 
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
-_PER_GPU: Final = 11  # the first of them have a row for each GPU
+_PER_GPU: Final = 11  # the first fields have a row per GPU
 
 
 def free_percent(gpu: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
-    """Free compute and memory of a usable GPU, 0 to 100 each, rounded down."""
+    """Return free compute and memory of a usable GPU, 0 to 100 each, rounded down."""
     memory = gpu.memory_bytes - used.memory_bytes
     memory_percent = max(0, 100 * memory // gpu.memory_bytes) if gpu.memory_bytes else 0
     return min(100, max(0, 100 - used.request_percent)), memory_percent
 
 
 def unused_linked(layout: GpuTopology, used: Sequence[ledger.GpuUse]) -> list[int]:
-    """For each row the unused GPUs of its link group; 0 where it is linked to none."""
+    """Return, by row, the number of unused GPUs in its link group; 0 without links."""
     counts = [0] * len(used)
     for rows in layout.links():
         unused = sum(not used[row].holders for row in rows)
@@ -94,52 +94,52 @@ def unused_linked(layout: GpuTopology, used: Sequence[ledger.GpuUse]) -> list[in
 
 
 def empty(gpus: int, nodes: int) -> Columns:
-    """A grid without nodes."""
+    """Return columns without nodes."""
     arrays: list[Any] = [np.zeros((gpus, nodes), np.int64) for _ in range(_PER_GPU)]
     arrays += [np.zeros(nodes, kind) for kind in (float, float, float, np.int64, np.int64)]
     return Columns(*arrays)
 
 
 class Grid:
-    """The arrays, a column a node. Not for several threads."""
+    """The arrays, one column per node. Not thread-safe."""
 
     def __init__(self) -> None:
         self.columns = empty(1, 16)
-        self.kinds: list[Gpu | None] = [None]  # a GPU of which only what never changes is said, for each distinct one
-        self.facts: list[Gpu | None] = [None]  # a GPU without what is its alone, for each distinct set of facts
+        self.kinds: list[Gpu | None] = [None]  # a GPU per distinct kind, with its permanent properties only
+        self.facts: list[Gpu | None] = [None]  # an anonymous GPU per distinct set of facts
         self.layouts: list[GpuTopology] = []
-        self.most_linked = 1  # GPUs of the largest link group
+        self.most_linked = 1  # size of the largest link group
         self.holders = GpuLabelSets()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
         self.clock = 0
-        self.width = 0  # slots ever used
+        self.width = 0  # number of slots ever used
         self.slots: dict[str, int] = {}
         self.names: list[str] = []  # by slot
         self._kind_ids: dict[Gpu, int] = {}
-        self._fact_ids: dict[object, tuple[int, int]] = {}  # facts → (their number, that of the kind)
+        self._fact_ids: dict[object, tuple[int, int]] = {}  # facts → (number of facts, number of kind)
         self._layout_ids: dict[GpuTopology, int] = {}
         self._free: list[int] = []
-        self._discovered: list[tuple[Gpu, ...]] = []  # by slot, in the order of the rows
+        self._discovered: list[tuple[Gpu, ...]] = []  # by slot, in the order of rows
         self._ranks: Ints | None = None
         self._sizes = np.zeros(0, np.int64)
         self.places: dict[str, tuple[int, int]] = {}  # UUID → (slot, row)
 
     def sizes(self) -> Ints:
-        """[kind] memory in bytes."""
+        """Return [kind] memory in bytes."""
         if len(self._sizes) != len(self.kinds):
             self._sizes = np.array([min(kind.memory_bytes, _MAX) if kind else 0 for kind in self.kinds], np.int64)
         return self._sizes
 
     def gpus(self, slot: int) -> tuple[Gpu, ...]:
-        """The GPUs of a slot, in the order of the rows: by index, as ties are broken."""
+        """Return the GPUs of a slot by row: sorted by index, which breaks ties."""
         return self._discovered[slot]
 
     def now(self) -> Columns:
-        """The rows of every slot ever used."""
+        """Return the columns of every slot ever used."""
         return self.columns.first(self.width)
 
     def ranks(self) -> Ints:
-        """[n] the place of each slot's node in the order of names: ties go to the first name, whatever the slots."""
+        """Return [n] the rank of each slot's node by name; ties go to the first name, independent of slots."""
         if self._ranks is None:
             ranks = np.full(self.width, len(self.slots), np.int64)
             ranks[[self.slots[name] for name in sorted(self.slots)]] = np.arange(len(self.slots))
@@ -147,7 +147,7 @@ class Grid:
         return self._ranks
 
     def put(self, view: NodeView, room: Room) -> int:
-        """Write a node's column; its slot."""
+        """Write a node's column; return its slot."""
         name = view.node.name
         gpus = topology.in_order(view.node.gpus)
         slot = self._slot(name, len(gpus))
@@ -166,14 +166,14 @@ class Grid:
         return slot
 
     def room(self, name: str) -> Room:
-        """What is known to be free of a node's CPU and memory."""
+        """Return the free CPU, memory and pods of a node, as far as known."""
         if name not in self.slots:
             return Room()
         slot, columns = self.slots[name], self.columns
         return Room(float(columns.cpu[slot]), float(columns.host[slot]), float(columns.pods[slot]))
 
     def drop(self, name: str) -> None:
-        """Empty the node's column, for another node to use."""
+        """Clear the node's column for reuse."""
         slot = self.slots.pop(name)
         self._forget(slot)
         self._discovered[slot] = ()
@@ -200,7 +200,7 @@ class Grid:
             kind,
             kind if usable else ABSENT,
             facts,
-            self.holders.enter(used.holders),
+            self.holders.acquire(used.holders),
         )
 
     def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:
@@ -212,7 +212,7 @@ class Grid:
             getattr(columns, name)[:, slot] = values
 
     def kind_of(self, gpu: Gpu) -> int:
-        """The number of a GPU's kind, which is new if there was none like it."""
+        """Return the number of a GPU's kind; assign one if it is new."""
         return self._facts_and_kind(gpu)[1]
 
     def _facts_and_kind(self, gpu: Gpu) -> tuple[int, int]:
@@ -270,7 +270,7 @@ class Grid:
 
     def _forget(self, slot: int) -> None:
         for row, gpu in enumerate(self._discovered[slot]):
-            self.holders.leave(int(self.columns.holders[row, slot]))
+            self.holders.release(int(self.columns.holders[row, slot]))
             if self.places.get(gpu.uuid) == (slot, row):
                 del self.places[gpu.uuid]
 

@@ -1,8 +1,8 @@
-"""Node by node: filter the GPUs of each, price those that are left, and take the node and the GPUs that cost least.
+"""Node by node: filter the GPUs of each node, price the rest, and choose the node and GPUs with the lowest cost.
 
-`Fleet` finds the node over arrays, and has this choose its GPUs: on one node it takes a tenth of the time that arrays
-would. Over all nodes it explains a refusal with every GPU that is ruled out. The laws hold `Fleet` to it: the same pods
-fit, and a refusal is the same sentence.
+`Fleet` finds the node over arrays and calls `choose` for its GPUs: for one node, arrays would take ten times as long.
+Run over all nodes, this module explains a refusal with every rejected GPU. The laws compare `Fleet` with it: the same
+pods fit, and refusals have the same sentence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Placement:
     def allocation(
         self, request: Request, *, allocation_id: str, pod: PodRef, reserved_until: float | None
     ) -> Allocation:
-        """The ledger entry for it."""
+        """Return the ledger entry for this placement."""
         return Allocation(
             id=allocation_id,
             pod=pod,
@@ -43,15 +43,15 @@ class Placement:
         )
 
 
-# How much less a GPU costs where the pod has a share already that is in use at another time: it may take no more then.
+# The discount for a GPU where the pod already has a share that is in use at another time: it may need nothing more.
 IN_TURN: Final = 1e6
 
-# What a GPU of which so much is used costs.
+# The cost of a GPU with this usage.
 Price = Callable[[Gpu, GpuUse], float]
 
 
 def fits_anywhere(_node: str) -> str | None:
-    """Judges every node fit: for clusters of which only the GPUs are known."""
+    """Accept every node: for clusters where only the GPUs are known."""
     return None
 
 
@@ -63,10 +63,9 @@ def place(
     unfit: Callable[[str], str | None] = fits_anywhere,
     price: Price | None = None,
 ) -> Placement | Refusal:
-    """The cheapest placement by the request's policy, or else `policy`; a refusal with every reason if there is none.
+    """Return the cheapest placement by the request's policy, or else `policy`; a refusal has every reason.
 
-    `unfit` says, as the rest of a sentence, why a node cannot take the pod at all, or None.
-    `price`: in place of the policy's costs.
+    `unfit` returns why a node cannot take the pod, as a clause, or None. `price` replaces the policy's costs.
     """
     best: tuple[float, str, Placement] | None = None
     rejected: list[Rejected] = []
@@ -96,11 +95,14 @@ def place(
 def choose(
     view: NodeView, request: Request, *, policy: str, price: Price | None, rejected: list[Rejected]
 ) -> tuple[float, tuple[GivenShare, ...]] | None:
-    """Cost and shares on one node that the pod may go to, or None with the reasons added to `rejected`."""
+    """Return cost and shares on one node that can take the pod; if none fit, add the reasons to `rejected` and return
+    None.
+    """
     cost_of = policies.POLICIES[request.policy or policy].cost
     used = dict(view.used)
     gpus = topology.in_order(view.node.gpus)
-    own: dict[str, list[GivenShare]] = collections.defaultdict(list)  # by GPU, what this pod has of it by now
+    # by GPU: shares that this pod has been given so far
+    own: dict[str, list[GivenShare]] = collections.defaultdict(list)
     total, shares = 0.0, []
     for demand in request_key.in_order(request):
         meanwhile = _meanwhile(view.used, own, demand.steps) if own else used
@@ -130,7 +132,7 @@ def choose(
 def _meanwhile(
     used: Mapping[str, GpuUse], own: Mapping[str, Sequence[GivenShare]], steps: Steps
 ) -> Mapping[str, GpuUse]:
-    """What is used of each GPU while these steps of a pod last that has been given these shares."""
+    """Return the usage of each GPU during these steps of a pod with these shares."""
     held = {uuid: ledger.taken(own.get(uuid, ()), steps) for uuid in used}
     return {
         uuid: GpuUse(use.request_percent + held[uuid][0], use.memory_bytes + held[uuid][1], use.holders)
@@ -146,9 +148,9 @@ def _options(
     demand: Demand,
     constraints: Constraints,
 ) -> tuple[dict[int, GpuUse], list[Rejected]]:
-    """By row the cards that will do, with what is used of them then, and why the others will not.
+    """Return, by row, the GPUs that fit with their usage afterwards, and the reasons against the others.
 
-    used: in all; meanwhile: while the demand is in use.
+    used: peak usage; meanwhile: usage while the demand is in use.
     """
     options, reasons = {}, []
     for row, gpu in enumerate(gpus):
@@ -170,7 +172,7 @@ def _options(
 def _costs(
     cost_of: policies.Cost, gpus: Sequence[Gpu], used: Mapping[str, GpuUse], options: Mapping[int, GpuUse]
 ) -> dict[int, float]:
-    """By row what the policy says."""
+    """Return the policy's costs by row."""
     layout = topology.layout(gpus)
     before = [_free(gpu, used[gpu.uuid]) for gpu in gpus]
     mean = [free.mean for free in before]

@@ -1,10 +1,10 @@
-"""Prices: what is scarce now costs more: kinds of GPU that much of the demand names, and whole sets of GPUs on a node.
+"""Prices: scarce capacity costs more: kinds of GPU that much of the demand needs, and whole sets of GPUs on a node.
 
-Both compare what is free with what the mix would ask of it next, if it asked for all that is free. Kinds: every part
-of the demand spreads over the kinds that will do, away from expensive ones; a kind that is asked for more than is
-free gets dearer, any other cheaper. Sets: the demand's part of all that is free, and a few sets more but never more
-than as many again, over what could still take it whole, squared: a set that is plenty costs next to nothing, the last
-ones cost as much as their GPUs are worth.
+Both compare free capacity with what the mix would request if it filled all of it. Kinds: each class of demand spreads
+over the kinds that fit it, away from expensive ones; the price of a kind rises if more of it is requested than is free,
+and falls otherwise. Sets: the price is the square of (requested ÷ available) sets, where the request is the demand's
+part of the free capacity plus a few spare sets, at most twice that part. So plentiful sets cost next to nothing, and
+the last ones as much as their GPUs are worth.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ import numpy as np
 from gpushare.placement.grid import Floats, Ints
 from gpushare.placement.worth import Worth
 
-_HORIZON = 0.95  # of what is free is asked for next: a little slack, so that no kind is expensive where all will do
-_EAGERNESS = 0.1  # how large a difference in price turns the demand away
+_HORIZON = 0.95  # assumed demand as a part of free capacity; below 1, so that no kind is expensive if all of them fit
+_EAGERNESS = 0.1  # the price difference that diverts demand
 _STEP = 0.05
 _STEPS = 50
-_SLACK_GPUS = 1.0  # so that a kind with next to nothing free is no scarcer than one with a GPU
-_SPARE_SETS = 3  # of each class are worth keeping: requests come in no even order; no more than are asked for
-_GRAIN = 0.1  # prices of sets change in such steps
+_SLACK_GPUS = 1.0  # a kind with almost nothing free is no scarcer than one with a free GPU
+_SPARE_SETS = 3  # spare sets of each class worth keeping, as requests arrive unevenly
+_GRAIN = 0.1  # prices of sets are rounded to this
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """In GPUs: `kinds` [kind] for a GPU of each kind, `sets` [set] for each GPU of a whole set of the worth's."""
+    """Prices in GPUs: `kinds` [kind] per GPU, `sets` [set] per GPU of a whole set of the worth's."""
 
     kinds: Floats
     sets: Floats
 
 
 def free(worth: Worth) -> Prices:
-    """The prices where nothing is scarce."""
+    """Return zero prices, for when nothing is scarce."""
     return Prices(np.zeros(worth.kinds), np.zeros(len(worth.sets)))
 
 
 def prices(worth: Worth, node_kind: Ints, gpus: Floats, copies: Floats, *, before: Prices) -> Prices:
-    """The prices now. gpus: [n] what is free of each node's GPUs by worth; copies: [set, n] of whole sets.
+    """Return the current prices. gpus: [n] free GPUs of each node by worth; copies: [set, n] whole sets.
 
     before: the last prices, to start from.
     """

@@ -1,6 +1,6 @@
-"""Refusing: the sentence of `node_by_node` for a pod that fits nowhere, counted over the grid instead of GPU by GPU.
+"""Refusing: build the refusal of `node_by_node` over the grid instead of GPU by GPU.
 
-Counts come from masks; a sentence is only made for the nearest miss of each rule, by the filter itself.
+Counts come from masks; only the nearest miss of each rule is worded, by the filter itself.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Request
 from gpushare.share import Share
 
-_LAST_ROW = 1 << 20  # what is said of a whole node comes after what is said of its GPUs
+_LAST_ROW = 1 << 20  # reasons against a whole node sort after those against its GPUs
 
 
 @dataclasses.dataclass(slots=True)
 class _Reasons:
-    """How many each rule ruled out, and the nearest of each: (shortfall, rank of the node, row) → why."""
+    """How many GPUs each rule rejected, and the nearest miss of each as (shortfall, rank of the node, row) and
+    reason.
+    """
 
     counts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     nearest: list[tuple[tuple[float, int, int], Rejected]] = dataclasses.field(default_factory=list)
@@ -47,9 +49,9 @@ def refuse(
     fits: Callable[[str], bool],
     missed: Sequence[Selected] | None = None,
 ) -> Refusal:
-    """The refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
+    """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
 
-    missed: for each part the nodes, fit or not, that have no room for it, where that is known already.
+    missed: for each part the nodes, fit or not, that have no room for it, if known already.
     """
     reasons = _Reasons()
     slots = _fit_nodes(shape, needs[:1], grid, unfit, fits, reasons)
@@ -83,7 +85,7 @@ def _fit_nodes(
     fits: Callable[[str], bool],
     reasons: _Reasons,
 ) -> Ints:
-    """The slots of nodes that could take the pod at all; why not is only asked of the nearest."""
+    """Return the slots of nodes that can take the pod; only the nearest of the others is asked for its reason."""
     has_room = eligibility.host_fits(shape, grid.now())
     if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
         return np.flatnonzero(has_room)
@@ -94,7 +96,7 @@ def _fit_nodes(
     others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
     if len(others):
         reasons.counts[explanation.NODE_RULE] += len(others)
-        if is_fit.any():  # then a GPU of those is nearer
+        if is_fit.any():  # then a GPU of those is a nearer miss
             others = others[[ranks[others].argmin()]]
         columns = grid.columns.at(others)
         fitting, needed = np.zeros(len(others), np.int64), 0
@@ -128,7 +130,7 @@ def _rejected_by(
     views: Mapping[str, NodeView],
     reasons: _Reasons,
 ) -> None:
-    """Adds why this part does not fit on these nodes, which have room for those before it."""
+    """Add why this part does not fit on these nodes, which have room for the parts before it."""
     left = so_far.left
     shortfalls = dict(eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots))
     there = left.kind != ABSENT
@@ -157,7 +159,7 @@ def _rejected_by(
 
 
 def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:
-    """Row and column of the smallest miss; of equals the first node by name, then its first GPU."""
+    """Return row and column of the smallest miss; ties go to the first node by name, then its first GPU."""
     far = np.where(ruled_out, short, np.inf)
     ruled_out = far == far.min()
     columns = np.flatnonzero(ruled_out.any(0))

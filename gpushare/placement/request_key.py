@@ -1,4 +1,4 @@
-"""RequestKey: what placement needs to know of a pod. Pods with equal keys cost the same everywhere."""
+"""RequestKey: everything that placement depends on in a request. Pods with equal keys cost the same everywhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DemandKey:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequestKey:
-    """Parts in the order in which they are placed, and everything else that a cost depends on."""
+    """The parts in placement order, and everything else that a cost depends on."""
 
     parts: tuple[DemandKey, ...]
     constraints: Constraints
@@ -30,8 +30,8 @@ class RequestKey:
     host: Host = NO_HOST
 
     @classmethod
-    def of(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
-        """The shape of a request; `policy` is taken where it names none."""
+    def for_request(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
+        """Return the key of a request; `policy` applies if it names none."""
         parts = tuple(
             DemandKey(demand.gpus, demand.share.request_percent, demand.share.memory, demand.steps)
             for demand in in_order(request)
@@ -40,5 +40,5 @@ class RequestKey:
 
 
 def in_order(request: Request) -> list[Demand]:
-    """The demands in the order in which they are placed: the largest part of a GPU first."""
+    """Return the demands in placement order: the largest part of a GPU first."""
     return sorted(request.demands, key=lambda demand: -demand.share.request_percent)

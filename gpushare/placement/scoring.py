@@ -1,7 +1,8 @@
-"""Scoring: what each node costs a pod, kept by shape of pod; only nodes that have changed since are scored again.
+"""Scoring: the cost of a pod on each node, cached by request key; only changed nodes are scored again.
 
-A cost of `fragmentation` has two parts, kept apart because they age differently: the worth that the node would lose,
-and how many GPUs of whole sets would be broken, whose prices change with what is free.
+A cost of `fragmentation` has two parts, stored apart because they become outdated at different times: the worth that
+the node would lose, and the number of GPUs in whole sets that would be broken, whose prices change with the free
+capacity.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from gpushare.placement.request_key import DemandKey, RequestKey
 from gpushare.placement.worth import Worth
 from gpushare.request import Constraints
 
-_GRAIN = 0.01  # GPUs: smaller differences of worth are noise, and the fuller node is the better choice
+_GRAIN = 0.01  # GPUs: smaller differences in worth are noise, so the fuller node wins
 _FULLER = 1e-4
-_KIND_PRICE_PART = 0.2  # of the prices of kinds: enough to turn the choice between nodes that are alike
-# What a GPU of a kind costs of which there is next to nothing, while nothing is known: who names no kind leaves it to
-# those who may. It has to fade soon, because it keeps pods from the small nodes that rare GPUs are often in.
+_KIND_PRICE_PART = 0.2  # weight of kind prices: enough to decide between otherwise equal nodes
+# The cost, in GPUs, of the rarest kind while the mix is unknown, so that pods that name no kind leave it to those that
+# do. It must fade soon, because it keeps pods off the small nodes that rare GPUs are often in.
 _RARITY = 0.03
-# What it costs, in GPUs, while nothing is known, to take part of a node on which nobody is yet, if no node is larger;
-# of a smaller one by the square of its size. Less than half of this does nothing, twice as much undoes _RARITY.
+# The cost, in GPUs, while the mix is unknown, of using part of an empty node of the largest size; it falls with the
+# square of the size. Less than half of this has no effect, twice as much cancels _RARITY.
 _UNUSED_NODE = 0.008
-_REPRICED_AFTER = 10  # changes of nodes, or one in a hundred nodes if that is more
+_REPRICED_AFTER = 10  # node changes, or 1 % of the nodes if that is more
 _SHAPES = 256
-_MIN_PRICE = 1e-4  # GPUs: less than this turns no choice
+_MIN_PRICE = 1e-4  # GPUs: a lower price changes no choice
 
 _Counts = npt.NDArray[np.int16]
 
 
 @dataclasses.dataclass(slots=True)
 class Costs:
-    """Of one shape on each slot [n]; true of the grid as it was at `clock`."""
+    """The costs of one request key on each slot [n], as of `clock`."""
 
     needs: tuple[Needs, ...]
     size: Floats  # [kind] GPUs
-    lost: Floats  # worth that the node would lose, sets apart; infinite where the pod does not fit
-    broken: _Counts  # [set, n] GPUs of whole sets that would be broken, of sets that have had a price
-    cost: Floats  # what both come to at the prices of `priced`
+    lost: Floats  # worth that the node would lose, without sets; infinite where the pod does not fit
+    broken: _Counts  # [set, n] GPUs in whole sets that would be broken, for sets that have had a price
+    cost: Floats  # the sum of both at the prices of `priced`
     clock: int = -1
     generation: int = -1
     priced: Floats | None = None
@@ -56,11 +57,11 @@ class Costs:
 
 @dataclasses.dataclass(slots=True)
 class _Now:
-    """What every node [n] is worth as it is: the same for all shapes."""
+    """The current worth of every node [n], the same for all keys."""
 
     gpu_worth: Floats  # [g, n] worth of each GPU
-    node_worth: Floats  # the same by node
-    usable: Floats  # what of it can be used beside the CPU and memory there are
+    node_worth: Floats  # the sum by node
+    usable: Floats  # the part of it that free CPU and memory can feed
     free: Floats  # GPUs
     counts: _Counts  # [row of the sets' counts, n] GPUs
     copies: Floats  # [set, n]
@@ -69,7 +70,7 @@ class _Now:
 
 
 class Scoring:
-    """What each request costs on each GPU of one grid."""
+    """The costs of requests on the nodes of one grid."""
 
     def __init__(self, grid: Grid, mix: Mix) -> None:
         self._grid = grid
@@ -79,8 +80,8 @@ class Scoring:
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
         self._priced_at = -_REPRICED_AFTER
         self._is_fixed = False
-        self._generation = 0  # counts what makes all costs void
-        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the mix was learned last
+        self._generation = 0  # a new generation invalidates all costs
+        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
@@ -88,7 +89,7 @@ class Scoring:
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
-        """The tables of a mix; nothing is changed."""
+        """Return the tables of a mix; changes nothing."""
         now = self._grid.now()
         free = float(now.least_percent.sum()) / 100
         largest = int((now.kind != ABSENT).sum(0).max(initial=0))
@@ -96,7 +97,7 @@ class Scoring:
         return Worth(expecting, kinds, most_linked=self._grid.most_linked, before=self.worth)
 
     def learn(self, mix: Mix, worth: Worth) -> None:
-        """Price by this mix, with these tables of it, from now on."""
+        """Price by this mix, with its tables, from now on."""
         self._mix = mix
         self.worth = worth
         self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
@@ -105,14 +106,14 @@ class Scoring:
         self._generation += 1
 
     def fix(self, prices: Prices) -> None:
-        """Score by these prices from now on, whatever the grid holds."""
+        """Use these prices from now on, regardless of the grid."""
         self._refresh()
         self._prices, self._is_fixed = prices, True
         self._scarce = np.flatnonzero(prices.sets)
         self._generation += 1
 
     def costs(self, shape: RequestKey) -> tuple[tuple[Needs, ...], Floats]:
-        """`(needs, costs [n])` over the grid as it is now; infinite where the pod does not fit."""
+        """Return `(needs, costs [n])` over the current grid; infinite where the pod does not fit."""
         if shape.policy == policies.DEFAULT:
             self._refresh()
         grid = self._grid
@@ -135,39 +136,42 @@ class Scoring:
 
     @property
     def mix(self) -> Mix:
-        """The one that was learned last."""
+        """The mix that was learned last."""
         return self._mix
 
     @property
     def prices(self) -> Prices:
-        """What is scarce now costs more; they change as nodes do."""
+        """The current prices, which change as nodes do."""
         self._refresh()
         return self._prices
 
     def values(self, slots: Ints, prices: Prices) -> Floats:
-        """[n] what is free on these nodes is worth at these prices, in GPUs: what `costs` tells the loss of."""
-        self._look()
+        """Return [n] the worth of the free capacity of these nodes at these prices, in GPUs; `costs` are losses of
+        it.
+        """
+        self._update_worth()
         now, kinds = self._now, self._grid.columns.node_kind[slots]
         sets = (prices.sets * self.worth.sets.gpus) @ now.copies[:, slots]
         values: Floats = now.usable[slots] + sets + _KIND_PRICE_PART * prices.kinds[kinds] * now.free[slots]
         return values
 
     def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
-        """For each part of this shape the nodes that have no room for it, if `costs` has just looked at all nodes.
+        """Return, for each part of this key, the nodes without room for it, if the last `costs` scored all nodes for
+        it.
 
-        That is most of what a refusal is made of. It is kept until the next shape is scored: it is large.
+        A refusal consists mostly of that. Only the last result is kept, because it is large.
         """
         known, self._missed = self._missed, None
         return known[2] if known is not None and known[0] is shape and known[1] == self._grid.clock else None
 
     def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
-        """The needs of each part among the kinds there are."""
+        """Return the needs of each part for the known kinds."""
         if shape.policy == policies.DEFAULT and self._is_outgrown():
             self.learn(self._mix, self.study(self._mix))
         return tuple(self._needs_of(part, shape.constraints) for part in shape.parts)
 
     def _needs_of(self, part: DemandKey, constraints: Constraints) -> Needs:
-        """The same for many shapes: hosts and policies differ."""
+        """Return the needs of a part; cached, as many keys differ only in CPU, memory or policy."""
         kinds, facts = self._grid.kinds, self._grid.facts
         known = self._needs.get((part, constraints))
         if known is None or len(known.will_do) != len(kinds) or len(known.passes) != len(facts):
@@ -194,7 +198,7 @@ class Scoring:
         return kept
 
     def _score(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
-        """Write `lost` and `broken` of these slots, None: of all."""
+        """Write `lost` and `broken` of these slots; None: all."""
         if slots is not None:
             kept.lost[slots] = np.inf
             kept.broken[:, slots] = 0
@@ -218,7 +222,7 @@ class Scoring:
         self._break(kept, slots, counts, left.cpu, left.host)
 
     def _score_one(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
-        """The same for a shape of one part, without working out what is left: this is where time is spent."""
+        """Do the same for a key with one part, without computing what is left; this is the hot path."""
         grid, part = self._grid, kept.needs[0]
         everywhere = slots is None
         columns = grid.now() if slots is None else grid.columns.at(slots)
@@ -229,11 +233,11 @@ class Scoring:
         costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
-        chosen: together.Taken | None = None
+        chosen: together.GpuChoice | None = None
         if part.gpus > 1:
             fits &= np.isfinite(costs).sum(0) >= part.gpus
             at = np.flatnonzero(fits)
-            chosen = together.take(costs[:, at], columns.layout[at], grid.layouts, part.gpus)
+            chosen = together.choose(costs[:, at], columns.layout[at], grid.layouts, part.gpus)
             taken, apart = np.full(len(slots), np.inf), np.zeros(len(slots))
             taken[at], apart[at] = chosen.costs, chosen.apart
         else:
@@ -258,7 +262,7 @@ class Scoring:
             self._break(kept, slots[whole], counts, cpu[whole], host[whole])
 
     def _left(self, part: Needs, rows: Ints, grid: Grid, slots: Ints) -> Ints:
-        """[row of the sets' counts, n] how many GPUs are left when those in these rows [gpus, n] take the part."""
+        """Return [row of the sets' counts, n] how many GPUs are left if those in these rows [gpus, n] take the part."""
         sets, columns = self.worth.sets, grid.columns
         at = (rows, slots)
         compute, memory, live = columns.compute_percent[at], columns.memory_percent[at], columns.live[at]
@@ -282,7 +286,7 @@ class Scoring:
         kept.broken[np.ix_(scarce, slots)] = broken * sets.gpus[scarce, np.newaxis]
 
     def _price(self, kept: Costs, slots: Ints | None) -> None:
-        """Write `cost` of these slots, None: of all."""
+        """Write `cost` of these slots; None: all."""
         prices = self._prices.sets
         of = slice(self._grid.width) if slots is None else slots
         lost = kept.lost[of]
@@ -293,7 +297,7 @@ class Scoring:
         kept.priced = prices
 
     def _stale(self, clock: int, generation: int, length: int) -> Ints | None:
-        """Slots that have changed since; None if all must be scored."""
+        """Return the slots that have changed since; None if all must be scored."""
         grid = self._grid
         if generation != self._generation or length < grid.columns.kind.shape[1]:
             return None
@@ -301,11 +305,11 @@ class Scoring:
         return None if len(slots) > grid.width // 2 else slots
 
     def _refresh(self) -> None:
-        """Bring worth and prices up to date with the grid."""
+        """Update worth and prices to the grid."""
         grid = self._grid
         if self._is_outgrown():
             self.learn(self._mix, self.study(self._mix))
-        self._look()
+        self._update_worth()
         if not self._is_fixed and grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
             self._priced_at = grid.clock
             width = grid.width
@@ -324,11 +328,11 @@ class Scoring:
             if is_scarce.sum() > len(self._scarce):
                 self._scarce = np.flatnonzero(is_scarce)
                 self._generation += 1
-                self._now.generation = self._generation  # only the costs of shapes are void
+                self._now.generation = self._generation  # only cached costs are outdated
             self._prices = new
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
-        """[n] what it costs that a node on which nobody is is not left to who needs all of it."""
+        """Return [n] the cost of using an empty node that a pod might need as a whole."""
         price = _UNUSED_NODE * self._mix.ignorance
         if price < _MIN_PRICE:
             return 0.0
@@ -340,19 +344,19 @@ class Scoring:
         return costs
 
     def _part_of_kinds(self) -> Floats:
-        """[kind] its part of all GPUs there are."""
+        """Return [kind] its part of all GPUs."""
         kinds = self._grid.now().kind
         counts = np.bincount(kinds[kinds != ABSENT], minlength=len(self._grid.kinds)).astype(np.float64)
         parts: Floats = counts / max(1.0, counts.sum())
         return parts
 
     def _is_outgrown(self) -> bool:
-        """Whether there are nodes of a sort that the worth knows nothing of."""
+        """Whether there are kinds of GPU or link groups that the worth does not cover."""
         worth, grid = self.worth, self._grid
         return worth.kinds != len(grid.kinds) or worth.most_linked < grid.most_linked
 
-    def _look(self) -> None:
-        """Bring `_now` up to date."""
+    def _update_worth(self) -> None:
+        """Update `_now` to the grid."""
         grid, now, worth = self._grid, self._now, self.worth
         height, length = grid.columns.kind.shape
         slots = self._stale(now.clock, now.generation, len(now.node_worth)) if len(now.gpu_worth) == height else None

@@ -1,7 +1,7 @@
-"""Together: `topology`'s choice of GPUs for many nodes at once, to the same cards.
+"""Together: the choice of `topology` for many nodes at once, with the same result.
 
-Nodes that are built alike are chosen for in one go: of each distance that a set of their GPUs can have, the nearest
-first, the cheapest set on the nodes that have not found one yet.
+Nodes with the same layout are handled together: for each distance that a set of GPUs can have, the shortest first, the
+cheapest set is chosen on the nodes without one yet.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ import numpy as np
 from gpushare.placement.grid import Floats, Ints
 from gpushare.placement.topology import GpuTopology
 
-_AT_ONCE = 1 << 18  # numbers
+_AT_ONCE = 1 << 18  # array elements
 
 
 @dataclasses.dataclass(slots=True)
-class Taken:
-    """For nodes [n], each of which has enough GPUs that will do."""
+class GpuChoice:
+    """The GPUs chosen on nodes [n], each of which has enough that fit."""
 
-    rows: Ints  # [count, n] ascending on nodes where the place matters
-    costs: Floats  # [n] of these GPUs
-    apart: Floats  # [n] what it costs that they are not all together
+    rows: Ints  # [count, n] ascending on nodes where distance matters
+    costs: Floats  # [n] sum of the GPUs' costs
+    apart: Floats  # [n] penalty for distance
 
 
-def take(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> Taken:
-    """gpu_costs: [g, n] what each GPU costs, infinite where it will not do.
+def choose(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count: int) -> GpuChoice:
+    """Choose `count` GPUs on each node. gpu_costs: [g, n] cost of each GPU, infinite where it does not fit.
 
-    layouts: [n] numbers of the layouts `known`.
+    layouts: [n] indexes into `known`.
     """
     if count == 1:
         rows = gpu_costs.argmin(0)[np.newaxis]
-        return Taken(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
+        return GpuChoice(rows, np.take_along_axis(gpu_costs, rows, 0)[0], np.zeros(gpu_costs.shape[1]))
     there: list[int] = np.flatnonzero(np.bincount(layouts, minlength=1)).tolist()
     if all(known[number].is_flat for number in there):
         rows = np.sort(gpu_costs.argsort(0, kind="stable")[:count], 0)
         apart = np.zeros(len(known))
         apart[there] = [known[number].apart(range(count)) for number in there]
-        return Taken(rows, _of_rows(gpu_costs, rows), apart[layouts])
-    taken = Taken(
+        return GpuChoice(rows, _of_rows(gpu_costs, rows), apart[layouts])
+    chosen = GpuChoice(
         np.empty((count, gpu_costs.shape[1]), np.int64), np.empty(gpu_costs.shape[1]), np.empty(gpu_costs.shape[1])
     )
     for number in there:
         at = np.flatnonzero(layouts == number)
         layout, costs = known[number], gpu_costs[:, at]
         if layout.is_flat:
-            taken.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
+            chosen.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
         elif layout.is_exact(count):
-            taken.rows[:, at] = _of_all(layout, costs, count)
+            chosen.rows[:, at] = _of_all(layout, costs, count)
         else:
-            taken.rows[:, at] = _of_places(layout, costs, count)
-        taken.apart[at] = _apart(layout, taken.rows[:, at])
-    taken.costs = _of_rows(gpu_costs, taken.rows)
-    return taken
+            chosen.rows[:, at] = _of_places(layout, costs, count)
+        chosen.apart[at] = _apart(layout, chosen.rows[:, at])
+    chosen.costs = _of_rows(gpu_costs, chosen.rows)
+    return chosen
 
 
 def _of_all(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:
@@ -80,7 +80,7 @@ def _of_all(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:
 
 @functools.lru_cache(maxsize=256)
 def _levels(layout: GpuTopology, count: int) -> tuple[Ints, ...]:
-    """All sets of so many rows [set, count] by penalty, the smallest first; each level in the order of rows."""
+    """Return all sets of `count` rows [set, count], grouped by penalty, the smallest first; each group in row order."""
     sets = list(itertools.combinations(range(len(layout.places)), count))
     by_penalty: dict[int, list[tuple[int, ...]]] = {}
     for rows in sets:
@@ -115,7 +115,7 @@ def _of_rows(gpu_costs: Floats, rows: Ints) -> Floats:
 
 
 def _added(costs: Iterable[Floats]) -> Floats:
-    """One after another, as `topology.total` does: numpy's sum may take them in pairs, which rounds otherwise."""
+    """Add in sequence, as `topology.total` does: numpy's pairwise sum may round differently."""
     return functools.reduce(np.add, costs)
 
 

@@ -1,9 +1,9 @@
-"""Topology: which GPUs of one node belong together, when a pod wants several of them.
+"""Topology: which GPUs of one node are close to each other, for pods that want several.
 
-Cards with a link between them (NVLink) reach each other without the CPUs; cards on one NUMA node reach each other, and
-the CPUs that feed them, without the way between sockets. A pod gets cards that are close together, and of equally close
-ones the cheapest. Between nodes, one where it would have to cross costs a little more, and one where its cards would
-not be linked, though so many are there, more than that.
+GPUs joined by a link (NVLink) reach each other without the CPUs. GPUs on one NUMA node reach each other, and the CPUs
+that feed them, without crossing sockets. A pod gets GPUs that are close together, and among equally close sets the
+cheapest. Between nodes, one where the GPUs would be on different sockets costs a little more, and one where they would
+not be linked, although it has that many linked GPUs, costs more than that.
 """
 
 from __future__ import annotations
@@ -19,58 +19,59 @@ from typing import Final
 from gpushare.gpu import Gpu
 from gpushare.policies import Group, Number
 
-MAX_EXACT: Final = 100  # sets that are all looked at, as of 4 in 8; of more, the fullest of each place
-APART_COST: Final = 0.1  # in GPUs, for a card that is apart from all others of the pod
-UNLINKED_COST: Final = 0.5  # the same, for one that is linked to none of them where the node has so many that are
+# up to so many sets, all are tried (4 of 8 is 70); beyond, only the cheapest of each neighbourhood
+MAX_EXACT: Final = 100
+APART_COST: Final = 0.1  # in GPUs, for a GPU on another NUMA node than all others of the pod
+UNLINKED_COST: Final = 0.5  # in GPUs, for a GPU that is linked to none of the others on a node with enough linked GPUs
 
 LINKED_AND_NEAR, LINKED, NEAR, APART = range(4)
 
-Place = tuple[int | None, int | None]  # NUMA node and link group of a card
+Place = tuple[int | None, int | None]  # NUMA node and link group of a GPU
 
 
 def in_order(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
-    """The cards of a node by row: by index, as ties are broken."""
+    """Return the GPUs of a node by row: sorted by index, which breaks ties."""
     return tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuTopology:
-    """How the cards of a node lie to each other; equal for nodes that are built alike. Made by `layout`."""
+    """The distances between the GPUs of a node; equal for nodes with the same layout. Made by `layout`."""
 
     places: tuple[Place, ...]  # by row
     distances: tuple[tuple[int, ...], ...]  # between rows
-    is_flat: bool  # all are equally far from each other
+    is_flat: bool  # all distances are equal
 
     def penalty(self, rows: Sequence[int]) -> int:
-        """The sum of the distances of all pairs."""
+        """Return the sum of the distances of all pairs."""
         return sum(self.distances[first][second] for first, second in itertools.combinations(rows, 2))
 
     def apart(self, rows: Sequence[int]) -> float:
-        """What it costs, in GPUs, that these rows are not all together."""
+        """Return the cost, in GPUs, of the distances between these rows."""
         if len(rows) < 2:
             return 0.0
         costs = self.pair_costs(len(rows))
         return sum(costs[first][second] for first, second in itertools.combinations(rows, 2)) / (len(rows) - 1)
 
     def pair_costs(self, count: int) -> tuple[tuple[float, ...], ...]:
-        """Between rows, what `apart` adds up for so many cards."""
+        """Return the cost between each pair of rows that `apart` adds up for a set of this size."""
         return _pair_costs(self, count)
 
     def links(self) -> tuple[tuple[int, ...], ...]:
-        """The rows of each link group that has several."""
+        """Return the rows of each link group with several GPUs."""
         return _links(self)
 
     @property
     def most_linked(self) -> int:
-        """Cards of the largest link group; 1 where there is none."""
+        """The size of the largest link group; 1 if there is none."""
         return max((len(rows) for rows in self.links()), default=1)
 
     def is_exact(self, count: int) -> bool:
-        """Whether all sets of so many cards are looked at."""
+        """Whether all sets of this size are tried."""
         return math.comb(len(self.places), count) <= MAX_EXACT
 
     def neighbourhoods(self) -> tuple[frozenset[int], ...]:
-        """The rows of each link group, then of each NUMA node."""
+        """Return the rows of each link group, then of each NUMA node."""
         neighbourhoods: dict[tuple[str, int | None], set[int]] = {}
         for row, (_, link_group) in enumerate(self.places):
             if link_group is not None:
@@ -80,7 +81,7 @@ class GpuTopology:
         return tuple(frozenset(rows) for rows in neighbourhoods.values())
 
     def groups(self, group: Group) -> tuple[tuple[int, ...], ...]:
-        """The rows of each such group; every row is in one."""
+        """Return the rows of each such group; every row is in one."""
         groups: dict[object, list[int]] = {}
         for row, (numa_node, link_group) in enumerate(self.places):
             match group:
@@ -94,14 +95,14 @@ class GpuTopology:
         return tuple(map(tuple, groups.values()))
 
     def means(self, group: Group, values: Sequence[Number]) -> Iterator[tuple[tuple[int, ...], Number]]:
-        """The rows of each such group with the mean of their values, which are by row: numbers, or arrays [n]."""
+        """Yield the rows of each such group with the mean of their values (by row: numbers, or arrays [n])."""
         for rows in self.groups(group):
             yield rows, functools.reduce(operator.add, (values[row] for row in rows)) / len(rows)
 
     def choose(self, costs: Mapping[int, float], count: int) -> tuple[int, ...]:
-        """`count` of the rows in `costs`, in ascending order: those closest together, and of these the cheapest.
+        """Return `count` of the rows in `costs`, in ascending order: the closest together, then the cheapest.
 
-        With fewer rows than that, all of them. Among very many sets it need not be the very best.
+        If there are fewer rows, return all of them. With very many sets the result need not be optimal.
         """
         if count <= 1 or self.is_flat or len(costs) <= count:
             return tuple(sorted(sorted(costs, key=lambda row: (costs[row], row))[:count]))
@@ -112,17 +113,17 @@ class GpuTopology:
         return min(sets, key=lambda rows: (self.penalty(rows), total(costs, rows)))
 
     def _cheapest_in(self, rows: frozenset[int], costs: Mapping[int, float], count: int) -> tuple[int, ...]:
-        """The cheapest of these, filled up with the cheapest of the others."""
+        """Return the cheapest of these rows, filled up with the cheapest of the others."""
         return tuple(sorted(sorted(costs, key=lambda row: (row not in rows, costs[row], row))[:count]))
 
 
 def layout(gpus: Sequence[Gpu]) -> GpuTopology:
-    """The layout of a node's cards, which are `in_order`."""
+    """Return the topology of a node's GPUs, which must be `in_order`."""
     return _layout(tuple(_place(gpu) for gpu in gpus))
 
 
 def total(costs: Mapping[int, float], rows: Sequence[int]) -> float:
-    """The costs of these rows added one after another, as they are over arrays: to the last bit."""
+    """Add the costs of these rows in sequence, to match the arrays' result to the last bit."""
     added = 0.0
     for row in rows:
         added += costs[row]
@@ -153,7 +154,7 @@ def _place(gpu: Gpu) -> Place:
 
 
 def _distance(place: Place, other: Place) -> int:
-    """From LINKED_AND_NEAR to APART. Those whose NUMA node nobody knows are near."""
+    """Return the distance, from LINKED_AND_NEAR to APART. GPUs with unknown NUMA nodes count as near."""
     near = place[0] == other[0]
     if place[1] is not None and place[1] == other[1]:
         return LINKED_AND_NEAR if near else LINKED

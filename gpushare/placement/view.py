@@ -1,4 +1,4 @@
-"""NodeView: a GpuNode with its use worked out once, as placement looks at it."""
+"""NodeView: a GpuNode with its usage computed once, for placement."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gpushare.gpunode import GpuNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as it is now; make a new one when the node changes."""
+    """A node with its usage; make a new one when the node changes."""
 
     node: GpuNode
     used: Mapping[str, ledger.GpuUse]
-    free: Mapping[str, int]  # resource -> how much of it is free, on all GPUs together that take shares now
+    free: Mapping[str, int]  # resource -> free amount, summed over the GPUs that take shares now
 
     @classmethod
-    def of(cls, node: GpuNode) -> NodeView:
-        """The view of a node; one whose agent says that no container would start there has no GPU to give."""
+    def from_node(cls, node: GpuNode) -> NodeView:
+        """Return the view of a node; if its agent reports that no container can start, all its GPUs are closed."""
         if why := node.closed:
             node = node.as_closed(why)
         used = ledger.use(node)
@@ -33,12 +33,12 @@ class NodeView:
         return cls(node, used, free)
 
     def is_full(self, amounts: Iterable[tuple[str, int]]) -> bool:
-        """Whether its GPUs have less left, all together, than one of these amounts of our resources.
+        """Whether the node's GPUs together have less left than one of these amounts of gpushare's resources.
 
-        Then each GPU has its own reason, and whoever asks is better served with those.
+        Then each GPU has its own reason, which is more useful than the node's.
         """
         return any(amount > self.free.get(name, amount) for name, amount in amounts)
 
     def gpus(self) -> list[tuple[Gpu, ledger.GpuUse]]:
-        """Each GPU with what is used of it."""
+        """Return each GPU with its usage."""
         return [(gpu, self.used[gpu.uuid]) for gpu in self.node.gpus]

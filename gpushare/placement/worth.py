@@ -1,38 +1,44 @@
-"""Worth: what the free capacity of a node is worth to the mix, in GPUs; a pod goes where it falls least.
+"""Worth: the worth of a node's free capacity to the mix, in GPUs; a pod goes where it falls least.
 
-* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), in each of compute and memory, and as
-  much as the scarcer of the two.
-* A node's GPUs are worth only what its free CPU and memory can feed: of the demand that the node's kind of GPU could
-  serve, the lightest first, so much as the free CPU per free GPU is enough for. A curve for each kind.
-* A set of GPUs on one node that a request for several of them could take adds its price (`prices`) while it is whole,
-  and a small part of one more where the set's GPUs are all linked.
+* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), for compute and memory separately; the
+  scarcer of the two counts.
+* A node's GPUs are worth only what its free CPU and memory can feed: of the demand that fits the node's kind of GPU,
+  the part that needs the least CPU per GPU, as far as the free CPU per free GPU goes. There is a curve for each kind.
+* A set of GPUs on one node that a request for several could take adds its price (`pricing`) while it is whole, and a
+  little more if its GPUs are all linked.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from gpushare.gpu import Gpu
 from gpushare.mix import Mix, RequestClass
-from gpushare.placement import cutting_stock, eligibility
+from gpushare.placement import eligibility
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.grid import POINTS, Bools, Columns, Floats, Ints
 from gpushare.placement.request_key import DemandKey
 from gpushare.placement.topology import GpuTopology
 
 _POINTS = 1024  # of a curve
-_MAX_SETS = 12  # classes of several GPUs that are priced: the commonest
+_MAX_SETS = 12  # most common classes with several GPUs, which get prices
 _MIN_FREE = 1e-9
-_LINKED = 0.05  # GPUs, for each of a linked set: less than `topology.UNLINKED_COST`, so that who needs one takes it
-_BROKEN = 0.97  # a GPU that somebody is on is worth so much less: only a whole one serves everybody, also much later
+_LINKED = 0.05  # GPUs, per GPU of a linked set; below `topology.UNLINKED_COST`, so that pods that need one take it
+_BROKEN = 0.97  # factor for a partly used GPU: only a whole one fits every request, also later
+STEPS = 600
+STEPS_AGAIN = 300  # when starting from the duals of a similar mix, which saves the first steps
+_SIMILAR = 0.9  # part of the demand that must have duals already
+_FIRST_STEP = 0.2
+_SLOWER = 0.02
 
 
 class GpuSets:
-    """The commonest classes of request for several GPUs of one node, as arrays over them.
+    """The most common classes of requests for several GPUs of one node, as arrays over them.
 
-    After these, where nodes have linked GPUs: sets of 2, 3, … that are linked, one for each number that is asked for.
+    If nodes have linked GPUs, sets of 2, 3, … linked GPUs follow, one for each requested number.
     """
 
     def __init__(self, classes: Sequence[_Class], most_linked: int) -> None:
@@ -40,7 +46,7 @@ class GpuSets:
         several = [pods for pods in classes if pods.asked.gpus > 1 and pods.gpus]
         several = sorted(several, key=lambda pods: -pods.weight * pods.gpus)[:_MAX_SETS]
         alike: dict[object, int] = {}
-        self.groups: list[Needs] = []  # what their GPUs must be like, the same for many sets
+        self.groups: list[Needs] = []  # needs of their GPUs, shared by sets
         group = []
         for pods in several:
             key = (pods.asked.request_percent, pods.asked.memory, pods.asked.constraints)
@@ -48,7 +54,7 @@ class GpuSets:
                 alike[key] = len(alike)
                 self.groups.append(pods.needs)
             group.append(alike[key])
-        # GPUs → their part of the demand; and what they must be like for the class that asks for most of them.
+        # GPUs → part of the demand; and the needs of the class with the largest demand for that number.
         linked: dict[int, float] = {}
         self._linked_like: list[int] = []
         for pods, number in zip(several, group, strict=True):
@@ -62,13 +68,13 @@ class GpuSets:
         self._host = np.maximum(1.0, [pods.host.memory_bytes for pods in several] + none)[:, np.newaxis]
         self.gpus = np.array([pods.asked.gpus for pods in several] + self._linked_gpus, np.int64)
         self.part_of_demand = np.array([pods.weight * pods.gpus / total for pods in several] + [*linked.values()])
-        self.worth = np.array([1.0] * len(several) + [_LINKED] * len(linked))  # in GPUs, of each GPU of the scarcest
+        self.worth = np.array([1.0] * len(several) + [_LINKED] * len(linked))  # in GPUs, per GPU at full scarcity
 
     def __len__(self) -> int:
         return len(self.gpus)
 
     def in_groups(self, compute_percent: Ints, memory_percent: Ints, live: Ints) -> Bools:
-        """[group, …] whether a GPU with so much free is one that each group's requests could take."""
+        """[group, …] Whether a GPU with so much free fits each group's requests."""
         fits = np.zeros((len(self.groups), *live.shape), np.bool_)
         for number, needs in enumerate(self.groups):
             fits[number] = compute_percent >= needs.request_percent
@@ -77,11 +83,13 @@ class GpuSets:
 
     @property
     def rows(self) -> int:
-        """How many rows `counts` has: one for each group, one for each size of linked sets."""
+        """The number of rows of `counts`: one per group, one per size of linked sets."""
         return len(self.groups) + len(self._linked_gpus)
 
     def counts(self, fits: Bools, layout: Ints, known: Sequence[GpuTopology]) -> Ints:
-        """[row, n] GPUs of each group, then those in whole linked sets; fits [group, g, n], layout [n] of `known`."""
+        """Return [row, n] GPUs of each group, then GPUs in whole linked sets; fits [group, g, n], layout [n] of
+        `known`.
+        """
         counts = np.zeros((self.rows, fits.shape[2]), np.int64)
         counts[: len(self.groups)] = fits.sum(1)
         self.count_linked(counts, fits, layout, known)
@@ -101,7 +109,7 @@ class GpuSets:
                     linked[row, at] += free[like] // gpus * gpus
 
     def copies(self, counts: Ints, cpu: Floats, host: Floats, which: Ints) -> Floats:
-        """[set, n] how often the node could take each of these sets; counts [row, n] of GPUs."""
+        """Return [set, n] how many times the node could take each of these sets; counts [row, n] of GPUs."""
         by_gpus = counts[self._group[which]] / self.gpus[which, np.newaxis]
         by_host = np.minimum(cpu / self._cpu[which], host / self._host[which])
         copies: Floats = np.floor(np.maximum(np.minimum(by_gpus, by_host), 0.0))
@@ -109,10 +117,12 @@ class GpuSets:
 
 
 class Curve:
-    """[kind] free CPU (or memory) per free GPU → the part of the GPU's demand that it is enough for, 0 to 1."""
+    """[kind] Free CPU (or memory) per free GPU → the part of the GPU's demand that it can feed, 0 to 1."""
 
     def __init__(self, points: Sequence[tuple[Floats, Floats]]) -> None:
-        """For each kind: the demand's need per GPU, ascending, and what part of the demand each is."""
+        """points: for each kind, the need per GPU of each class in ascending order, and the class's part of the
+        demand.
+        """
         values = np.ones((len(points), _POINTS + 2))
         self._scale = np.zeros(len(points))
         for kind, (need, part) in enumerate(points):
@@ -125,7 +135,7 @@ class Curve:
         self._values = values.ravel()
 
     def usable(self, free: Floats, gpus: Floats, kind: Ints) -> Floats:
-        """[n] for so much free on nodes with so many GPUs free."""
+        """Return [n] the usable part for so much free on nodes with so many free GPUs."""
         place = np.minimum(np.maximum(free, 0.0) / np.maximum(gpus, _MIN_FREE) * self._scale[kind], _POINTS)
         point = place.astype(np.int64)
         base = kind * (_POINTS + 2) + point
@@ -135,12 +145,12 @@ class Curve:
 
 
 class Worth:
-    """The tables of one mix over the kinds of GPU there are."""
+    """The tables of one mix for the known kinds of GPU."""
 
     def __init__(
         self, mix: Mix, kinds: Sequence[Gpu | None], *, most_linked: int = 1, before: Worth | None = None
     ) -> None:
-        """most_linked: GPUs of the largest link group. `before`: the tables of an earlier mix, to start from."""
+        """most_linked: size of the largest link group. `before`: the tables of an earlier mix, to start from."""
         self.kinds = len(kinds)
         self.most_linked = most_linked
         self.scarcity: dict[str, dict[int, float]] = {}
@@ -152,7 +162,7 @@ class Worth:
             for number, kind in enumerate(kinds)
             if kind
         ]
-        # As a rule memory is asked for in proportion to compute, and one table says all.
+        # Usually memory is requested in proportion to compute, and one table serves both.
         self.is_alike = all(table is self.compute for table in memory)
         self.memory = np.concatenate([self.compute, *memory])  # [kind × POINTS]
         self.demand = _demand(classes)
@@ -161,7 +171,7 @@ class Worth:
         self.sets = GpuSets(classes, most_linked)
 
     def of_gpus(self, columns: Columns) -> Floats:
-        """[g, n] the worth of each GPU."""
+        """Return [g, n] the worth of each GPU."""
         if self.is_alike:
             alike: Floats = self.compute[columns.least_percent]
             return alike
@@ -170,11 +180,11 @@ class Worth:
         return worth
 
     def usable(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
-        """[n] what of the worth of a node's GPUs its free CPU (thousandths) and memory (bytes) can feed."""
+        """Return [n] the part of the GPUs' worth that free CPU (milli-CPUs) and memory (bytes) can feed."""
         return gpus * np.minimum(self._cpu.usable(cpu, gpus, kind), self._host.usable(host, gpus, kind))
 
     def losses(self, columns: Columns, part: Needs, gpus: Floats) -> Floats:
-        """[g, n] what the part would take of each GPU's worth, `gpus`; any number where it does not fit."""
+        """Return [g, n] the worth that each GPU would lose to the part; arbitrary where it does not fit."""
         left = np.maximum(np.arange(POINTS) - part.request_percent, 0)
         if self.is_alike and part.uniform_percent is not None:
             losses: Floats = (self.compute - self.compute[left])[columns.least_percent]
@@ -187,7 +197,7 @@ class Worth:
 
 
 class Loss:
-    """`Worth.losses` for one GPU at a time, to the last bit."""
+    """`Worth.losses` for one GPU at a time, identical to the last bit."""
 
     def __init__(self, worth: Worth, part: Needs) -> None:
         self._compute, self._memory = worth.compute, worth.memory
@@ -196,7 +206,7 @@ class Loss:
         self._uniform = worth.is_alike and part.uniform_percent is not None
 
     def of(self, kind: int, compute_percent: int, memory_percent: int) -> float:
-        """What the part takes of the worth of a GPU of this kind with so much free."""
+        """Return the worth that a GPU of this kind, with so much free, would lose to the part."""
         part, compute = self._part, self._compute
         least = min(compute_percent, memory_percent)
         if self._uniform:
@@ -209,7 +219,7 @@ class Loss:
 
 
 class _Class:
-    """A class of the mix among the kinds there are."""
+    """A class of the mix with its sizes on the known kinds."""
 
     def __init__(self, asked: RequestClass, weight: float, kinds: Sequence[Gpu | None]) -> None:
         part = DemandKey(asked.gpus, asked.request_percent, asked.memory)
@@ -218,12 +228,12 @@ class _Class:
         self.weight = weight
         self.needs = eligibility.needs_of(part, asked.constraints, kinds)
         sizes = np.array([asked.size_on(kind.memory_bytes) if kind else 0.0 for kind in kinds])
-        self.size = np.where(self.needs.will_do, sizes, 0.0)  # [kind] GPUs; 0 where it cannot go
-        self.gpus = float(self.size.max())  # GPUs asked for, 0 if it can go nowhere
+        self.size = np.where(self.needs.will_do, sizes, 0.0)  # [kind] GPUs; 0 where it does not fit
+        self.gpus = float(self.size.max())  # GPUs requested; 0 if it fits nowhere
 
 
 class _Tables:
-    """Worth by free per cent, worked out once where several ask for the same sizes."""
+    """Worth by free percent, computed once for equal sizes."""
 
     def __init__(self, before: Mapping[str, dict[int, float]], scarcity: dict[str, dict[int, float]]) -> None:
         self._before = before
@@ -231,14 +241,14 @@ class _Tables:
         self._known: dict[tuple[tuple[int, float], ...], Floats] = {}
 
     def of(self, name: str, sizes: Iterable[tuple[_Class, int]]) -> Floats:
-        """The table of these sizes in per cent; `name` finds the duals of an earlier mix."""
+        """Return the table of these sizes in percent; `name` finds the duals of an earlier mix."""
         weights: dict[int, float] = {}
         for pods, percent in sizes:
             if 1 <= percent <= 100:
                 weights[percent] = weights.get(percent, 0.0) + pods.weight * pods.asked.gpus
         key = tuple(sorted(weights.items()))
         if key not in self._known:
-            worth, self._scarcity[name] = cutting_stock.worth(weights, self._before.get(name, {}))
+            worth, self._scarcity[name] = cutting_stock(weights, self._before.get(name, {}))
             self._known[key] = np.array([_BROKEN * part for part in worth[:-1]] + worth[-1:])
         return self._known[key]
 
@@ -255,7 +265,7 @@ def _points(classes: Sequence[_Class], kind: int, need: Callable[[_Class], int])
 
 
 def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
-    """Each set of kinds that somebody asks for [m, kind], and its part of all GPUs asked for [m]."""
+    """Return each set of kinds that a class can use [m, kind], and its part of all requested GPUs [m]."""
     parts: dict[tuple[bool, ...], float] = {}
     for pods in classes:
         if pods.gpus:
@@ -263,3 +273,70 @@ def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
             parts[key] = parts.get(key, 0.0) + pods.weight * pods.gpus
     total = sum(parts.values())
     return np.array(list(parts), np.bool_), np.array([part / total for part in parts.values()])
+
+
+def cutting_stock(weights: Mapping[int, float], scarcity: Mapping[int, float]) -> tuple[list[float], dict[int, float]]:
+    """Return the worth of 0 to 100 free percent, 0 to 1, and the duals to start from the next time.
+
+    weights: how often each size (1 to 100 percent) is requested. scarcity: duals of an earlier mix, or empty.
+
+    This is the linear programme of the cutting-stock problem: fill GPUs with patterns of sizes so that most is used,
+    with no more of a size than the mix has. Its duals are the scarcity of each size, above all of small ones that fill
+    the rest. A part is worth the best pattern that fits it, each size at its own worth less its scarcity: 0.19 of a GPU
+    is worth almost nothing if no pod requests so little, and 0.5 is half a GPU if halves are plentiful. Solved by
+    subgradient steps, each an unbounded knapsack over whole percents; the later steps are averaged.
+    """
+    solved, duals = _solve(tuple(sorted(weights.items())), tuple(sorted(scarcity.items())))
+    return list(solved), dict(duals)
+
+
+@functools.lru_cache(maxsize=64)
+def _solve(
+    wanted: tuple[tuple[int, float], ...], earlier: tuple[tuple[int, float], ...]
+) -> tuple[Sequence[float], Mapping[int, float]]:
+    weights, scarcity = dict(wanted), dict(earlier)
+    sizes = [size for size in sorted(weights) if weights[size] > 0]
+    if not sizes:
+        return [percent / 100 for percent in range(101)], {}
+    mean = sum(size * weights[size] for size in sizes) / 100
+    supply = [weights[size] / mean for size in sizes]  # of each size per GPU, so that the sizes add up to one GPU
+    known = sum(weights[size] for size in sizes if size in scarcity) >= _SIMILAR * sum(weights.values())
+    duals = [scarcity.get(size, 0.0) if known else 0.0 for size in sizes]
+    steps, begin = (STEPS_AGAIN, STEPS - STEPS_AGAIN) if known else (STEPS, 0)
+    total = [0.0] * 101
+    mean_duals = [0.0] * len(sizes)
+    for step in range(steps):
+        best, used = _knapsack(sizes, duals)
+        rate = _FIRST_STEP / (1 + (begin + step) * _SLOWER)
+        for item, size in enumerate(sizes):
+            duals[item] = max(0.0, duals[item] + rate * (used[item] - supply[item]) * size / 100)
+        if step >= steps // 2:
+            total = [so_far + part for so_far, part in zip(total, best, strict=True)]
+            mean_duals = [so_far + dual for so_far, dual in zip(mean_duals, duals, strict=True)]
+    rounds = steps - steps // 2
+    whole = total[100]
+    if whole <= 0:
+        return [percent / 100 for percent in range(101)], {}
+    return [part / whole for part in total], {size: dual / rounds for size, dual in zip(sizes, mean_duals, strict=True)}
+
+
+def _knapsack(sizes: list[int], duals: list[float]) -> tuple[list[float], list[int]]:
+    """Return the best value of each capacity from 0 to 100, and how often each size is in the best pattern of 100."""
+    best = [0.0] * 101
+    taken = [-1] * 101
+    for item, size in enumerate(sizes):
+        value = size / 100 - duals[item]
+        if value <= 0:
+            continue
+        for capacity in range(size, 101):
+            with_it = best[capacity - size] + value
+            if with_it > best[capacity] + 1e-12:
+                best[capacity] = with_it
+                taken[capacity] = item
+    used = [0] * len(sizes)
+    capacity = 100
+    while capacity > 0 and best[capacity] > 0:
+        item = taken[capacity]
+        used[item] += 1
+        capacity -= sizes[item]
+    return best, used

@@ -1,9 +1,8 @@
 """Whatif: the cluster in memory, to try changes on with the placement code itself.
 
-world              GPUNodes, and the Nodes and pods that could be read
-away               nodes that take no pod with a share now
-scheduler_scores   where kube-scheduler would put a pod without a share
-unplaced           a pod as it was before placement, and as its owner recreates it
+world               GPUNodes, and the Nodes and pods that could be read
+unavailable_nodes   nodes that take no new pods with a share
+unplaced            a pod as it was before placement, and as its owner recreates it
 
 Pure: no I/O.
 """

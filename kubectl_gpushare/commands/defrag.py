@@ -109,7 +109,7 @@ def command(
       # Carry out the moves
       kubectl gpushare defrag waiting -n ml --apply
     """
-    from gpushare.defragmentation import cordons, emptying, evicting, fewest_moves, goals, relocating
+    from gpushare.defragmentation import cordons, evicting, fewest_moves, goals, relocating
     from kubectl_gpushare.views import defrag
 
     sizes = {contract.REQUEST: request, contract.MEMORY: memory, contract.GPUS: gpus}
@@ -134,7 +134,7 @@ def command(
     if snapshot.pods is None:
         raise plugin_errors.PluginError("no plan without the pods: " + snapshot.notes[-1].partition(": ")[2])
     declared, notes = chosen_source.budgets(origin)
-    budgets = evicting.Budgets.of(declared)
+    budgets = evicting.Budgets.from_manifests(declared)
     world = snapshot.world(claims_are_all=True)
     try:
         if names:
@@ -146,9 +146,9 @@ def command(
     except errors.RequestError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if is_emptying:
-        plan = emptying.plan(world, budgets, most=moves or _MOVES)
+        plan = goals.empty_nodes(world, budgets, max_moves=moves or _MOVES)
     elif moves is not None:
-        plan = relocating.plan(world, wanted, budgets, most=moves, moves_cpu_only=moves_cpu_only)
+        plan = relocating.plan(world, wanted, budgets, max_moves=moves, moves_cpu_only=moves_cpu_only)
     elif wanted:
         plan = fewest_moves.plan(world, wanted, budgets, stay=not annotations, moves_cpu_only=moves_cpu_only)
     else:
@@ -174,7 +174,7 @@ def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> 
     from gpushare.whatif import world as worlds
 
     manifest = chosen_source.pod_named(origin, chosen, word)
-    asked = worlds.RequestingPod.of(manifest)
+    asked = worlds.RequestingPod.from_manifest(manifest)
     if reason := goals.pointless(manifest, asked):
         raise plugin_errors.PluginError(reason)
     return "/".join(pod.namespaced_name(manifest)), asked

@@ -12,7 +12,7 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
-from gpushare.whatif import away
+from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
 from kubectl_gpushare.output.page import Page, field
@@ -158,7 +158,7 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
     profile = _with_machines(origin, chosen_source.with_profile(origin, Snapshot(())), node)
-    every = gpu_summary.of(nodes, away.of(nodes, profile.machines), profile.typical_of)
+    every = gpu_summary.of(nodes, unavailable_nodes.find(nodes, profile.machines), profile.typical_of)
     gpus = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=gpus[0].node if name else "")

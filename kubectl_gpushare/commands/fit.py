@@ -93,7 +93,9 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     wanted, wrong = [], []
     for workload in workloads:
         try:
-            wanted.append(capacity.PodBatch(workload.name, RequestingPod.of(workload.pod), count or workload.count))
+            wanted.append(
+                capacity.PodBatch(workload.name, RequestingPod.from_manifest(workload.pod), count or workload.count)
+            )
         except errors.RequestError as error:
             wrong.append(f"{workload.name}: {error}" if workload.name else str(error))
     if not wanted:

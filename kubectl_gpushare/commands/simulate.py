@@ -92,7 +92,7 @@ def command(
     arrivals = []
     for line in lines:
         try:
-            asked = worlds.RequestingPod.of(line.pod)
+            asked = worlds.RequestingPod.from_manifest(line.pod)
         except errors.RequestError as error:
             raise plugin_errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
         arrivals.append(simulation.Arrival(line.start_seconds, line.duration_seconds, asked))

@@ -68,7 +68,7 @@ def command(name: str, **params: Any) -> None:
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
-        budgets = evicting.Budgets.of(chosen_source.budgets(origin)[0])
+        budgets = evicting.Budgets.from_manifests(chosen_source.budgets(origin)[0])
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
     notes = [*snapshot.notes, *unread]
     page_layout.show(

@@ -65,7 +65,7 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
     ways = dict(_OPENED)
     nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
     for name in [*nodes][:_MAX_NODES]:
-        machine = world.machine(name)
+        machine = world.node_spec(name)
         if machine is None:
             continue
         for way, change in list(ways.items()):
@@ -74,7 +74,7 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
                 continue
             sentence, changed = remedied
             node = world.views[name].node
-            with world.with_machine(changed), world.instead(_reopened(node) if way == AGENT else node):
+            with world.replacing_node_spec(changed), world.replacing(_reopened(node) if way == AGENT else node):
                 answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):
                 yield Remedy(sentence, answer, worlds.gpus(answer, world.views), way)

@@ -122,7 +122,7 @@ def _as_many(
         if not isinstance(outcome, Placement):
             return tuple(gpus), outcome
         gpus.append(worlds.gpus(outcome, world.views))
-        undone.append(world.take(copy, asked.request, outcome))
+        undone.append(world.assign(copy, asked.request, outcome))
         left[asked.namespace] = tuple(quota.after(amounts) for quota in quotas)
     return tuple(gpus), None
 

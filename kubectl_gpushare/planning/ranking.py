@@ -27,11 +27,13 @@ def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
     ranked: list[Choice] = []
     alone = len(asked.request.demands) == 1 and asked.request.demands[0].gpus == 1
     taken_nodes: set[str] = set()
-    judge = world.judge(asked.manifest)
+    node_filter = world.node_filter(asked.manifest)
     request = asked.request
     while len(ranked) < most:
         answer = world.place(
-            asked.manifest, request, judge=lambda name: "was told before" if name in taken_nodes else judge(name)
+            asked.manifest,
+            request,
+            node_filter=lambda name: "was told before" if name in taken_nodes else node_filter(name),
         )
         if not isinstance(answer, Placement):
             break
@@ -47,12 +49,12 @@ def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
 
 def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:
     """`(GPUs that fit, GPUs or nodes that each rule rejects)`, for the first demand of the request."""
-    judge = world.judge(asked.manifest)
+    node_filter = world.node_filter(asked.manifest)
     demand = asked.request.demands[0]
     fits = 0
     ruled_out: collections.Counter[str] = collections.Counter()
     for view in world.views.values():
-        if view.node.gpus and judge(view.node.name) is not None:
+        if view.node.gpus and node_filter(view.node.name) is not None:
             ruled_out[explanation.NODE_RULE] += 1
             continue
         for gpu, used in view.gpus():
@@ -64,7 +66,7 @@ def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:
 
 
 def _choice(world: World, asked: RequestingPod, answer: Placement) -> Choice:
-    undo = world.take(asked.manifest, asked.request, answer)
+    undo = world.assign(asked.manifest, asked.request, answer)
     try:
         view = world.views[answer.node]
         uuid = answer.shares[0].gpu_uuids[0]

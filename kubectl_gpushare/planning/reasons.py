@@ -43,7 +43,7 @@ def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = 
 
     quotas: its namespace's, which bound exclusive GPUs.
     """
-    asked = RequestingPod.of(unplaced.of(manifest))
+    asked = RequestingPod.from_manifest(unplaced.without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     answer = world.place(asked.manifest, asked.request)
@@ -86,7 +86,7 @@ def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budget
 
 def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:
     """The cluster without the pod, as if it were created now."""
-    nodes: Sequence[GpuNode] = worlds.without(snapshot.nodes, manifest)
+    nodes: Sequence[GpuNode] = unplaced.nodes_without(snapshot.nodes, manifest)
     identity = pod.namespaced_name(manifest)
     others = [other for other in snapshot.pods or () if pod.namespaced_name(other) != identity]
     storage = snapshot.storage and worlds.unaccounted(snapshot.storage, snapshot.pods or ())

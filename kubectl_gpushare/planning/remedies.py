@@ -86,7 +86,7 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
         gpus = tuple(
             dataclasses.replace(gpu, cordoned=False) if gpu.index == miss.gpu_index else gpu for gpu in owner.gpus
         )
-        with world.instead(dataclasses.replace(owner, gpus=gpus)):
+        with world.replacing(dataclasses.replace(owner, gpus=gpus)):
             answer = world.place(asked.manifest, asked.request)
         if isinstance(answer, Placement):
             sentence = f"if {miss.node}/{miss.gpu_index} were uncordoned"
@@ -114,14 +114,14 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         if manifest is None:
             continue
         try:
-            mover = RequestingPod.of(unplaced.of(manifest))
+            mover = RequestingPod.from_manifest(unplaced.without_placement(manifest))
         except errors.RequestError:
             continue
-        back = world.leave(manifest, view.node.name, entry)
+        back = world.remove(manifest, view.node.name, entry)
         answer = world.place(asked.manifest, asked.request)
         elsewhere: Answer | None = None
         if isinstance(answer, Placement):
-            undo = world.take(asked.manifest, asked.request, answer)
+            undo = world.assign(asked.manifest, asked.request, answer)
             elsewhere = world.place(mover.manifest, mover.request)
             undo()
         back()
@@ -138,7 +138,7 @@ def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         manifest = world.manifest(entry)
         if manifest is None:
             continue
-        back = world.leave(manifest, view.node.name, entry)
+        back = world.remove(manifest, view.node.name, entry)
         answer = world.place(asked.manifest, asked.request)
         back()
         if isinstance(answer, Placement):

@@ -89,7 +89,7 @@ class _Play:
         """End the pods that are due by `now`, and place waiting ones."""
         while self._ends and self._ends[0][0] <= now:
             at, _, arrival, node, entry = heapq.heappop(self._ends)
-            self._world.leave(arrival.asked.manifest, node, entry)
+            self._world.remove(arrival.asked.manifest, node, entry)
             self.running -= 1
             self._turns(at)
 
@@ -129,7 +129,7 @@ class _Play:
         answer = self._world.place(asked.manifest, asked.request)
         if not isinstance(answer, Placement):
             return str(answer)
-        self._world.take(asked.manifest, asked.request, answer)
+        self._world.assign(asked.manifest, asked.request, answer)
         self.running += 1
         entry = self._world.views[answer.node].node.allocations[-1]
         if arrival.duration_seconds is not None:

@@ -24,7 +24,7 @@ def without(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -
             its_deployment, its_template = pod.deployment(manifest)
             if its_deployment != deployment or its_template == template:
                 continue
-            back = world.leave(manifest, view.node.name, entry)
+            back = world.remove(manifest, view.node.name, entry)
             answer = world.place(asked.manifest, asked.request)
             back()
             if isinstance(answer, Placement):

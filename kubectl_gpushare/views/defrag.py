@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
-from gpushare.defragmentation.plan import DefragPlan, DefragStep
-from gpushare.defragmentation.playing import Move
+from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
 from gpushare.fragmentation import Fragmentation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field

@@ -14,12 +14,12 @@ from gpushare.cordon_note import CordonNote
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
 from gpushare.typical import Typical, TypicalOf
-from gpushare.whatif.away import Away
+from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
 
 _NO_NOTE = CordonNote()
-_NOWHERE: Mapping[str, Away] = types.MappingProxyType({})
+_NOWHERE: Mapping[str, UnavailableNode] = types.MappingProxyType({})
 _TYPICAL = typical.median(typical.DEFAULT_MIX)
 _MIN_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
@@ -49,7 +49,7 @@ class GpuSummary:
     free: tuple[int, int] = (0, 0)
     parts: tuple[float, float] = (0.0, 0.0)
     typical: Typical = _TYPICAL
-    away: Away | None = None
+    away: UnavailableNode | None = None
     waits: str = ""
     measured: Used | None = None
     devices: tuple[GivenDevices, ...] | None = None
@@ -147,7 +147,7 @@ class Sum:
 
 def of(
     nodes: Iterable[GpuNode],
-    gone_away: Mapping[str, Away] = _NOWHERE,
+    gone_away: Mapping[str, UnavailableNode] = _NOWHERE,
     typical_of: TypicalOf = typical.by_default,
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
@@ -186,7 +186,7 @@ def _gpu(
     gpu: Gpu,
     used: ledger.GpuUse,
     known: _Parts,
-    away: Away | None,
+    away: UnavailableNode | None,
     typical_of: TypicalOf,
     medians: Callable[[int], Typical],
 ) -> GpuSummary:

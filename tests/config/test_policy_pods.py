@@ -145,7 +145,7 @@ def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster
         (contract.MEMORY + ".main", "101%", "is not an amount of memory"),
         (contract.MEMORY, "", "is not an amount of memory"),
         *(
-            (f"{contract.MEMORY}{suffix}", value, 'is less than 1Mi of memory: write the unit, as "8Gi"')
+            (f"{contract.MEMORY}{suffix}", value, 'is less than 1Mi of memory: write the unit, such as "8Gi"')
             for suffix in ("", ".main")
             for value in ("8", "0", "8192", "1048575", ".5", "1e3", "1023Ki", "0.9Mi", "500m", "0%", "000%")
         ),

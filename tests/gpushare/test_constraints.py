@@ -1,4 +1,4 @@
-"""One row of `CONSTRAINTS` is all that a constraint needs: the parser, `why`, the mix and the profile go by it."""
+"""A constraint is one row of `CONSTRAINTS`: the parser, `why`, the mix and the profile follow the table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import remedies
 from tests import builders
 
-# A value with which a pod does not fit on `NODE`, whose GPU has a pod with an anti-affinity label only.
+# Values with which a pod does not fit on `NODE`, whose GPU has a pod with only an anti-affinity label.
 REFUSED = {
     contract.MODEL: "H100",
     contract.MIN_MEMORY: "1Ti",
@@ -27,7 +27,7 @@ REFUSED = {
     contract.ANTI_AFFINITY: "green",
     contract.EXCLUSION: "blue",
 }
-# Of the annotations, those that say how much a pod asks for or how it is placed, not which GPUs will do.
+# Annotations that set amounts or placement, not which GPUs fit.
 NO_CONSTRAINT = {
     *contract.SHARE_KEYS,
     contract.CONTAINER,
@@ -42,18 +42,20 @@ HOLDER = builders.allocation("a0", "GPU-node-a-0", request=10, memory_gib=1, ant
 NODE = dataclasses.replace(builders.node("node-a", gpus=1), allocations=(HOLDER,))
 
 
-def test_the_table_has_each_constraint() -> None:
+def test_table_has_every_constraint() -> None:
     assert [row.field for row in CONSTRAINTS.values()] == [field.name for field in dataclasses.fields(Constraints)]
     assert {*CONSTRAINTS} == {*contract.REQUEST_KEYS} - NO_CONSTRAINT
     assert {*REFUSED} == {*CONSTRAINTS}
 
 
 @pytest.mark.parametrize("key", CONSTRAINTS)
-def test_a_constraint_is_read_and_why_proposes_to_drop_it(key: str) -> None:
-    asked = RequestingPod.of(builders.pod(**{"request": "0.1", key.removeprefix(contract.PREFIX): REFUSED[key]}))
+def test_constraint_is_parsed_and_why_proposes_to_drop_it(key: str) -> None:
+    asked = RequestingPod.from_manifest(
+        builders.pod(**{"request": "0.1", key.removeprefix(contract.PREFIX): REFUSED[key]})
+    )
     field = CONSTRAINTS[key].field
     assert getattr(asked.request.constraints, field) != getattr(NO_CONSTRAINTS, field)
-    assert isinstance(placement.place([NodeView.of(NODE)], asked.request), Refusal)
+    assert isinstance(placement.place([NodeView.from_node(NODE)], asked.request), Refusal)
     world = World([NODE])
     refused = world.refuse(asked.manifest, asked.request)
     assert isinstance(refused, Refusal)
@@ -62,7 +64,7 @@ def test_a_constraint_is_read_and_why_proposes_to_drop_it(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key, row in CONSTRAINTS.items() if row.of_model])
-def test_a_constraint_on_what_a_gpu_is_is_learned_and_published(key: str) -> None:
+def test_constraint_on_the_model_is_learned_and_published(key: str) -> None:
     plain, narrow = (
         request.parse(builders.pod(request="0.1", **more))
         for more in ({}, {key.removeprefix(contract.PREFIX): REFUSED[key]})

@@ -1,4 +1,4 @@
-"""How many GPUs the pods of a namespace keep to themselves by an exclusion label."""
+"""The number of GPUs that the pods of a namespace reserve for themselves by an exclusion label."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Cluster:
         pod = PodRef(namespace, manifest["metadata"]["name"], f"u{self.created}")
         entry = outcome.allocation(request, allocation_id=f"a{self.created}", pod=pod, reserved_until=None)
         node = ledger.reserve(self.world.views[outcome.node].node, entry)
-        self.world.put(type(self.world.views[outcome.node]).of(node))
+        self.world.put(type(self.world.views[outcome.node]).from_node(node))
         return sorted(gpu.index for gpu in node.gpus if gpu.uuid in entry.gpu_uuids)
 
 
-def test_eight_small_pods_with_labels_of_their_own_do_not_take_eight_gpus() -> None:
+def test_small_pods_with_distinct_labels_do_not_take_a_gpu_each() -> None:
     cluster = Cluster("200")
     outcomes = [cluster.create(f"label-{number}") for number in range(8)]
     assert [isinstance(outcome, list) for outcome in outcomes] == [True] * 2 + [False] * 6
@@ -68,7 +68,7 @@ def test_eight_small_pods_with_labels_of_their_own_do_not_take_eight_gpus() -> N
     assert isinstance(cluster.create("own", namespace="another"), list)
 
 
-def test_another_namespace_with_the_same_label_lends_it_no_gpu() -> None:
+def test_label_of_another_namespace_does_not_help() -> None:
     cluster = Cluster("100")
     assert isinstance(cluster.create("red", namespace="another", request="0.5"), list)
     mine = cluster.create("blue")
@@ -77,7 +77,7 @@ def test_another_namespace_with_the_same_label_lends_it_no_gpu() -> None:
     assert cluster.create("blue") == mine
 
 
-def test_a_pod_may_take_joined_gpus_and_new_ones_up_to_the_bound() -> None:
+def test_pod_may_join_gpus_and_take_new_ones_up_to_the_bound() -> None:
     cluster = Cluster("200", gpus=2)
     first = cluster.create("red")
     assert isinstance(first, list)
@@ -87,7 +87,7 @@ def test_a_pod_may_take_joined_gpus_and_new_ones_up_to_the_bound() -> None:
     )
 
 
-def test_a_pod_joins_only_gpus_that_its_uuids_allow() -> None:
+def test_pod_joins_only_gpus_that_its_uuids_allow() -> None:
     cluster = Cluster("100")
     mine = cluster.create("red")
     assert isinstance(mine, list)
@@ -100,12 +100,12 @@ def test_a_pod_joins_only_gpus_that_its_uuids_allow() -> None:
 @pytest.mark.parametrize(
     ("percents", "most"), [(["0"], 0), (["1"], 1), (["199"], 1), (["200"], 2), (["300", "100"], 1), ([], None)]
 )
-def test_the_lowest_quota_bounds_them(percents: list[str], most: int | None) -> None:
+def test_lowest_quota_is_the_bound(percents: list[str], most: int | None) -> None:
     bound = exclusive_gpus.bound_of("team", [quota(percent, f"q{percent}") for percent in percents])
     assert (bound and bound.most_gpus) == most
 
 
-def test_a_quota_without_compute_bounds_nothing() -> None:
+def test_quota_without_compute_is_no_bound() -> None:
     allowance = resource_quota.read({"metadata": {"name": "cpu"}, "spec": {"hard": {"requests.cpu": "1"}}})
     assert allowance is not None
     assert exclusive_gpus.bound_of("team", [allowance]) is None

@@ -23,19 +23,19 @@ def test_use_adds_up_per_gpu() -> None:
         pytest.param(builders.allocation("a", "GPU-node-a-3", request=1), id="same-id-again"),
     ],
 )
-def test_what_would_break_a_rule_is_not_reserved(too_much: ledger.allocation.Allocation) -> None:
+def test_reservation_that_breaks_a_rule_is_rejected(too_much: ledger.allocation.Allocation) -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a", request=50))
     with pytest.raises(errors.LedgerError):
         ledger.reserve(node, too_much)
 
 
-def test_the_last_percent_and_the_last_byte_can_be_given() -> None:
+def test_last_percent_and_last_byte_can_be_reserved() -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a", request=99, memory_gib=79))
     node = ledger.reserve(node, builders.allocation("b", request=1, memory_gib=1))
     assert not ledger.violations(node)
 
 
-def test_confirming_ends_the_reservation_and_keeps_the_first_pod() -> None:
+def test_confirming_clears_the_expiry_and_keeps_the_first_pod() -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a", pod_name="", reserved_until=60.0))
     first = ledger.confirm(node, {"a": PodRef("default", "trainer-x", "uid-1")})
     assert first.allocations[0].pod == PodRef("default", "trainer-x", "uid-1")
@@ -43,14 +43,14 @@ def test_confirming_ends_the_reservation_and_keeps_the_first_pod() -> None:
     assert ledger.confirm(first, {"a": PodRef("default", "thief", "uid-2")}) == first
 
 
-def test_what_is_released_is_gone_and_what_is_unknown_is_no_error() -> None:
+def test_release_ignores_unknown_ids() -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a", "GPU-node-a-0"))
     node = ledger.reserve(node, builders.allocation("b", "GPU-node-a-1"))
     node = ledger.reserve(node, builders.allocation("c", "GPU-node-a-2"))
     assert [entry.id for entry in ledger.release(node, ["a", "unknown"]).allocations] == ["b", "c"]
 
 
-def test_violations_are_told_in_sentences() -> None:
+def test_violations_are_sentences() -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a", request=80, pod_name="one"))
     spoilt = ledger.dataclasses.replace(
         node,
@@ -61,13 +61,13 @@ def test_violations_are_told_in_sentences() -> None:
         ),
     )
     assert ledger.violations(spoilt) == [
-        "node-a/0 (GPU-node-a-0) is over-committed: 110% of its compute is held by default/one, default/two",
-        "node-a/0 (GPU-node-a-0) is over-committed: 87Gi of its 80Gi are held by default/one, default/two",
-        "node-a has no GPU GPU-gone any more, which default/three holds",
+        "node-a/0 (GPU-node-a-0) is overcommitted: 110% of its compute is held by default/one, default/two",
+        "node-a/0 (GPU-node-a-0) is overcommitted: 87Gi of its 80Gi are held by default/one, default/two",
+        "node-a no longer has GPU GPU-gone, held by default/three",
     ]
 
 
-def test_a_change_that_changes_nothing_is_the_very_same_node() -> None:
+def test_change_without_effect_returns_the_same_object() -> None:
     node = ledger.reserve(builders.node(), builders.allocation("a1", uid="u1"))
     assert ledger.release(node, ["a2"]) is node
     assert ledger.confirm(node, {"a1": PodRef("default", "other", "u2"), "a2": PodRef("default")}) is node

@@ -14,22 +14,22 @@ def mix_of(times: int, **annotations: str) -> Mix:
     return builders.mix([request.parse(builders.pod(**annotations))] * times)
 
 
-def test_before_anything_was_admitted_the_default_mix_speaks() -> None:
+def test_empty_mix_uses_the_default() -> None:
     assert {asked.request_percent for asked in Mix().classes} == {10, 25, 50, 100}
 
 
-def test_a_few_pods_do_not_overrule_the_default_mix() -> None:
+def test_few_pods_do_not_replace_the_default_mix() -> None:
     assert mix_of(mix.ENOUGH_PODS - 1, request="0.3").classes == Mix().classes
     assert {asked.request_percent for asked in mix_of(mix.ENOUGH_PODS, request="0.3").classes} == {30}
 
 
-def test_the_more_pods_the_less_is_unknown() -> None:
+def test_ignorance_falls_with_the_number_of_pods() -> None:
     known = [mix_of(pods, request="0.3").ignorance for pods in (0, mix.ENOUGH_PODS, 2 * mix.ENOUGH_PODS, 1000)]
     assert known[0] == known[1] == 1.0
     assert known[1] > known[2] > known[3] > 0
 
 
-def test_a_little_is_expected_that_was_not_seen_and_it_counts_less_the_more_was() -> None:
+def test_unseen_demand_counts_less_with_more_pods() -> None:
     whole = RequestClass(1, 100, Memory(percent=100))
     for pods in (60, 6000):
         expected = mix_of(pods, request="0.1").expecting(gpus=800, largest=1)
@@ -37,18 +37,18 @@ def test_a_little_is_expected_that_was_not_seen_and_it_counts_less_the_more_was(
         assert sum(expected.weights.values()) == pods + 40
 
 
-def test_all_gpus_of_a_node_at_once_are_expected_too_and_less_of_a_mix_of_many_pods() -> None:
+def test_unseen_sets_count_less_in_a_mix_of_many_pods() -> None:
     eight = RequestClass(8, 100, Memory(percent=100))
     few, many = (mix_of(pods, request="0.1").expecting(gpus=800, largest=8) for pods in (60, 10 * mix.MANY_PODS))
     assert few.weights[eight] == pytest.approx(2)
     assert many.weights[eight] == pytest.approx(0.2)
 
 
-def test_the_default_mix_expects_nothing_else() -> None:
+def test_default_mix_expects_nothing_else() -> None:
     assert Mix().expecting(gpus=800, largest=8) == Mix()
 
 
-def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rarest_classes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mix, "MAX_CLASSES", 3)
     often = [request.parse(builders.pod(request="0.3"))] * 60
     kept_mix = builders.mix([*often, *(request.parse(builders.pod(request=f"{percent}%")) for percent in range(1, 20))])
@@ -56,7 +56,7 @@ def test_rare_classes_are_forgotten_beyond_a_number(monkeypatch: pytest.MonkeyPa
     assert 30 in {asked.request_percent for asked in kept_mix.weights}
 
 
-def test_each_demand_of_a_pod_counts_and_they_share_the_host() -> None:
+def test_demands_of_a_pod_split_its_cpu_and_memory() -> None:
     manifest = builders.pod(containers=("a", "b"), **{"request.a": "0.6", "gpus.b": "2"})
     classes = list(mix.classes_of(request.parse(manifest), Host(8000, 64 * GIB)))
     assert [(shape.gpus, shape.request_percent, shape.host) for shape in classes] == [
@@ -65,12 +65,12 @@ def test_each_demand_of_a_pod_counts_and_they_share_the_host() -> None:
     ]
 
 
-def test_the_size_is_the_larger_of_compute_and_memory() -> None:
+def test_size_is_the_larger_of_compute_and_memory() -> None:
     assert RequestClass(2, 25, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 1.0
     assert RequestClass(1, 75, Memory(bytes=40 * GIB)).size_on(80 * GIB) == 0.75
 
 
-def test_typical_requests_are_parts_of_the_gpu_at_hand() -> None:
+def test_typical_requests_are_parts_of_the_given_gpu() -> None:
     requests = mix_of(60, memory="12Gi").typical(24 * GIB)
     assert [(entry.compute, entry.memory, entry.weight) for entry in requests] == [(0.0, 0.5, 1.0)]
 

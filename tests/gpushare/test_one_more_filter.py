@@ -1,4 +1,4 @@
-"""A filter's line in the table is all that the engine needs to heed it, and to refuse in its words."""
+"""A row in the filter table is all that the engine needs to apply a filter and to word its refusal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numa(ask: FilterInput) -> Verdict:
 
 
 def spread_out(ask: FilterInput) -> Verdict:
-    """No two pods with the same affinity label."""
+    """Reject GPUs with a pod that has the same affinity label."""
     mine = ask.constraints.affinity
     same = bool(mine) and any(pod.labels.affinity == mine for pod in ask.used.holders)
     return (f"has a pod with the affinity label {mine}", 3.0) if same else None
@@ -49,7 +49,7 @@ MORE = {
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nodes, strategies.requests(), st.sampled_from(sorted(MORE)), st.booleans())
-def test_it_is_heeded_and_told(
+def test_engine_applies_and_words_the_filter(
     monkeypatch: pytest.MonkeyPatch, gpu_nodes: list[GpuNode], asked: Request, name: str, is_first: bool
 ) -> None:
     one_more, rules = {name: MORE[name]}, filters.RULES
@@ -57,7 +57,7 @@ def test_it_is_heeded_and_told(
         patched.setattr(filters, "RULES", {**one_more, **rules} if is_first else {**rules, **one_more})
         fleet = Fleet()
         for node in gpu_nodes:
-            fleet.update(NodeView.of(node))
+            fleet.update(NodeView.from_node(node))
         views = sorted(fleet.views(), key=lambda view: view.node.name)
         answer, wanted = fleet.place(asked), placement.place(views, asked)
         assert type(answer) is type(wanted)
@@ -68,11 +68,11 @@ def test_it_is_heeded_and_told(
             gpus = {gpu.uuid: (gpu, used) for gpu, used in view.gpus()}
             for demand, share in zip(asked.demands, answer.shares, strict=True):
                 for gpu, used in (gpus[uuid] for uuid in share.gpu_uuids):
-                    assert MORE[name].judge(FilterInput(gpu, used, demand.share, asked.constraints)) is None
+                    assert MORE[name].check(FilterInput(gpu, used, demand.share, asked.constraints)) is None
 
 
-def test_the_engine_knows_no_rule_by_its_name() -> None:
-    """So that a rule is one function with its line in `filters`, its test, and its row in the docs: three files."""
+def test_engine_names_no_rule() -> None:
+    """A rule is one function with its row in `filters`, its test, and its row in the docs: three files."""
     folder = pathlib.Path(gpushare.placement.__file__).parent
     for file in sorted(folder.glob("*.py")):
         if file.name == "filters.py":

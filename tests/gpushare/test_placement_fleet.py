@@ -18,7 +18,7 @@ def fleet_of(*nodes: GpuNode, rooms: Iterable[Room | None] = ()) -> Fleet:
     fleet = Fleet()
     node_rooms = list(rooms) or [None] * len(nodes)
     for node, room in zip(nodes, node_rooms, strict=True):
-        fleet.update(NodeView.of(node), room=room)
+        fleet.update(NodeView.from_node(node), room=room)
     return fleet
 
 
@@ -27,7 +27,7 @@ def place(fleet: Fleet, host: Host | None = None, **annotations: str) -> Placeme
 
 
 def fill(fleet: Fleet, count: int, **annotations: str) -> list[str]:
-    """Places equal pods one after another; the UUIDs they got."""
+    """Place equal pods one after another; return their UUIDs."""
     got: list[str] = []
     views = {view.node.name: view.node for view in fleet.views()}
     for number in range(count):
@@ -36,17 +36,17 @@ def fill(fleet: Fleet, count: int, **annotations: str) -> list[str]:
         assert isinstance(pick, Placement), pick
         entry = pick.allocation(asked, allocation_id=f"p{number}", pod=builders.PodRef("default"), reserved_until=None)
         views[pick.node] = ledger.reserve(views[pick.node], entry)
-        fleet.update(NodeView.of(views[pick.node]))
+        fleet.update(NodeView.from_node(views[pick.node]))
         got += entry.gpu_uuids
     return got
 
 
-def test_sixteen_halves_on_eight_gpus_are_two_a_gpu() -> None:
+def test_sixteen_halves_fill_eight_gpus() -> None:
     got = fill(fleet_of(builders.node(gpus=8)), 16, request="0.5")
     assert sorted(got) == sorted([f"GPU-node-a-{index}" for index in range(8)] * 2)
 
 
-def test_the_third_pod_of_12_gib_on_a_24_gib_gpu_waits() -> None:
+def test_third_pod_of_12_gib_on_a_24_gib_gpu_waits() -> None:
     fleet = fleet_of(builders.node(gpus=1, memory_gib=24))
     fill(fleet, 2, memory="12Gi")
     assert str(place(fleet, memory="12Gi")) == (
@@ -54,54 +54,54 @@ def test_the_third_pod_of_12_gib_on_a_24_gib_gpu_waits() -> None:
     )
 
 
-def test_a_started_gpu_is_filled_before_another_is_opened() -> None:
+def test_partly_used_gpu_is_filled_before_another() -> None:
     assert len(set(fill(fleet_of(builders.node("node-a"), builders.node("node-b")), 4, request="0.25"))) == 1
 
 
-def test_spread_opens_every_gpu_first() -> None:
+def test_spread_uses_every_gpu_first() -> None:
     assert len(set(fill(fleet_of(builders.node()), 4, request="0.25", policy="spread"))) == 4
 
 
-def test_an_empty_fleet_knows_of_no_gpu() -> None:
+def test_empty_fleet_has_no_gpu() -> None:
     assert str(place(Fleet(), request="0.5")) == (
-        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows of no GPU; does its agent run on the GPU nodes?"
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows no GPU; is its agent running on the GPU nodes?"
     )
 
 
-def test_a_node_without_cpu_is_left_out_and_says_so() -> None:
+def test_node_without_cpu_is_rejected_with_the_reason() -> None:
     small, large = Room(2000, 64 * GIB), Room(16_000, 64 * GIB)
     fleet = fleet_of(builders.node("node-a"), builders.node("node-b"), rooms=(small, large))
     answer = place(fleet, Host(8000, 1), request="0.5")
     assert isinstance(answer, Placement)
     assert answer.node == "node-b"
-    fleet.update(NodeView.of(builders.node("node-b")), room=Room(1500, 64 * GIB))
+    fleet.update(NodeView.from_node(builders.node("node-b")), room=Room(1500, 64 * GIB))
     assert str(place(fleet, Host(8000, 1), request="0.5")).endswith(
         "of 8 GPUs on 2 nodes, 2 nodes that cannot take the pod; nearest: node-a has 2 CPUs free, 8 are needed"
     )
 
 
-def test_a_node_without_memory_of_its_own_says_so() -> None:
+def test_node_without_host_memory_is_rejected_with_the_reason() -> None:
     fleet = fleet_of(builders.node(), rooms=(Room(64_000, 4 * GIB),))
     assert str(place(fleet, Host(1000, 8 * GIB), request="0.5")).endswith(
-        "nearest: node-a has 4Gi of its own memory free, 8Gi are needed"
+        "nearest: node-a has 4Gi of host memory free, 8Gi are needed"
     )
 
 
-def test_an_update_without_room_keeps_what_was_known() -> None:
+def test_update_without_room_keeps_the_known_room() -> None:
     fleet = fleet_of(builders.node(), rooms=(Room(2000, 64 * GIB),))
-    fleet.update(NodeView.of(builders.node()))
+    fleet.update(NodeView.from_node(builders.node()))
     assert isinstance(place(fleet, Host(8000), request="0.5"), Refusal)
 
 
-def test_who_asks_for_no_cpu_fits_on_a_node_that_gave_too_much_away() -> None:
+def test_pod_without_cpu_request_fits_on_an_overcommitted_node() -> None:
     assert isinstance(place(fleet_of(builders.node(), rooms=(Room(-500, -1),)), request="0.5"), Placement)
 
 
-def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
+def test_removed_node_is_not_chosen_and_its_slot_is_reused() -> None:
     fleet = fleet_of(builders.node("node-a"), builders.node("node-b", gpus=8))
     fleet.remove("node-a")
     fleet.remove("node-a")
-    fleet.update(NodeView.of(builders.node("node-c", gpus=2)))
+    fleet.update(NodeView.from_node(builders.node("node-c", gpus=2)))
     assert len(fleet) == 2
     answer = place(fleet, gpus="8")
     assert isinstance(answer, Placement)
@@ -109,22 +109,22 @@ def test_a_removed_node_is_not_chosen_and_its_place_is_used_again() -> None:
     assert "of 10 GPUs on 2 nodes" in str(place(fleet, gpus="9"))
 
 
-def test_a_node_with_more_gpus_than_any_before_may_come_at_any_time() -> None:
+def test_node_with_more_gpus_than_any_other_can_be_added() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
     assert isinstance(place(fleet, request="0.5"), Placement)
-    fleet.update(NodeView.of(builders.node("large", gpus=8)))
+    fleet.update(NodeView.from_node(builders.node("large", gpus=8)))
     answer = place(fleet, gpus="8")
     assert isinstance(answer, Placement)
     assert answer.node == "large"
 
 
-def test_a_node_that_lost_its_gpus_is_gone() -> None:
+def test_node_without_gpus_is_removed() -> None:
     fleet = fleet_of(builders.node("node-a"))
-    fleet.update(NodeView.of(GpuNode("node-a")))
+    fleet.update(NodeView.from_node(GpuNode("node-a")))
     assert not list(fleet.views())
 
 
-def test_many_unfit_nodes_are_passed_over_to_the_fit_one() -> None:
+def test_fit_node_is_found_behind_many_unfit_ones() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number:02}") for number in range(40)))
     asked = request.parse(builders.pod(request="0.5"))
     answer = fleet.place(asked, unfit=lambda name: None if name == "node-37" else "is not ready")
@@ -132,7 +132,7 @@ def test_many_unfit_nodes_are_passed_over_to_the_fit_one() -> None:
     assert answer.node == "node-37"
 
 
-def test_cpu_heavy_pods_go_where_cpu_is_plenty_and_light_ones_where_it_is_scarce() -> None:
+def test_cpu_heavy_pods_go_where_cpu_is_plentiful() -> None:
     fleet = fleet_of(
         builders.node("poor", gpus=4), builders.node("rich", gpus=4), rooms=(Room(16_000, 1e15), Room(256_000, 1e15))
     )
@@ -144,7 +144,7 @@ def test_cpu_heavy_pods_go_where_cpu_is_plenty_and_light_ones_where_it_is_scarce
     assert (heavy.node, light.node) == ("rich", "poor")
 
 
-def test_a_gpu_that_others_name_is_left_to_them() -> None:
+def test_gpu_kind_that_other_pods_name_is_avoided() -> None:
     l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
     fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
     asked = [request.parse(builders.pod(request="1", **named)) for named in ({"model": "*L4*"}, {})]
@@ -154,7 +154,7 @@ def test_a_gpu_that_others_name_is_left_to_them() -> None:
     assert answer.node != "a-node"
 
 
-def test_before_anything_is_known_rare_gpus_are_left_to_who_may_name_them() -> None:
+def test_rare_gpus_are_avoided_while_the_mix_is_unknown() -> None:
     l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
     fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))
     answer, named = place(fleet, request="0.5"), place(fleet, request="0.5", model="*L4*")
@@ -164,10 +164,10 @@ def test_before_anything_is_known_rare_gpus_are_left_to_who_may_name_them() -> N
     fleet.learn(builders.mix([request.parse(builders.pod(request="0.5"))] * 5000))
     answer = place(fleet, request="0.5")
     assert isinstance(answer, Placement)
-    assert answer.node == "a-node"  # all that is known names none: the fuller node is the better choice
+    assert answer.node == "a-node"  # no known pod names a model, so the fuller node wins
 
 
-def test_the_first_pods_of_a_cluster_leave_large_nodes_whole_however_much_cpu_they_ask_for() -> None:
+def test_first_pods_leave_large_nodes_whole_despite_large_cpu_requests() -> None:
     nodes = [
         *(builders.node(f"large-{number}", gpus=8) for number in range(6)),
         *(builders.node(f"small-{number:02}", gpus=2) for number in range(12)),
@@ -184,10 +184,10 @@ def test_the_first_pods_of_a_cluster_leave_large_nodes_whole_however_much_cpu_th
         entry = answer.allocation(small, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
         known[answer.node] = ledger.reserve(known[answer.node], entry)
         cpu[answer.node] -= host.cpu_milli
-        fleet.update(NodeView.of(known[answer.node]), room=Room(cpu[answer.node], 1e15))
+        fleet.update(NodeView.from_node(known[answer.node]), room=Room(cpu[answer.node], 1e15))
 
 
-def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
+def test_last_whole_node_is_left_to_pods_that_need_it() -> None:
     fleet = fleet_of(builders.node("a-whole", gpus=8), builders.node("b-half", gpus=4))
     fleet.learn(builders.mix([request.parse(builders.pod(gpus="8")), request.parse(builders.pod(request="1"))] * 40))
     answer = place(fleet, request="1")
@@ -196,7 +196,7 @@ def test_the_last_whole_node_is_left_to_those_who_need_it() -> None:
 
 
 @pytest.mark.parametrize("huge", [2**62, 2**70])
-def test_nonsense_in_a_node_edited_by_hand_is_no_error(huge: int) -> None:
+def test_invalid_hand_edited_node_is_no_error(huge: int) -> None:
     entry = builders.allocation("a", request=10**30, memory_gib=huge)
     node = GpuNode("node-a", gpus=(builders.gpu(0), builders.gpu(1)), allocations=(entry,))
     answer = place(fleet_of(node), request="0.5")
@@ -204,18 +204,20 @@ def test_nonsense_in_a_node_edited_by_hand_is_no_error(huge: int) -> None:
     assert answer.shares[0].gpu_uuids == ("GPU-node-a-1",)
 
 
-def test_one_node_is_chosen_on_as_it_is_given() -> None:
+def test_place_on_uses_the_node_as_given() -> None:
     fleet = fleet_of(builders.node("node-a"))
     full = ledger.reserve(
         builders.node("node-a", gpus=1), builders.allocation("a", "GPU-node-a-0", request=80, memory_gib=1)
     )
     asked = request.parse(builders.pod(request="0.5"))
-    assert str(fleet.place_on(NodeView.of(full), asked)).endswith("nearest: node-a/0 has 0.2 of its compute free")
-    assert isinstance(fleet.place_on(NodeView.of(builders.node("node-z")), asked), Placement)
+    assert str(fleet.place_on(NodeView.from_node(full), asked)).endswith(
+        "nearest: node-a/0 has 0.2 of its compute free"
+    )
+    assert isinstance(fleet.place_on(NodeView.from_node(builders.node("node-z")), asked), Placement)
     assert isinstance(fleet.place(asked), Placement)
 
 
-def test_before_anything_is_known_nodes_on_which_nobody_is_are_left_whole_the_large_ones_first() -> None:
+def test_empty_nodes_are_spared_while_the_mix_is_unknown_large_ones_most() -> None:
     t4 = {"model": "Tesla T4", "compute_capability": (7, 5)}
     nodes = [builders.node(f"a-large-{number}", gpus=8) for number in range(3)]
     fleet = fleet_of(*nodes, *(builders.node(f"b-small-{number}", gpus=2, **t4) for number in range(3)))
@@ -227,8 +229,8 @@ def test_before_anything_is_known_nodes_on_which_nobody_is_are_left_whole_the_la
     assert all_of_a_node.node == "b-small"
 
 
-def test_of_nodes_that_cannot_take_the_pod_the_nearest_is_named() -> None:
-    """The one whose GPUs would do, and of those the one that lacks least."""
+def test_refusal_names_the_nearest_unfit_node() -> None:
+    """A node whose GPUs would fit comes first, then the one that lacks least."""
     names = ("node-a", "node-b", "node-c", "node-d")
     held = builders.allocation("a1", "GPU-node-a-0", request=100)
     full = ledger.reserve(builders.node("node-a", gpus=1), held)
@@ -240,16 +242,16 @@ def test_of_nodes_that_cannot_take_the_pod_the_nearest_is_named() -> None:
     asked = request.parse(builders.pod(request="0.5"))
     for answer in (
         fleet_of(*nodes).place(asked, unfit=lambda _: "is not ready"),
-        placement.place(map(NodeView.of, nodes), asked, unfit=lambda _: "is not ready"),
+        placement.place(map(NodeView.from_node, nodes), asked, unfit=lambda _: "is not ready"),
     ):
         assert str(answer).endswith("nearest: node-b is not ready")
 
 
-def test_of_nodes_with_too_few_gpus_the_one_with_most_is_named() -> None:
+def test_refusal_names_the_node_with_the_most_fitting_gpus() -> None:
     nodes = [builders.node(name, gpus=count) for name, count in (("node-a", 1), ("node-b", 3), ("node-c", 2))]
     asked = request.parse(builders.pod(gpus="4"))
-    for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.of, nodes), asked)):
+    for answer in (fleet_of(*nodes).place(asked), placement.place(map(NodeView.from_node, nodes), asked)):
         assert str(answer).endswith(
-            "nearest: node-b has 3 GPUs that would do at once, 4 are needed; "
+            "nearest: node-b has 3 GPUs that fit at once, 4 are needed; "
             f"no node has more than 3 GPUs; {explanation.NEVER}"
         )

@@ -1,4 +1,4 @@
-"""Linked GPUs: whole link groups are left to who needs them, and who needs one takes one."""
+"""Linked GPUs: whole link groups are left to pods that need them, and such pods get one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOURS_AND_SINGLES = builders.mix([FOUR, ONE] * 40)
 
 
 def node_of(name: str, *, used: Collection[int] = (), numa_known: bool = True) -> GpuNode:
-    """8 GPUs, of which each four are linked."""
+    """Return a node with 8 GPUs in two link groups of four."""
     gpus = tuple(
         builders.gpu(index, node=name, link_group=index // 4, numa_node=index // 4 if numa_known else None)
         for index in range(8)
@@ -34,7 +34,7 @@ def node_of(name: str, *, used: Collection[int] = (), numa_known: bool = True) -
 def fleet_of(mix: Mix, *nodes: GpuNode) -> Fleet:
     fleet = Fleet()
     for node in nodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     fleet.learn(mix)
     return fleet
 
@@ -46,18 +46,18 @@ def indexes(fleet: Fleet, asked: request.Request) -> tuple[str, list[int]]:
 
 
 @pytest.mark.parametrize(("used", "taken"), [({5}, {4, 6, 7}), ({0, 5, 6}, {4, 7})])
-def test_one_gpu_comes_from_the_group_that_has_fewest_left(used: set[int], taken: set[int]) -> None:
+def test_one_gpu_comes_from_the_group_with_the_fewest_left(used: set[int], taken: set[int]) -> None:
     _, got = indexes(fleet_of(Mix(), node_of("a", used=used)), ONE)
     assert set(got) <= taken
 
 
-def test_a_pair_comes_from_the_group_that_has_two_left() -> None:
+def test_pair_comes_from_the_group_with_two_left() -> None:
     assert indexes(fleet_of(Mix(), node_of("a", used={4, 5})), PAIR) == ("a", [6, 7])
 
 
 @pytest.mark.parametrize("numa_known", [True, False])
 @pytest.mark.parametrize("whole", ["a", "b"])
-def test_four_go_to_the_whole_group_and_one_to_the_others(whole: str, *, numa_known: bool) -> None:
+def test_four_take_the_whole_group_and_one_the_other(whole: str, *, numa_known: bool) -> None:
     halved = "b" if whole == "a" else "a"
     fleet = fleet_of(
         FOURS_AND_SINGLES,
@@ -68,28 +68,28 @@ def test_four_go_to_the_whole_group_and_one_to_the_others(whole: str, *, numa_kn
     assert indexes(fleet, ONE)[0] == halved
 
 
-def test_the_last_whole_group_is_better_than_nothing_for_one() -> None:
+def test_single_gpu_may_break_the_last_whole_group() -> None:
     fleet = fleet_of(FOURS_AND_SINGLES, node_of("a", used=range(4)))
     assert indexes(fleet, ONE)[0] == "a"
 
 
-def test_what_is_kept_of_linked_sets_is_what_a_fresh_look_says() -> None:
+def test_cached_linked_sets_equal_fresh_ones() -> None:
     node = node_of("a")
     kept = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
     for number, asked in enumerate([ONE, PAIR, ONE, PAIR, ONE]):
         for pod_request in (ONE, PAIR, FOUR):
             kept.lowest(pod_request)
-        answer = kept.place_on(NodeView.of(node), asked)
+        answer = kept.place_on(NodeView.from_node(node), asked)
         assert isinstance(answer, Placement)
         entry = answer.allocation(asked, allocation_id=str(number), pod=PodRef("default"), reserved_until=None)
         node = ledger.reserve(node, entry)
-        kept.update(NodeView.of(node))
+        kept.update(NodeView.from_node(node))
     prices = kept.prices()
     fresh = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
     assert kept.values(["a", "b"], prices).tolist() == fresh.values(["a", "b"], prices).tolist()
 
 
-def test_gpus_that_could_be_linked_on_their_node_cost_more_where_they_are_not() -> None:
+def test_unlinked_gpus_cost_more_where_linked_ones_exist() -> None:
     layout = topology.layout(node_of("a").gpus)
     assert layout.apart([0, 1, 2, 3]) == 0.0
     assert layout.apart([0, 1, 4, 5]) > topology.APART_COST

@@ -1,4 +1,4 @@
-"""What the placer publishes is read back as it was, however much people have asked for, and nonsense is told."""
+"""The published profile survives a round trip with any mix, and an invalid one is reported."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MIXES = st.builds(Mix, st.dictionaries(CLASSES, st.integers(1, 10**6).map(float)
 
 @pytest.mark.slow
 @given(st.sampled_from(sorted(POLICIES)), MIXES)
-def test_it_is_read_as_it_was_written(policy: str, mix: Mix) -> None:
+def test_profile_survives_a_round_trip(policy: str, mix: Mix) -> None:
     profile = PlacementProfile(policy, mix)
     assert PlacementProfile.read(profile.data()) == profile
 
 
-def test_a_mix_that_is_too_long_keeps_its_commonest_classes() -> None:
+def test_long_mix_keeps_its_most_common_classes() -> None:
     asked = RequestClass(1, 100, Memory(percent=100))
     long = [
         dataclasses.replace(asked, constraints=Constraints(models=(f"{number:03}" + "m" * 4000,)))
@@ -54,7 +54,7 @@ def test_a_mix_that_is_too_long_keeps_its_commonest_classes() -> None:
     assert long[0] not in kept.weights
 
 
-def test_nothing_was_published_yet() -> None:
+def test_empty_config_map_gives_the_defaults() -> None:
     assert PlacementProfile.read({}) == PlacementProfile()
 
 
@@ -73,6 +73,6 @@ def test_nothing_was_published_yet() -> None:
         {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace('"request_percent": 5', '"request_percent": -5')},
     ],
 )  # fmt: skip
-def test_what_nobody_can_go_by_is_told(data: dict[str, str]) -> None:
+def test_invalid_profile_is_an_error(data: dict[str, str]) -> None:
     with pytest.raises(errors.CodecError, match=r"invalid|unknown"):
         PlacementProfile.read(data)

@@ -36,40 +36,40 @@ def choose(gpus: list[Gpu], count: int, *costs: float) -> list[int]:
         (gpu(0, 0, 1), gpu(1, 1), topology.APART),
     ],
 )
-def test_a_link_is_closer_than_a_numa_node_and_that_closer_than_nothing(one: Gpu, other: Gpu, apart: int) -> None:
+def test_link_is_closer_than_numa_node_is_closer_than_none(one: Gpu, other: Gpu, apart: int) -> None:
     distances = topology.layout((one, other)).distances
     assert distances[0][1] == distances[1][0] == apart
 
 
-def test_two_gpus_of_one_numa_node_are_taken_although_others_cost_less() -> None:
+def test_two_gpus_of_one_numa_node_win_over_cheaper_ones() -> None:
     gpus = [gpu(0, 0), gpu(1, 1), gpu(2, 1), gpu(3, 0)]
     assert choose(gpus, 2, 0.1, 0.2, 0.9, 1.0) == [0, 3]
     assert choose(gpus, 2, 0.1, 0.2, 0.3, 1.0) == [1, 2]
 
 
-def test_two_gpus_that_are_joined_are_taken_although_they_are_on_two_numa_nodes() -> None:
+def test_linked_gpus_win_over_one_numa_node() -> None:
     assert choose([gpu(0, 0), gpu(1, 0, 7), gpu(2, 1, 7), gpu(3, 1)], 2, 0, 9, 9, 0) == [1, 2]
 
 
-def test_four_gpus_are_two_joined_pairs_of_one_numa_node() -> None:
+def test_four_gpus_are_two_linked_pairs_of_one_numa_node() -> None:
     gpus = [gpu(index, index // 4, index // 2) for index in range(8)]
     assert choose(gpus, 4, 1, 1, 9, 9, 1, 1, 1, 9) == [4, 5, 6, 7]
 
 
-def test_among_equally_close_ones_the_cheapest_win() -> None:
+def test_cheapest_of_equally_close_gpus_wins() -> None:
     assert choose([gpu(index, index // 4) for index in range(8)], 2, 5, 5, 5, 5, 1, 2, 9, 0) == [4, 7]
 
 
-def test_a_pod_that_needs_more_than_one_numa_node_has_crosses_as_seldom_as_can_be() -> None:
+def test_pod_larger_than_a_numa_node_crosses_as_little_as_possible() -> None:
     gpus = [gpu(0, 0), gpu(1, 1), gpu(2, 0), gpu(3, 1), gpu(4, 0)]
     assert choose(gpus, 4) in ([0, 1, 2, 4], [0, 2, 3, 4])
 
 
-def test_without_anything_known_the_cheapest_are_taken() -> None:
+def test_cheapest_gpus_win_without_topology() -> None:
     assert choose([gpu(0), gpu(1), gpu(2)], 2, 3, 2, 1) == [1, 2]
 
 
-def test_one_gpu_is_the_cheapest_whatever_its_place() -> None:
+def test_single_gpu_is_the_cheapest_anywhere() -> None:
     assert choose([gpu(0, 0), gpu(1, 1)], 1, 3, 2) == [1]
 
 
@@ -83,7 +83,7 @@ def gpus_of(drawn: list[tuple[tuple[int | None, int | None], int]]) -> list[Gpu]
 
 @pytest.mark.slow
 @given(GPUS, st.integers(1, 5), st.randoms(use_true_random=False))
-def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
+def test_chosen_set_is_the_closest_in_any_order_of_costs(
     drawn: list[tuple[tuple[int | None, int | None], int]], count: int, draw: random.Random
 ) -> None:
     layout = topology.layout(gpus_of(drawn))
@@ -97,7 +97,7 @@ def test_nothing_else_is_closer_and_the_order_of_the_costs_does_not_matter(
 
 @pytest.mark.slow
 @given(GPUS, st.integers(1, 4), st.lists(st.lists(st.sampled_from([0.1, 0.2, 0.7, np.inf]), min_size=7, max_size=7)))
-def test_over_arrays_the_same_gpus_are_chosen(
+def test_arrays_choose_the_same_gpus(
     drawn: list[tuple[tuple[int | None, int | None], int]], count: int, nodes: list[list[float]]
 ) -> None:
     layout = topology.layout(gpus_of(drawn))
@@ -105,7 +105,7 @@ def test_over_arrays_the_same_gpus_are_chosen(
     fitting = [node for node in fitting if sum(cost < np.inf for cost in node) >= count]
     if not fitting:
         return
-    picks = together.take(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
+    picks = together.choose(np.array(fitting).T, np.zeros(len(fitting), np.int64), [layout], count)
     for column, node in enumerate(fitting):
         wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
         assert tuple(sorted(picks.rows[:, column].tolist())) == wanted
@@ -114,21 +114,21 @@ def test_over_arrays_the_same_gpus_are_chosen(
 
 @pytest.mark.slow
 @given(st.integers(11, 24), st.integers(3, 9), st.integers(0, 10**6))
-@example(11, 9, 365638)  # sums that differ in their last bit only
-def test_of_very_many_gpus_the_same_are_chosen_over_arrays(gpus: int, count: int, seed: int) -> None:
+@example(11, 9, 365638)  # sums that differ only in the last bit
+def test_arrays_choose_the_same_of_very_many_gpus(gpus: int, count: int, seed: int) -> None:
     draw = random.Random(seed)
     layout = topology.layout([gpu(index, draw.randrange(4), draw.choice([None, 0, 1])) for index in range(gpus)])
     nodes = [[draw.choice([0.1, 0.5, 0.6, 0.9, np.inf]) for _ in range(gpus)] for _ in range(3)]
     nodes = [node for node in nodes if sum(cost < np.inf for cost in node) >= count]
     if not nodes:
         return
-    picks = together.take(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
+    picks = together.choose(np.array(nodes).T, np.zeros(len(nodes), np.int64), [layout], count)
     for column, node in enumerate(nodes):
         wanted = layout.choose({row: cost for row, cost in enumerate(node) if cost < np.inf}, count)
         assert tuple(sorted(picks.rows[:, column].tolist())) == wanted
 
 
-def test_very_many_gpus_are_chosen_from_without_looking_at_every_combination() -> None:
+def test_very_many_gpus_need_no_exhaustive_search() -> None:
     layout = topology.layout([gpu(index, index % 4) for index in range(64)])
     chosen = layout.choose(dict.fromkeys(range(64), 0.0), 16)
     assert layout.penalty(chosen) == topology.NEAR * 16 * 15 // 2
@@ -141,9 +141,9 @@ def two_sockets(name: str, *taken: int) -> GpuNode:
 
 
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))
-def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
+def test_pod_with_two_gpus_gets_one_socket(policy: str) -> None:
     asked = request.parse(builders.pod(gpus="2", policy=policy))
-    view = NodeView.of(two_sockets("node-a", 0))
+    view = NodeView.from_node(two_sockets("node-a", 0))
     fleet = Fleet()
     fleet.update(view)
     for answer in (placement.place([view], asked), fleet.place(asked), fleet.place_on(view, asked)):
@@ -152,9 +152,9 @@ def test_a_pod_of_two_gpus_gets_two_of_one_socket(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fragmentation", "pack"])
-def test_of_nodes_that_are_alike_the_one_where_the_pod_need_not_cross_is_taken(policy: str) -> None:
+def test_equal_node_without_crossing_wins(policy: str) -> None:
     asked = request.parse(builders.pod(gpus="2", policy=policy))
-    views = [NodeView.of(two_sockets("node-a", 0, 2)), NodeView.of(two_sockets("node-b", 0, 1))]
+    views = [NodeView.from_node(two_sockets("node-a", 0, 2)), NodeView.from_node(two_sockets("node-b", 0, 1))]
     fleet = Fleet()
     for view in views:
         fleet.update(view)

@@ -1,4 +1,4 @@
-"""Policies: one function costs the same for one GPU and over arrays of all nodes, and sees what is around the GPU."""
+"""Policies: a cost function gives the same for one GPU and over arrays, and can read the GPU's surroundings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ nodes = st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b")
 
 
 def numa_first(option: Option) -> Number:
-    """Fills a NUMA node before it opens another; there the fullest GPU."""
+    """Fill a NUMA node before using another; within it prefer the fullest GPU."""
     return option.around(Group.NUMA_NODE) * 1000 + option.after.mean
 
 
@@ -32,7 +32,7 @@ def by_all_around(option: Option) -> Number:
 
 @pytest.fixture(params=[numa_first, by_all_around], ids=lambda cost: str(cost.__name__))
 def one_more(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A policy more than there are: its line in the table is all that it takes."""
+    """Add a policy: a row in the table is all that it takes."""
     monkeypatch.setattr(policies, "POLICIES", {**POLICIES, "one-more": Policy(request.param, "one that is tried")})
     return "one-more"
 
@@ -40,14 +40,14 @@ def one_more(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def fleet_of(*gpunodes: GpuNode) -> Fleet:
     fleet = Fleet()
     for node in gpunodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     return fleet
 
 
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(nodes, strategies.requests())
-def test_what_sees_around_a_gpu_chooses_the_same_over_arrays(
+def test_policy_that_reads_around_chooses_the_same_over_arrays(
     one_more: str, gpunodes: list[GpuNode], asked: Request
 ) -> None:
     asked = dataclasses.replace(asked, policy=one_more)
@@ -59,7 +59,7 @@ def test_what_sees_around_a_gpu_chooses_the_same_over_arrays(
         assert answer == wanted
 
 
-def test_a_policy_may_fill_a_numa_node_before_it_opens_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_can_fill_a_numa_node_before_using_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "POLICIES", {**POLICIES, "numa-first": Policy(numa_first, "one that is tried")})
     gpus = tuple(builders.gpu(index, node="node-a", numa_node=index % 2) for index in range(4))
     node = GpuNode("node-a", gpus, (builders.allocation("a", gpus[0].uuid, request=60, memory_gib=40),))
@@ -74,6 +74,6 @@ def test_a_policy_may_fill_a_numa_node_before_it_opens_another(monkeypatch: pyte
     assert got == [gpus[2].uuid, gpus[2].uuid, gpus[1].uuid]
 
 
-def test_every_policy_says_what_it_looks_for() -> None:
+def test_every_policy_states_its_aim() -> None:
     assert policies.DEFAULT in POLICIES
     assert all(policy.aim for policy in POLICIES.values())

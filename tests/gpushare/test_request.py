@@ -40,7 +40,7 @@ def test_defaults_follow_the_table(annotations: dict[str, str], share: Share, gp
     assert (demand.share, demand.gpus, demand.containers) == (share, gpus, ("main",))
 
 
-def test_the_default_container_is_the_first_or_the_one_kubectl_takes() -> None:
+def test_default_container_is_the_first_or_kubectls() -> None:
     manifest = builders.pod(containers=("a", "b"), request="0.5")
     assert request.parse(manifest).demands[0].containers == ("a",)
     manifest["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "b"
@@ -53,14 +53,14 @@ def test_listed_containers_use_one_share_together() -> None:
     assert demand.containers == ("a", "c")
 
 
-def test_a_container_can_have_a_share_of_its_own() -> None:
+def test_container_can_have_its_own_share() -> None:
     manifest = builders.pod(containers=("a", "b"), **{"request": "0.5", "memory.b": "4Gi", "request.b": "0.1"})
     first, second = request.parse(manifest).demands
     assert (first.containers, first.share.request_percent) == (("a",), 50)
     assert (second.containers, second.share) == (("b",), Share(10, 100, Memory(bytes=4 * GIB)))
 
 
-def test_an_init_container_can_be_named() -> None:
+def test_init_container_can_be_named() -> None:
     manifest = builders.pod(**{"request.warm": "0.2"})
     manifest["spec"]["initContainers"] = [{"name": "warm"}]
     assert request.parse(manifest).demands[0].containers == ("warm",)
@@ -70,7 +70,7 @@ def steps(manifest: dict[str, Any]) -> dict[str, Steps]:
     return {",".join(demand.containers): demand.steps for demand in request.parse(manifest).demands}
 
 
-def test_containers_that_run_in_turn_have_steps_of_their_own() -> None:
+def test_containers_that_run_in_turn_have_separate_steps() -> None:
     manifest = builders.pod(
         containers=("main",), **{f"request.{name}": "0.2" for name in ("first", "side", "last", "main")}
     )
@@ -83,17 +83,17 @@ def test_containers_that_run_in_turn_have_steps_of_their_own() -> None:
     assert steps(manifest) == {"first": Steps(0, 0), "side": Steps(1), "last": Steps(2, 2), "main": Steps(3)}
 
 
-def test_a_share_that_is_used_in_turn_is_in_use_from_the_first_to_the_last_of_its_containers() -> None:
+def test_share_is_in_use_from_its_first_to_its_last_container() -> None:
     manifest = builders.pod(request="0.5", container="first,main", **{"request.last": "0.2"})
     manifest["spec"]["initContainers"] = [{"name": "first"}, {"name": "last"}]
     assert steps(manifest) == {"first,main": ALL_STEPS, "last": ALL_STEPS}
 
 
-def test_containers_that_run_together_at_some_moment_have_all_steps() -> None:
+def test_containers_that_overlap_have_all_steps() -> None:
     assert steps(builders.in_turn(warm="0.5", main="0.5", restarts="Always")) == {"warm": ALL_STEPS, "main": ALL_STEPS}
 
 
-def test_constraints_are_read() -> None:
+def test_constraints_are_parsed() -> None:
     parsed = request.parse(
         builders.pod(
             request="0.5",
@@ -136,17 +136,17 @@ def test_constraints_are_read() -> None:
     [
         ({"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs'),
         ({"request": "a lot"}, 'gpushare.io/request "a lot" is not a part of a GPU: write it as "0.5", "50%" or "500m"'),
-        ({"request": "0.5", "limit": "0.2"}, 'gpushare.io/limit "0.2" is less than the request: write 0.5 to 1, or leave it out for 1'),
-        ({"limit": "0.5"}, 'gpushare.io/limit "0.5" alone asks for a whole GPU, which no limit below 1 fits: add gpushare.io/request'),
-        ({"gpus": "2", "limit": "0.5"}, 'gpushare.io/limit "0.5" alone asks for a whole GPU, which no limit below 1 fits: add gpushare.io/request'),
-        ({"limit.main": "0.5"}, 'gpushare.io/limit.main "0.5" alone asks for a whole GPU, which no limit below 1 fits: add gpushare.io/request.main'),
-        ({"memory": "8"}, 'gpushare.io/memory "8" is less than 1Mi of memory: write the unit, as "8Gi"'),
-        ({"memory": "8192"}, 'gpushare.io/memory "8192" is less than 1Mi of memory: write the unit, as "8Gi"'),
-        ({"request": "1", "min-memory": "40"}, 'gpushare.io/min-memory "40" is less than 1Mi of memory: write the unit, as "8Gi"'),
+        ({"request": "0.5", "limit": "0.2"}, 'gpushare.io/limit "0.2" is less than the request: write 0.5 to 1, or omit it for 1'),
+        ({"limit": "0.5"}, 'gpushare.io/limit "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request'),
+        ({"gpus": "2", "limit": "0.5"}, 'gpushare.io/limit "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request'),
+        ({"limit.main": "0.5"}, 'gpushare.io/limit.main "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request.main'),
+        ({"memory": "8"}, 'gpushare.io/memory "8" is less than 1Mi of memory: write the unit, such as "8Gi"'),
+        ({"memory": "8192"}, 'gpushare.io/memory "8192" is less than 1Mi of memory: write the unit, such as "8Gi"'),
+        ({"request": "1", "min-memory": "40"}, 'gpushare.io/min-memory "40" is less than 1Mi of memory: write the unit, such as "8Gi"'),
         ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not a quantity: write a number with an optional unit, as "8Gi"'),
-        ({"memory": "120%"}, 'gpushare.io/memory "120%" is not a part of the memory: write "0%" to "100%" in whole per cent, or bytes as "8Gi"'),
-        ({"memory": "0"}, 'gpushare.io/memory "0" leaves no memory: give gpushare.io/memory more than 0, such as 1Gi'),
-        ({"request": "0"}, 'gpushare.io/request "0" leaves no memory: give gpushare.io/memory more than 0, such as 1Gi'),
+        ({"memory": "120%"}, 'gpushare.io/memory "120%" is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'),
+        ({"memory": "0"}, 'gpushare.io/memory "0" gives no memory: set gpushare.io/memory to more than 0, such as 1Gi'),
+        ({"request": "0"}, 'gpushare.io/request "0" gives no memory: set gpushare.io/memory to more than 0, such as 1Gi'),
         ({"gpus": "0"}, 'gpushare.io/gpus "0" is not a count: write a whole number from 1 to 63'),
         ({"gpus": "1.5"}, 'gpushare.io/gpus "1.5" is not a count: write a whole number from 1 to 63'),
         ({"request": "1", "container": "other"}, 'gpushare.io/container "other" names the container "other", which the pod does not have: it has main'),
@@ -154,45 +154,45 @@ def test_constraints_are_read() -> None:
         ({"request.other": "1"}, 'gpushare.io/request.other "1" names the container "other", which the pod does not have: it has main'),
         ({"request": "1", "policy": "best"}, f'gpushare.io/policy "best" is unknown: write one of {", ".join(POLICIES)}'),
         ({"request": "1", "latency": "yes"}, 'gpushare.io/latency "yes" is neither "true" nor "false"'),
-        ({"request": "1", "group": "g"}, 'gpushare.io/group "g" needs gpushare.io/group-size as well'),
-        ({"request": "1", "group-size": "3"}, 'gpushare.io/group-size "3" needs gpushare.io/group as well'),
+        ({"request": "1", "group": "g"}, 'gpushare.io/group "g" also requires gpushare.io/group-size'),
+        ({"request": "1", "group-size": "3"}, 'gpushare.io/group-size "3" also requires gpushare.io/group'),
         ({"request": "1", "affinity": "no spaces"}, "gpushare.io/affinity \"no spaces\" is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"),
         ({"request": "1", "min-compute-capability": "new"}, 'gpushare.io/min-compute-capability "new" is not a compute capability: write it as "8.0"'),
     ],
 )  # fmt: skip
-def test_bad_input_gets_one_sentence(annotations: dict[str, str], sentence: str) -> None:
+def test_invalid_input_gets_one_sentence(annotations: dict[str, str], sentence: str) -> None:
     with pytest.raises(errors.RequestError) as caught:
         request.parse(builders.pod(**annotations))
     assert str(caught.value) == sentence
 
 
-def test_a_misspelt_key_is_named_with_those_that_exist() -> None:
+def test_misspelt_key_is_reported_with_the_known_keys() -> None:
     with pytest.raises(
         errors.RequestError,
-        match=r'gpushare.io/memroy "8Gi" is not a key of gpushare: did you mean gpushare.io/memory\? it knows request, limit',
+        match=r'gpushare.io/memroy "8Gi" is not a gpushare key: did you mean gpushare.io/memory\? it knows request, limit',
     ):
         request.parse(builders.pod(request="0.5", memroy="8Gi"))
 
 
-def test_a_container_in_two_places_is_refused() -> None:
-    with pytest.raises(errors.RequestError, match="has keys of its own"):
+def test_container_in_two_places_is_rejected() -> None:
+    with pytest.raises(errors.RequestError, match="has its own keys"):
         request.parse(builders.pod(containers=("a", "b"), **{"request": "0.5", "container": "a,b", "memory.b": "4Gi"}))
 
 
-def test_a_huge_value_is_refused_in_a_short_sentence() -> None:
+def test_huge_value_is_rejected_with_a_short_sentence() -> None:
     with pytest.raises(errors.RequestError) as caught:
         request.parse(builders.pod(request="9" * 200_000))
     assert "200000 characters" in str(caught.value)
     assert len(str(caught.value)) < 300
 
 
-def test_control_characters_never_reach_the_sentence() -> None:
+def test_sentence_contains_no_control_characters() -> None:
     with pytest.raises(errors.RequestError) as caught:
         request.parse(builders.pod(request="0.5\x1b[31m\n\u202e"))
     assert str(caught.value).isprintable()
 
 
-def test_result_annotations_are_left_to_the_caller_to_strip() -> None:
+def test_result_annotations_are_ignored() -> None:
     manifest = builders.pod(request="0.5")
     manifest["metadata"]["annotations"] |= {contract.NODE: "evil", contract.GPU_UUIDS + ".main": "GPU-1"}
     assert request.parse(manifest) == request.parse(builders.pod(request="0.5"))
@@ -204,7 +204,7 @@ def test_result_annotations_are_left_to_the_caller_to_strip() -> None:
         st.sampled_from([*contract.REQUEST_KEYS, contract.REQUEST + ".main"]), st.text(max_size=20), min_size=1
     )
 )
-def test_any_annotations_are_read_or_refused_with_their_key(annotations: dict[str, str]) -> None:
+def test_any_annotations_are_parsed_or_rejected_with_their_key(annotations: dict[str, str]) -> None:
     manifest = builders.pod()
     manifest["metadata"]["annotations"] = annotations
     try:

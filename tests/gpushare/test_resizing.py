@@ -17,7 +17,7 @@ from tests.gpushare.laws import strategies
 
 
 def node(*others: Any, gib: int = 8, request_percent: int = 50) -> GpuNode:
-    """One GPU of 80Gi, on which a1 has a share beside `others`."""
+    """Return a node with one GPU of 80Gi, on which a1 has a share next to `others`."""
     gpunode = ledger.reserve(
         builders.node(gpus=1), builders.allocation("a1", request=request_percent, memory_gib=gib, uid="u1")
     )
@@ -31,7 +31,7 @@ def wish(gpunode: GpuNode, **annotations: str) -> resizing.Shares:
 
 
 def told(gpunode: GpuNode, gib: float, used: float = 0, share: int = 0) -> GpuNode:
-    """With the agent's word on a1."""
+    """Return the node with the agent's report on a1."""
     word = Resize("a1", share, int(gib * GIB), int(used * GIB))
     return dataclasses.replace(gpunode, resizes=(word,))
 
@@ -40,7 +40,7 @@ def share(gpunode: GpuNode, index: int = 0) -> GivenShare:
     return gpunode.allocations[0].shares[index]
 
 
-def test_what_grows_is_written_at_once_when_there_is_room() -> None:
+def test_growth_is_written_at_once_if_there_is_room() -> None:
     gpunode = node(builders.allocation("b", request=30, memory_gib=30))
     step = resizing.step(gpunode, "a1", wish(gpunode, request="0.7", limit="0.8", memory="50Gi"))
     assert share(step.node) == GivenShare(("main",), ("GPU-node-a-0",), 70, 80, 50 * GIB)
@@ -50,16 +50,16 @@ def test_what_grows_is_written_at_once_when_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 of memory free, 1Gi more are asked"),
-        ({"request": "0.9", "memory": "8Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
+        ({"request": "0.5", "memory": "9Gi"}, "node-a/0 has 0 of memory free, 1Gi more are requested"),
+        ({"request": "0.9", "memory": "8Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is requested"),
         (
             {"request": "1", "memory": "100Gi"},
-            "node-a/0 has 0.2 of its compute free, 0.5 more is asked; node-a/0 has 0 of memory free, 92Gi more are asked",
+            "node-a/0 has 0.2 of its compute free, 0.5 more is requested; node-a/0 has 0 of memory free, 92Gi more are requested",
         ),
-        ({"request": "0.9", "memory": "4Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is asked"),
+        ({"request": "0.9", "memory": "4Gi"}, "node-a/0 has 0.2 of its compute free, 0.4 more is requested"),
     ],
 )
-def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, str], said: str) -> None:
+def test_growth_without_room_does_not_begin_and_gives_numbers(asked: dict[str, str], said: str) -> None:
     gpunode = node(builders.allocation("b", request=30, memory_gib=72))
     step = resizing.step(gpunode, "a1", wish(gpunode, **asked))
     assert step == resizing.ResizeStep(gpunode, said, resizing.ResizeCause.ROOM)
@@ -69,17 +69,17 @@ def test_what_does_not_fit_is_not_begun_and_says_the_numbers(asked: dict[str, st
 @pytest.mark.parametrize(
     ("gpu", "said"),
     [
-        (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is not healthy: XID 79"),
-        (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes nothing new: its agent left"),
+        (builders.gpu(healthy=False, health_reason="XID 79"), "node-a/0 is unhealthy: XID 79"),
+        (builders.gpu(closed="its agent left"), "node-a/0 is on a node that takes no new pods: its agent left"),
     ],
 )
-def test_on_a_gpu_that_takes_nothing_new_nothing_grows(gpu: Gpu, said: str) -> None:
+def test_nothing_grows_on_a_closed_gpu(gpu: Gpu, said: str) -> None:
     sick = dataclasses.replace(node(), gpus=(gpu,))
     assert resizing.step(sick, "a1", wish(sick, memory="9Gi", request="0.5")).waits_for == said
     assert share(resizing.step(sick, "a1", wish(sick, memory="8Gi", request="0.4")).node).request_percent == 40
 
 
-def test_shares_in_turn_grow_within_the_larger_one() -> None:
+def test_shares_used_in_turn_grow_within_the_larger_one() -> None:
     asked = request.parse(builders.in_turn(warm="0.8", main="0.4"))
     placed = placement.place(builders.views(builders.node(gpus=1)), asked)
     assert isinstance(placed, placement.Placement)
@@ -93,7 +93,7 @@ def test_shares_in_turn_grow_within_the_larger_one() -> None:
     assert resizing.step(gpunode, "a1", wanted).waits_for.startswith("node-a/0 has 0 of its compute free, 0.1 more")
 
 
-def test_steps_that_another_release_dropped_come_back() -> None:
+def test_steps_dropped_by_another_release_are_restored() -> None:
     asked = request.parse(builders.in_turn(warm="0.8", main="0.7"))
     placed = placement.place(builders.views(builders.node(gpus=1)), asked)
     assert isinstance(placed, placement.Placement)
@@ -107,22 +107,22 @@ def test_steps_that_another_release_dropped_come_back() -> None:
     assert (step.node.allocations, step.waits_for, ledger.violations(step.node)) == ((entry,), "", [])
 
 
-def test_less_memory_counts_until_the_agent_holds_the_pod_to_it() -> None:
+def test_memory_counts_until_the_agent_enforces_the_smaller_limit() -> None:
     gpunode = node()
     less = wish(gpunode, request="0.5", memory="4Gi")
     step = resizing.step(gpunode, "a1", less)
     assert (share(step.node).memory_bytes, share(step.node).shrink_to_bytes) == (8 * GIB, 4 * GIB)
-    assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
+    assert step.waits_for == "the agent on node-a does not enforce 4Gi yet"
     refused = told(step.node, 8, used=5.2)
     assert resizing.step(refused, "a1", less) == resizing.ResizeStep(
-        refused, "it uses 5.2Gi of the 4Gi asked", resizing.ResizeCause.USE
+        refused, "it uses 5.2Gi, more than the requested 4Gi", resizing.ResizeCause.USE
     )
     done = resizing.step(told(refused, 4, used=3), "a1", less)
     assert (share(done.node).memory_bytes, share(done.node).shrink_to_bytes) == (4 * GIB, None)
     assert done.waits_for == ""
 
 
-def test_a_wish_that_is_taken_back_leaves_all_as_it_was() -> None:
+def test_cancelled_resize_leaves_no_trace() -> None:
     gpunode = node()
     shrinking = resizing.step(gpunode, "a1", wish(gpunode, request="0.5", memory="4Gi")).node
     for word in (shrinking, told(shrinking, 8, used=5), told(shrinking, 4)):
@@ -131,16 +131,16 @@ def test_a_wish_that_is_taken_back_leaves_all_as_it_was() -> None:
         assert step.waits_for == ""
 
 
-def test_the_answer_to_an_earlier_shrinking_is_not_taken_for_one_to_the_next() -> None:
-    gpunode = told(node(), 4)  # what an agent said of a shrinking that was taken back since
+def test_report_on_an_earlier_shrink_is_not_taken_for_the_next() -> None:
+    gpunode = told(node(), 4)  # an agent's report on a shrink that has been cancelled since
     less = wish(gpunode, request="0.5", memory="4Gi")
     step = resizing.step(gpunode, "a1", less)
     assert share(step.node).shrink_to_bytes is None
-    assert step.waits_for == "the agent on node-a has yet to hold it to 4Gi"
+    assert step.waits_for == "the agent on node-a does not enforce 4Gi yet"
     assert share(resizing.step(told(gpunode, 8), "a1", less).node).shrink_to_bytes == 4 * GIB
 
 
-def test_another_wish_while_it_shrinks_replaces_the_first() -> None:
+def test_new_resize_replaces_a_pending_shrink() -> None:
     start = node()
     shrinking = resizing.step(start, "a1", wish(start, request="0.5", memory="4Gi")).node
     refused = told(shrinking, 8, used=5)
@@ -168,7 +168,7 @@ def swapped(memory: dict[str, str]) -> Any:
     return manifest
 
 
-def test_one_container_grows_into_what_another_of_its_pod_gives_up_in_one_write() -> None:
+def test_container_grows_into_what_its_pod_gives_up_in_one_write() -> None:
     gpunode = two_containers()
     manifest = swapped({"main": "60Gi", "side": "20Gi"})
     more = resizing.asked(request.parse(manifest), gpunode.allocations[0], gpunode)
@@ -182,7 +182,7 @@ def test_one_container_grows_into_what_another_of_its_pod_gives_up_in_one_write(
     assert done.waits_for == ""
 
 
-def test_other_containers_or_numbers_of_gpus_are_no_resizing() -> None:
+def test_changing_containers_or_gpu_count_is_rejected() -> None:
     gpunode = node()
     manifest = builders.pod(containers=("main", "side"), container="main,side", request="0.5")
     with pytest.raises(
@@ -194,13 +194,13 @@ def test_other_containers_or_numbers_of_gpus_are_no_resizing() -> None:
         wish(gpunode, request="0.5", gpus="2")
 
 
-def test_a_gpu_that_is_gone_is_said() -> None:
+def test_missing_gpu_is_named() -> None:
     gpunode = dataclasses.replace(node(), gpus=())
-    with pytest.raises(errors.LedgerError, match="node-a has no GPU GPU-node-a-0 any more"):
+    with pytest.raises(errors.LedgerError, match="node-a no longer has GPU GPU-node-a-0"):
         wish(gpunode, request="0.5")
 
 
-def test_several_have_their_step_in_the_order_given() -> None:
+def test_step_all_follows_the_given_order() -> None:
     gpunode = node(builders.allocation("b", request=30, memory_gib=8, uid="u2"))
     more, some = (request.parse(builders.pod(request=percent, memory="8Gi")) for percent in ("0.7", "0.5"))
     first = resizing.step_all(gpunode, [("a1", more), ("b", some), ("gone", more)])
@@ -212,10 +212,10 @@ def test_several_have_their_step_in_the_order_given() -> None:
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(strategies.gpu_nodes("node-a"), strategies.requests())
-def test_what_was_given_is_what_is_asked_whatever_was_rounded(empty: GpuNode, asked: Request) -> None:
-    """A pod whose annotations nobody has touched never makes a write."""
+def test_given_shares_equal_the_request_despite_rounding(empty: GpuNode, asked: Request) -> None:
+    """A pod with unchanged annotations never causes a write."""
     gpunode = dataclasses.replace(empty, allocations=(), resizes=())
-    placed = placement.place([placement.NodeView.of(gpunode)], asked)
+    placed = placement.place([placement.NodeView.from_node(gpunode)], asked)
     if not isinstance(placed, placement.Placement):
         return
     gpunode = ledger.reserve(

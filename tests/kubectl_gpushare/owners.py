@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import codec, contract, ledger
 from tests import builders
-from tests.gpushare.defragmentation.clusters import machine, owned
+from tests.gpushare.defragmentation.clusters import node_manifest, owned
 from tests.kubectl_gpushare.programs import kubectl_with_owners
 from tests.programs import script
 
@@ -53,9 +53,9 @@ def _crowded() -> dict[str, Any]:
     waiting["metadata"]["labels"][contract.SHARE_LABEL] = contract.SHARE_LABEL_VALUE
     for manifest, cpu in ((crowding, "6"), (waiting, "4")):
         manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-    other = machine("plain")
+    other = node_manifest("plain")
     other["status"]["allocatable"] = {"cpu": "32", "memory": "64Gi", "pods": "110"}
-    nodes = [{"kind": "Node", **node} for node in (machine("n0"), other)]
+    nodes = [{"kind": "Node", **node} for node in (node_manifest("n0"), other)]
     gpu_node = codec.to_document(builders.node("n0", gpus=2))
     return {"gpunodes": [gpu_node], "pods": [crowding, waiting], "nodes": nodes}
 

@@ -146,7 +146,7 @@ def test_fit_heeds_the_resource_quotas_of_the_namespace(kubectl: Kubectl, namesp
     assert kubectl("create", "quota", "gpus", "-n", namespace, "--hard=requests.gpushare.io/gpu-percent=40").code == 0
     ended = kubectl("gpushare", "fit", "--request", "0.5", "-n", namespace)
     assert (ended.code, ended.err) == (2, "")
-    refused = "the ResourceQuota gpus of its namespace leaves 40 of gpushare.io/gpu-percent, 50 are asked"
+    refused = "the ResourceQuota gpus of its namespace leaves 40 of gpushare.io/gpu-percent, 50 are requested"
     assert refused in " ".join(ended.out.split())
     assert "Would Fit" not in ended.out
     assert "ResourceQuota" not in kubectl("gpushare", "fit", "--request", "0.4", "-n", namespace).out

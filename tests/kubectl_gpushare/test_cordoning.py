@@ -109,7 +109,7 @@ def test_a_note_goes_with_the_cordon(plugin: Plugin, server: Callable[..., str],
     program = server(cordoned=("GPU-node-a-1", "GPU-node-a-2"), notes={key: text or "" for key, text in notes.items()})
     page = plugin("describe", "gpu", "node-a/1", KUBECTL_PATH=program).out
     assert "by bob at 2026-03-01T12:00:00Z: fan" in page
-    assert "cordoned by bob at 2026-03-01T12:00:00Z: fan; the node node-a is not ready" in " ".join(
+    assert "cordoned by bob at 2026-03-01T12:00:00Z: fan; node node-a is not ready" in " ".join(
         plugin("top", "-o", "wide", "--no-usage", KUBECTL_PATH=program).out.split()
     )
     assert plugin("uncordon", "node", "node-a", KUBECTL_PATH=program).code == 0

@@ -67,7 +67,7 @@ def test_moves_that_let_nobody_in_are_looked_at_no_further(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("gated", "default/a-anew, made instead of it, waits: no GPU fits"),
+        ("gated", "its replacement default/a-anew waits: no GPU fits"),
         ("grows", "after 1 s its ReplicaSet has 1 of 2 pods"),
         ("refused", "Cannot evict pod as it would violate its disruption budget"),
     ],
@@ -148,7 +148,7 @@ def test_a_pod_without_a_share_has_moved_once_its_successor_is_scheduled(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("cpu-only-pending", "default/c-anew, made instead of it, is not scheduled: 0/2 nodes are available"),
+        ("cpu-only-pending", "its replacement default/c-anew is not scheduled: 0/2 nodes are available"),
         ("cpu-only-back", "default/c was evicted, and the scheduler has put the one made instead of it on n0 again"),
     ],
 )
@@ -202,7 +202,7 @@ def test_what_was_kept_by_one_that_was_killed_is_told_and_opened_by_the_next(
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.20260301T120000Z")
     ended = plugin(*FLAGS, KUBECTL_PATH=program)
     assert "Cordoned:" in ended.out
-    assert "n0/1 was left cordoned by a `defrag --apply` that did not come to its end" in ended.out
+    assert "n0/1 was left cordoned by an interrupted `defrag --apply`" in ended.out
     assert "kubectl gpushare uncordon gpu n0/1" in ended.out
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=program)
     assert (ended.code, owners.log(tmp_path)) == (
@@ -223,7 +223,7 @@ def test_while_another_is_under_way_nothing_is_moved(
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=program)
     assert (ended.code, owners.log(tmp_path)) == (1, [])
     assert ended.err == (
-        "error: n0/1 is kept cordoned by another `defrag --apply`, until 12:00:00Z at most: wait until it ends; if it was "
+        "error: n0/1 is cordoned by another `defrag --apply` until 12:00:00Z at the latest: wait until it ends; if it was "
         "killed, run `kubectl gpushare uncordon` for them\n"
     )
     assert plugin("uncordon", "gpu", "n0/1", KUBECTL_PATH=program).out == "n0/1 uncordoned\n"
@@ -269,7 +269,7 @@ def test_one_that_is_killed_leaves_marks_that_end_by_themselves(server: Callable
         running.kill()
     assert list(owners.labels(tmp_path)) == [contract.DEFRAG_LABEL_PREFIX + "GPU-n0-0"]
     node = codec.read(json.loads((tmp_path / "state.json").read_text())["gpunodes"][0])
-    until = cordons.of(node)["GPU-n0-0"].until
+    until = cordons.read(node)["GPU-n0-0"].until
     assert 840 < until - time.time() <= 901  # also by a clock that is minutes ahead it is kept while the pod may move
     assert not cordons.left_behind(node, now=until - 1)
     assert [*cordons.left_behind(node, now=until)] == ["GPU-n0-0"]

@@ -56,7 +56,7 @@ def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str],
     ended = plugin(*FLAGS, "--request", "0.8", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, log(tmp_path)) == (2, "", [])
     assert ended.err == (
-        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is asked; --keep requests it anyway\n"
+        "warning: nothing was changed: n0/0 has 0.1 of its compute free, 0.3 more is requested; --keep requests it anyway\n"
     )
 
 
@@ -67,7 +67,7 @@ def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
     ended = plugin(*FLAGS, "--memory", "4Gi", KUBECTL_PATH=server("refused"))
     assert (ended.code, log(tmp_path)) == (1, [LESS, BACK])
     assert ended.err == (
-        "error: it uses 5.2Gi of the 4Gi asked; the annotations are restored, and its share is unchanged\n"
+        "error: it uses 5.2Gi, more than the requested 4Gi; the annotations are restored, and its share is unchanged\n"
     )
 
 
@@ -79,7 +79,7 @@ def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
     ended = plugin(*FLAGS, "--memory", "4Gi", "--keep", "--timeout", "1", KUBECTL_PATH=server(mode))
     assert (ended.code, log(tmp_path)) == (1, [LESS])
     assert "it stays asked for, and is done when that can be" in ended.err
-    assert ("it uses 5.2Gi of the 4Gi asked" in ended.err) == (mode == "refused")
+    assert ("it uses 5.2Gi, more than the requested 4Gi" in ended.err) == (mode == "refused")
 
 
 @pytest.mark.slow

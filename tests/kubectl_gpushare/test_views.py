@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.defragmentation import emptying, fewest_moves
+from gpushare.defragmentation import fewest_moves, goals
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
@@ -96,7 +96,7 @@ def placed(name: str) -> Page:
 
 def fitting(count: int = 1, **annotations: str) -> Page:
     world = World(sample.nodes(), None, sample.pods())
-    asked = RequestingPod.of(builders.pod("asked", **annotations))
+    asked = RequestingPod.from_manifest(builders.pod("asked", **annotations))
     return fit.page(capacity.answer(world, [capacity.PodBatch("", asked, count)]), ("a note",))
 
 
@@ -108,13 +108,13 @@ def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:
 
 def emptied() -> Page:
     pods = [(owned("web", request="0.3"), "n0/0"), (owned("batch", request="0.4"), "n1/0")]
-    return defrag.page(emptying.plan(of_pods_on(*pods, nodes=2, gpus=1), NONE, most=9), ())
+    return defrag.page(goals.empty_nodes(of_pods_on(*pods, nodes=2, gpus=1), NONE, max_moves=9), ())
 
 
 def improved(*moves: int) -> Page:
     """A plan by worth, in which so many moves let nobody in."""
     pods = [(owned("web", request="0.3"), "n0/0"), (owned("batch", request="0.4"), "n1/0")]
-    made = emptying.plan(of_pods_on(*pods, nodes=2, gpus=1), NONE, most=9)
+    made = goals.empty_nodes(of_pods_on(*pods, nodes=2, gpus=1), NONE, max_moves=9)
     steps = tuple(dataclasses.replace(made.steps[0], name="", gpus="") for _ in moves)
     return defrag.page(dataclasses.replace(made, steps=steps, gained=0.3), ())
 
@@ -125,7 +125,9 @@ ALL = ("n0/0", "n0/1", "n1/0", "n1/1")
 def simulated() -> Table:
     arrivals = [
         Arrival(
-            60.0 * number, 900.0, RequestingPod.of(builders.pod(f"p{number}", request=("0.3", "0.5", "1")[number % 3]))
+            60.0 * number,
+            900.0,
+            RequestingPod.from_manifest(builders.pod(f"p{number}", request=("0.3", "0.5", "1")[number % 3])),
         )
         for number in range(60)
     ]

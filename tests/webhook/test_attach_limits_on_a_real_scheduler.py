@@ -25,7 +25,7 @@ PATHS = {
     "PersistentVolume": "/api/v1/persistentvolumes",
     "StorageClass": "/apis/storage.k8s.io/v1/storageclasses",
 }
-EXCEEDS = f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
+EXCEEDS = f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are in use, and the pod adds 1"
 
 
 class Storage:
@@ -167,7 +167,7 @@ def test_unbound_claims_count_and_missing_claims_are_waited_for(scheduled: Clust
     scheduled.delete("second")
 
     missing = scheduled.create(mounting("third", "later"))
-    assert "cannot have the pod's claim later, which does not exist" in json.dumps(missing["metadata"]["annotations"])
+    assert "cannot mount the pod's claim later, which does not exist" in json.dumps(missing["metadata"]["annotations"])
     storage.create("v1", CLAIM, "later", metadata={"namespace": scheduled.namespace}, spec=spec)
     until(lambda: place(scheduled.pod("third")) == "node-a", scheduled.explain)
     fourth = scheduled.create(mounting("fourth", scratch=made_for_it))

@@ -76,7 +76,7 @@ def test_share_that_no_longer_fits_is_reported_and_not_restored(cluster: Cluster
     cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
     until(lambda: bool(cluster.notes(contract.EVENT_LOST)), cluster.explain)
     (said,) = cluster.notes(contract.EVENT_LOST)
-    assert "could not be restored: node-a/0 has not enough left for" in said
+    assert "could not be restored: node-a/0 does not have enough left for" in said
     assert ledger.violations(cluster.node()) == []
 
 

@@ -265,7 +265,7 @@ def test_a_pod_that_was_placed_is_resized_by_an_update(webhook: Running) -> None
         return share.request_percent, share.memory_bytes // builders.GIB, annotations.get(contract.REASON, "")
 
     assert ask(request="0.7", memory="20Gi") == (70, 20, "")
-    said = "is not resized yet: node-a/0 has 0 of its compute free, 0.3 more is asked"
+    said = "is not resized yet: node-a/0 has 0 of its compute free, 0.3 more is requested"
     assert ask(request="1", memory="20Gi") == (70, 20, said)
     webhook.delete("two")
     assert ask(request="1", memory="80Gi") == (100, 80, "")

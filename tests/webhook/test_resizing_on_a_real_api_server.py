@@ -90,7 +90,7 @@ def test_resize_waits_and_grows_when_another_pod_leaves(cluster: Cluster) -> Non
     for name in ("one", "two"):
         create(cluster, name, request="0.4", memory="40Gi", uuid="GPU-node-a-0")
     ask(cluster, "one", request="0.7")
-    said = "is not resized yet: node-a/0 has 0.2 of its compute free, 0.3 more is asked"
+    said = "is not resized yet: node-a/0 has 0.2 of its compute free, 0.3 more is requested"
     until(lambda: reason(cluster, "one") == said, cluster.explain)
     (share,) = codec.read_shares(annotations(cluster, "one")[contract.HELD])
     assert (share.request_percent, share.memory_bytes) == (40, 40 * GIB)
@@ -109,7 +109,7 @@ def test_growing_share_comes_before_gated_pods(cluster: Cluster) -> None:
         create(cluster, name, request="0.5", memory="40Gi", uuid="GPU-node-a-0")
     cluster.create(builders.pod("gated", request="0.5", memory="40Gi", uuid="GPU-node-a-0"))
     ask(cluster, "one", request="0.9")
-    until(lambda: "0.4 more is asked" in reason(cluster, "one"), cluster.explain)
+    until(lambda: "0.4 more is requested" in reason(cluster, "one"), cluster.explain)
     cluster.delete("two")
     until(lambda: held(cluster, "one") == (90, 40, None), cluster.explain)
     assert contract.ALLOCATION not in annotations(cluster, "gated")
@@ -122,12 +122,12 @@ def test_memory_shrinks_in_two_steps_also_when_the_placer_dies_between_them(clus
     create(cluster, "one", request="0.5", memory="40Gi")
     ask(cluster, "one", memory="10Gi")
     until(lambda: held(cluster, "one") == (50, 40, 10), cluster.explain)
-    until(lambda: "the agent on node-a has yet to hold it to 10Gi" in reason(cluster, "one"), cluster.explain)
+    until(lambda: "the agent on node-a does not enforce 10Gi yet" in reason(cluster, "one"), cluster.explain)
     first.kill()
     cluster.front.ports.remove(first.port)
     say(cluster, "one", gib=40, used=15.5)
     second = cluster.start()
-    until(lambda: "it uses 15.5Gi of the 10Gi asked" in reason(cluster, "one"), cluster.explain, seconds=60)
+    until(lambda: "it uses 15.5Gi, more than the requested 10Gi" in reason(cluster, "one"), cluster.explain, seconds=60)
     assert held(cluster, "one") == (50, 40, 10)
     second.kill()
     cluster.front.ports.remove(second.port)
@@ -207,7 +207,7 @@ def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
     }
     cluster.kubectl("create", "-f", "-", input=json.dumps(quota))
     ask(cluster, "one", request="0.8")
-    said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, 30 more are asked"
+    said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, 30 more are requested"
     until(lambda: said in reason(cluster, "one"), cluster.explain)
     ask(cluster, "one", request="0.6")
     until(lambda: held(cluster, "one") == (60, 40, None), cluster.explain)
@@ -239,10 +239,10 @@ def test_plugin_requests_a_rotation_and_reports_the_result(cluster: Cluster) -> 
     say(cluster, "one", gib=60, used=20)
     out, err = less.communicate(timeout=90)
     assert (less.returncode, out) == (1, "")
-    assert "error: it uses 20Gi of the 10Gi asked; the annotations are restored" in err
+    assert "error: it uses 20Gi, more than the requested 10Gi; the annotations are restored" in err
     until(lambda: held(cluster, "one") == (75, 60, None), cluster.explain)
     assert annotations(cluster, "one")[contract.MEMORY] == "60Gi"
     too_much = resize(cluster, "one", "--memory", "90Gi")
     _, err = too_much.communicate(timeout=90)
     assert too_much.returncode == 2
-    assert "nothing was changed: node-a/0 has 20Gi of memory free, 30Gi more are asked" in err.replace("\n", " ")
+    assert "nothing was changed: node-a/0 has 20Gi of memory free, 30Gi more are requested" in err.replace("\n", " ")

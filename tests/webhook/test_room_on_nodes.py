@@ -49,7 +49,7 @@ def test_no_more_pods_are_pinned_than_the_node_has_cpus_for_and_the_next_follows
     until(lambda: len(placed(cluster)) == 2, replica.explain)
     first = placed(cluster)
     waiting = next(f"pod-{number}" for number in range(8) if f"pod-{number}" not in first)
-    said = "node-a has 0 of 2 CPUs free, 1 is asked for"
+    said = "node-a has 0 of 2 CPUs free, 1 is requested"
     until(lambda: said in pod.annotations_of(cluster.pod(waiting))[contract.REASON], replica.explain)
     cluster.delete(first.pop())
     until(lambda: len(placed(cluster)) == 2, replica.explain)
@@ -70,7 +70,7 @@ def test_node_without_offered_shares_gets_no_pods(cluster: Cluster) -> None:
     describe(cluster, **{contract.RESOURCE_PERCENT: "0"})
     replica = cluster.start()
     waiting = cluster.create(asking("trainer"))
-    said = "node-a has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
+    said = "node-a has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-percent"
     assert said in pod.annotations_of(waiting)[contract.REASON]
     describe(cluster)
     until(lambda: placed(cluster) == {"trainer"}, replica.explain)

@@ -222,7 +222,7 @@ class ApiStore:
     def _node_changed(self, change: objects.Delta) -> None:
         before, after = (item["spec"] if item is not None else None for item in (change.old, change.new))
         if before != after:  # most changes are heartbeats, which change nothing that we keep
-            self._cache.put_machine(change.key.name, after)
+            self._cache.put_node_spec(change.key.name, after)
             self._notify()
 
     def _cache_key(self, manifest: Mapping[str, Any]) -> Hashable:
@@ -267,5 +267,5 @@ def _trim_node(item: dict[str, Any]) -> dict[str, Any]:
     metadata = item["metadata"]
     return {
         "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
-        "spec": NodeSpec.of(item),
+        "spec": NodeSpec.from_manifest(item),
     }

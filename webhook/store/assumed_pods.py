@@ -31,7 +31,7 @@ class AssumedPods:
         self._assumed[allocation_id] = manifest, node
         self._by_pod[id(manifest)] = allocation_id
         self._by_node[node].add(allocation_id)
-        self._cache.put(_key(allocation_id), PodInfo.of(share_resources.equipped(manifest, request), node))
+        self._cache.put(_key(allocation_id), PodInfo.from_manifest(share_resources.equipped(manifest, request), node))
         return lambda: self.settle(allocation_id)
 
     def key(self, manifest: PodJson) -> Hashable:

@@ -101,11 +101,11 @@ class Chooser:
         excluded: nodes that are not for this pod, and why, as the rest of a sentence.
         """
         self._show(overrides)
-        shape, relations = share_resources.of(manifest, request)
+        shape, relations = share_resources.key_and_affinity(manifest, request)
         key = self._key(manifest)
         # A node that already counts the pod itself must not be rejected for that; only the cache can tell.
         host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
-        node_filter = self._cache.judge(shape, relations, itself=key)
+        node_filter = self._cache.node_filter(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
@@ -162,17 +162,17 @@ class Chooser:
 
     def hostname(self, node: str) -> str:
         """Return the value of the node's hostname label."""
-        node_spec = self._cache.machine(node)
+        node_spec = self._cache.node_spec(node)
         return (node_spec.hostname if node_spec is not None else None) or node
 
     def labels(self, node: str) -> Mapping[str, str]:
         """Return the labels of the Node; empty if it is unknown."""
-        node_spec = self._cache.machine(node)
+        node_spec = self._cache.node_spec(node)
         return node_spec.labels if node_spec is not None else _NO_LABELS
 
     def node_filter(self, manifest: PodJson) -> Callable[[str], str | None]:
         """Return a function that says why the pod cannot run on a node, as the rest of a sentence, or None."""
-        node_filter = self._cache.judge(*share_resources.of(manifest), itself=self._key(manifest))
+        node_filter = self._cache.node_filter(*share_resources.key_and_affinity(manifest), itself=self._key(manifest))
         blocked = self.avoided(manifest).blocked
         return (lambda name: blocked.get(name) or node_filter(name)) if blocked else node_filter
 

@@ -72,7 +72,7 @@ class ScratchStore(_DerivedStore):
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {node}")
         after = change(view.node)
-        self._views[node] = NodeView.of(after)
+        self._views[node] = NodeView.from_node(after)
         return after
 
 
@@ -109,7 +109,7 @@ class FilteredStore(_DerivedStore):
             return view
         known = self._filtered.get(name)
         if known is None or known[0] is not view:
-            known = self._filtered[name] = view, NodeView.of(ledger.release(view.node, ignored))
+            known = self._filtered[name] = view, NodeView.from_node(ledger.release(view.node, ignored))
         return known[1]
 
     def _changed(self) -> Views:

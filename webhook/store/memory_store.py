@@ -40,7 +40,7 @@ class MemoryStore:
         bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
-        self._views = {name: NodeView.of(codec.read(document)) for name, document in self._documents.items()}
+        self._views = {name: NodeView.from_node(codec.read(document)) for name, document in self._documents.items()}
         self._cache = SchedulerCache(is_full=self._is_full)
         self._assumed = AssumedPods(self._cache, self._has_allocation)
         self._unconfirmed = UnconfirmedReservations(time.monotonic)
@@ -49,14 +49,14 @@ class MemoryStore:
             self._unconfirmed.update(view.node, view.node)
         known = {node.name(document): document for document in nodes}
         for name in {*known, *self._documents}:
-            self._cache.put_machine(name, NodeSpec.of(known.get(name) or _plain(name)))
+            self._cache.put_node_spec(name, NodeSpec.from_manifest(known.get(name) or _plain(name)))
         for item in storage:
             self._cache.put_storage(pod.namespaced_name(item), None, volumes.read(item))
         asked = workload_mix.WorkloadMix()
         for manifest in pods:
             where = (manifest.get("spec") or {}).get("nodeName") or pod.annotations_of(manifest).get(contract.NODE)
             if where and not pod.is_terminal(manifest):
-                pod_info = PodInfo.of(manifest, str(where))
+                pod_info = PodInfo.from_manifest(manifest, str(where))
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
                     asked.change((), workload_mix.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts))
@@ -105,7 +105,7 @@ class MemoryStore:
             raise errors.LedgerError(f"there is no GPUNode {name}")
         try:
             after = change(view.node)
-            self._views[name] = NodeView.of(after)
+            self._views[name] = NodeView.from_node(after)
             self._unconfirmed.update(after, after)
         finally:
             self._assumed.sweep(name)

@@ -137,7 +137,7 @@ class NodeLedger:
         self._show(node)
 
     def _show(self, node: GpuNode) -> None:
-        self.view = NodeView.of(node)
+        self.view = NodeView.from_node(node)
         self._ids = {entry.id for entry in node.allocations}
         self._changed(self)
 

@@ -34,7 +34,7 @@ NODES_AT_ONCE: Final = 64  # takes some milliseconds
 SURE_SECONDS: Final = 60.0  # after so long without news of claims, a missing claim may exist
 _SHARED: Final = "shared"
 
-StorageChanged = Callable[[objects.Key, volumes.Found | None, volumes.Found | None], None]
+StorageChanged = Callable[[objects.Key, volumes.StorageObject | None, volumes.StorageObject | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,9 @@ class Occupancy:
         for key, seen in list(self._unbound.get(node, {}).items()):
             self._count(key, seen)
 
-    def _storage_changed(self, key: objects.Key, before: volumes.Found | None, after: volumes.Found | None) -> None:
+    def _storage_changed(
+        self, key: objects.Key, before: volumes.StorageObject | None, after: volumes.StorageObject | None
+    ) -> None:
         self.cache.put_storage(key, before, after)
         self._on_storage_change()
 
@@ -258,7 +260,7 @@ def _see(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     node = bound or (read.placed_on if read is not None and read.allocation_id else "")
     if not node or pod.is_terminal(item):
         return None
-    pod_info = PodInfo.of(item, node)
+    pod_info = PodInfo.from_manifest(item, node)
     if read is None or not read.allocation_id:
         return _Seen(pod_info, "", bool(bound))
     asks = workload_mix.asks_of(read.request, pod_info.amounts)

@@ -200,7 +200,7 @@ class Reservation:
                 return node  # an earlier attempt was written, but its answer was lost
             outcome: Placement | Refusal = chosen
             if seen is None or not _are_as_seen(chosen, node, seen):
-                outcome = self._place_on(NodeView.of(node), manifest, request)
+                outcome = self._place_on(NodeView.from_node(node), manifest, request)
             if isinstance(outcome, Refusal):
                 raise errors.LedgerError(outcome.reason)
             until = None if holder.uid and self.is_permanent else self.wall_clock() + self.lifetime_seconds

@@ -55,7 +55,7 @@ class WorkloadMix:
         """Return the mix, and begin to count towards the next lesson."""
         self._turnover, self._known = 0, self._pods
         self._turnover_percent, self._known_percent = 0, self._percent
-        return Mix.of(self._counts, pods=self._pods)
+        return Mix.from_counts(self._counts, pods=self._pods)
 
 
 def _percent(asks: Asks) -> int:

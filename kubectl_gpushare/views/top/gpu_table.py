@@ -13,7 +13,7 @@ from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.typical import TypicalOf
-from gpushare.whatif import away
+from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, Cell, Column, Row, Table, sentence
@@ -71,7 +71,7 @@ def of(
     """All cards of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    gpus = gpu_summary.of(nodes, away.of(nodes, machines), typical_of, usage)
+    gpus = gpu_summary.of(nodes, unavailable_nodes.find(nodes, machines), typical_of, usage)
     return sorted(gpus, key=key, reverse=largest_first) if sort_by else gpus
 
 

@@ -11,8 +11,8 @@ from gpushare import typical
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.typical import TypicalOf
-from gpushare.whatif import away
-from gpushare.whatif.away import Away
+from gpushare.whatif import unavailable_nodes
+from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
@@ -49,7 +49,7 @@ class NodeRow:
     node: GpuNode
     gpus: tuple[GpuSummary, ...]
     total: Sum
-    away: Away | None = None
+    away: UnavailableNode | None = None
 
     @property
     def measured(self) -> list[Used | None]:
@@ -116,7 +116,7 @@ def of(
     """A row for each node, sorted by a column, then by name."""
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
-    gone_away = away.of(nodes, machines)
+    gone_away = unavailable_nodes.find(nodes, machines)
     for node in nodes:
         gpus = gpu_summary.of([node], gone_away, typical_of, usage)
         rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), gone_away.get(node.name)))

@@ -1,4 +1,4 @@
-"""Small clusters of pods that somebody recreates, placed as the webhook places them."""
+"""Small clusters of pods with recreating owners, placed as the webhook places them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpushare.whatif.world import RequestingPod, World
 from tests import builders
 from webhook.pods import mutation
 
-NONE = Budgets.of([])
+NONE = Budgets.from_manifests([])
 
 
 def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: str) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = 
     return manifest
 
 
-def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
+def node_manifest(name: str, *, gpus: int = 2) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
         "status": {
@@ -36,12 +36,12 @@ def machine(name: str, *, gpus: int = 2) -> dict[str, Any]:
 
 
 def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
-    """Nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), as the webhook writes them; and one that is sick."""
+    """Return nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), and an unhealthy node."""
     gpu_nodes = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
     gpu_nodes["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
         name, _, indices = where.partition("/")
-        share = RequestingPod.of(manifest).request.demands[0].share
+        share = RequestingPod.from_manifest(manifest).request.demands[0].share
         entry = builders.allocation(
             manifest["metadata"]["name"],
             *(f"GPU-{name}-{index}" for index in indices.split(",")),
@@ -52,14 +52,14 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
         )
         gpu_nodes[name] = ledger.reserve(gpu_nodes[name], entry)
         put(manifest, entry, name)
-    machines = [machine(name, gpus=gpus) for name in gpu_nodes]
-    return World(gpu_nodes.values(), machines, [manifest for manifest, _ in placed])
+    node_manifests = [node_manifest(name, gpus=gpus) for name in gpu_nodes]
+    return World(gpu_nodes.values(), node_manifests, [manifest for manifest, _ in placed])
 
 
 def put(manifest: dict[str, Any], entry: Allocation, node: str) -> None:
-    """The pod as it is once the webhook has placed it and the scheduler has bound it."""
+    """Change the pod as the webhook and the scheduler would when it is placed and bound."""
     placed = mutation.Placed(entry.id, node, node, entry.shares)
-    manifest.update(mutation.rewrite(manifest, RequestingPod.of(manifest).request, placed))
+    manifest.update(mutation.rewrite(manifest, RequestingPod.from_manifest(manifest).request, placed))
     manifest["spec"]["nodeName"] = node
 
 

@@ -1,4 +1,4 @@
-"""A plan of defragmentation plays out, moves only what may be moved, and no more than is needed."""
+"""Plans with the fewest moves can be carried out, and move only pods that may be moved."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gpushare.refusal import Refusal
 from gpushare.whatif.world import RequestingPod
 from kubectl_gpushare.planning import reasons, remedies
 from kubectl_gpushare.source.snapshot import Snapshot
-from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, machine, moved, owned
+from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, node_manifest, owned
 
 
-def test_one_move_makes_a_hole() -> None:
+def test_one_move_frees_a_hole() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n0/1"))
     plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n0/1")]
@@ -29,14 +29,14 @@ def test_one_move_makes_a_hole() -> None:
     assert plan.after.largest_percent == 100
 
 
-def test_who_leaves_does_not_come_back_to_the_hole() -> None:
-    """Placement itself would put the small pod back where it was: it is the fullest GPU on which it fits."""
+def test_moved_pod_does_not_return_to_the_hole() -> None:
+    """Placement alone would put the small pod back: its old GPU is the fullest on which it fits."""
     world = cluster((owned("a", request="0.6"), "n0/0"), (owned("b", request="0.3"), "n0/1"))
     plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("b", "n0/1", "n0/0")]
 
 
-def test_what_fits_already_moves_nobody() -> None:
+def test_share_that_fits_needs_no_moves() -> None:
     plan = fewest_moves.plan(cluster((owned("a", request="0.25"), "n0/0")), [hole(request="1")], NONE, stay=False)
     assert (moved(plan), plan.steps[0].gpus) == ([], "n0/1")
 
@@ -45,14 +45,14 @@ def test_what_fits_already_moves_nobody() -> None:
     ("manifest", "reason"),
     [
         (owned("a", request="0.25", kind=""), "no owner that would recreate it"),
-        (owned("a", request="0.25", kind="Job"), "owned by a Job, which would not simply recreate it"),
+        (owned("a", request="0.25", kind="Job"), "owned by a Job, which may not recreate it"),
         (owned("a", request="0.25", no_evict="true"), "gpushare.io/no-evict"),
         (owned("a", request="0.25", priority=2_000_000_000), "a system priority"),
         (owned("a", request="0.25", group="g", group_size="2"), "a member of a group"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
+def test_protected_pods_stay(manifest: dict[str, Any], reason: str) -> None:
     world = cluster((manifest, "n0/0"), (owned("b", request="0.8"), "n0/1"))
     plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == []
@@ -60,29 +60,29 @@ def test_who_is_protected_stays(manifest: dict[str, Any], reason: str) -> None:
     assert dict(plan.fixed)[reason] == 1
 
 
-def test_a_resized_pod_stays_because_its_owner_would_make_it_in_its_old_size() -> None:
+def test_resized_pod_stays_as_it_would_be_recreated_in_its_old_size() -> None:
     resized = owned("a", request="0.25")
     world = cluster((resized, "n0/0"), (owned("b", request="0.5"), "n0/1"))
     resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
     plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
-    assert ("resized, and recreated as they were before", 1) in plan.fixed
+    assert ("resized, and would be recreated with their original size", 1) in plan.fixed
 
 
-def test_a_pod_that_waits_moves_nobody_of_higher_priority() -> None:
+def test_waiting_pod_moves_no_pod_of_higher_priority() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
     for priority, moves in ((9, 0), (10, 1)):
-        waits = RequestingPod.of(owned("w", request="1", priority=priority))
+        waits = RequestingPod.from_manifest(owned("w", request="1", priority=priority))
         plan = fewest_moves.plan(cluster(*placed), [("w", waits)], NONE)
         assert len(plan.moves) == moves
 
 
 @pytest.mark.slow
-def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
+def test_several_moves_do_not_exceed_a_budget() -> None:
     def budget(allowed: int) -> Budgets:
         spec = {"selector": {"matchLabels": {"app": "web"}}}
         metadata = {"namespace": "default", "name": "web"}
-        return Budgets.of([{"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}])
+        return Budgets.from_manifests([{"metadata": metadata, "spec": spec, "status": {"disruptionsAllowed": allowed}}])
 
     pods = [(owned(f"w{number}", request="0.3", app="web"), f"n0/{number}") for number in range(4)]
     wanted = [hole(request="1", gpus="2")]
@@ -92,19 +92,19 @@ def test_a_budget_is_not_overdrawn_by_several_moves() -> None:
 
 
 @pytest.mark.slow
-def test_a_pod_of_two_budgets_stays_because_no_eviction_of_it_is_taken() -> None:
+def test_pod_with_two_budgets_stays_as_its_eviction_is_rejected() -> None:
     def budget(name: str) -> dict[str, Any]:
         spec = {"selector": {"matchLabels": {"app": "a"}}}
         return {"metadata": {"namespace": "default", "name": name}, "spec": spec, "status": {"disruptionsAllowed": 9}}
 
     for budgets, moves in (([budget("one")], 1), ([budget("one"), budget("other")], 0)):
         world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5", kind=""), "n0/1"))
-        plan = fewest_moves.plan(world, [hole(request="1")], Budgets.of(budgets), stay=False)
+        plan = fewest_moves.plan(world, [hole(request="1")], Budgets.from_manifests(budgets), stay=False)
         assert len(plan.moves) == moves
         assert any("several PodDisruptionBudgets" in reason for reason, _ in plan.fixed) is not bool(moves)
 
 
-def test_the_largest_hole_that_can_be_made_is_made() -> None:
+def test_largest_possible_hole_is_freed() -> None:
     fixed = owned("fixed", request="0.2", kind="")
     world = cluster((fixed, "n0/0"), (owned("b", request="0.4"), "n0/0"), (owned("c", request="0.6"), "n0/1"))
     plan = goals.largest_hole(world, NONE)
@@ -112,13 +112,13 @@ def test_the_largest_hole_that_can_be_made_is_made() -> None:
     assert moved(plan) == [("b", "n0/0", "n0/1")]
 
 
-def test_where_the_memory_for_a_whole_gpu_cannot_be_had_a_smaller_hole_is_looked_for() -> None:
+def test_smaller_hole_is_tried_if_memory_for_a_whole_gpu_is_missing() -> None:
     world = cluster((owned("full", request="1", kind=""), "n0/1"), (owned("m", memory="8Gi", kind=""), "n0/0"))
     plan = goals.largest_hole(world, NONE)
     assert (plan.steps[0].name, plan.steps[0].gpus, moved(plan)) == ("a hole of 0.75 GPU", "n0/0", [])
 
 
-def test_pods_that_wait_come_by_priority_then_age() -> None:
+def test_waiting_pods_are_sorted_by_priority_then_age() -> None:
     def gated(name: str, priority: int, created: str) -> dict[str, Any]:
         manifest = owned(name, request="1", priority=priority)
         manifest["metadata"]["creationTimestamp"] = created
@@ -130,11 +130,11 @@ def test_pods_that_wait_come_by_priority_then_age() -> None:
     assert [name for name, _ in goals.waiting(world, waiting)] == ["default/high", "default/old", "default/young"]
 
 
-def test_for_one_of_a_group_no_room_is_made() -> None:
+def test_no_room_is_made_for_a_group_member() -> None:
     single, member = owned("a", request="1"), owned("b", request="1", group="g", group_size="2")
-    assert not goals.pointless(single, RequestingPod.of(single))
-    assert goals.pointless(member, RequestingPod.of(member)) == (
-        "pod default/b is one of a group, and moves make room for single pods only"
+    assert not goals.pointless(single, RequestingPod.from_manifest(single))
+    assert goals.pointless(member, RequestingPod.from_manifest(member)) == (
+        "pod default/b belongs to a group, and moves make room for single pods only"
     )
 
 
@@ -145,7 +145,9 @@ PODS = st.lists(st.tuples(SIZES, st.integers(0, 5), st.booleans()), max_size=10)
 @pytest.mark.slow
 @given(PODS, st.sampled_from(["0.5", "0.8", "1"]), st.sampled_from(["1", "2"]))
 @settings(max_examples=80, deadline=None)
-def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], request: str, gpus: str) -> None:
+def test_plan_can_be_carried_out_without_breaking_a_rule(
+    pods: list[tuple[str, int, bool]], request: str, gpus: str
+) -> None:
     placed = []
     for number, (size, where, movable) in enumerate(pods):
         manifest = owned(f"p{number}", request=size, kind="ReplicaSet" if movable else "")
@@ -170,13 +172,13 @@ def test_a_plan_plays_out_and_breaks_no_rule(pods: list[tuple[str, int, bool]], 
         assert {name: view.node for name, view in world.views.items()} == before
 
 
-def test_who_was_pinned_by_the_webhook_goes_to_another_node() -> None:
+def test_pod_pinned_by_the_webhook_moves_to_another_node() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
     plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
 
 
-def test_who_names_a_host_itself_stays_there() -> None:
+def test_pod_with_its_own_hostname_selector_stays() -> None:
     stays = owned("a", request="0.25")
     stays["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n0"}
     world = cluster((stays, "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
@@ -184,7 +186,7 @@ def test_who_names_a_host_itself_stays_there() -> None:
     assert moved(plan) == [("b", "n1/0", "n0/0")]
 
 
-def test_why_names_the_pod_that_may_go_to_another_node() -> None:
+def test_why_names_a_pod_that_could_move() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
     wanted = hole(request="1")[1]
     refusal = world.refuse(wanted.manifest, wanted.request)
@@ -193,9 +195,11 @@ def test_why_names_the_pod_that_may_go_to_another_node() -> None:
     assert advice == ["if default/a moved to n1/0"]
 
 
-def test_why_of_a_placed_pod_knows_the_other_nodes() -> None:
+def test_why_for_a_placed_pod_considers_other_nodes() -> None:
     placed = owned("a", request="0.25")
     world = cluster((placed, "n0/0"), nodes=2, gpus=1)
-    machines = tuple(machine(name, gpus=1) for name in world.views)
-    why = reasons.of(placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=machines))
+    node_manifests = tuple(node_manifest(name, gpus=1) for name in world.views)
+    why = reasons.of(
+        placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=node_manifests)
+    )
     assert why.fits == 2

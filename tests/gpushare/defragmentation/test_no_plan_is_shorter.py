@@ -1,4 +1,4 @@
-"""No plan has more moves than are needed: compared with every sequence of moves there is, on small clusters."""
+"""No plan has more moves than needed: compared with every sequence of moves on small clusters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpushare.defragmentation.plan import DefragPlan
 from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, owned
 
 PER_NODE = 2
-MAX = 2  # moves of a sequence that is tried
-Pod = tuple[int, int, bool]  # per cent of a GPU, which GPU of all, whether it may be moved
+MAX = 2  # longest sequence of moves that is tried
+Pod = tuple[int, int, bool]  # percent of a GPU, index of the GPU, whether it may be moved
 SIZES = st.sampled_from([10, 20, 30, 50, 60])
 PODS = st.lists(st.tuples(SIZES, st.integers(0, 3), st.booleans()), min_size=2, max_size=7)
 
@@ -29,7 +29,9 @@ def loads_of(pods: Sequence[Pod]) -> list[int]:
 
 
 def fewest(pods: Sequence[Pod], need: int, gpus: int) -> int | None:
-    """The length of the shortest sequence of moves, each to a GPU that has the room at that time; None: above MOST."""
+    """Return the length of the shortest valid sequence of moves, each to a GPU with room at its time; None if above
+    MOST.
+    """
     states = {(tuple(loads_of(pods)), frozenset[int]())}
     for count in range(MAX + 1):
         if any(fits(loads, need, gpus) for loads, _ in states):
@@ -74,7 +76,7 @@ def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> DefragPlan:
 @pytest.mark.slow
 @given(PODS, st.sampled_from([50, 80, 100]))
 @settings(max_examples=150)
-def test_for_one_gpu_a_plan_has_the_fewest_moves_there_can_be(pods: list[Pod], need: int) -> None:
+def test_plan_for_one_gpu_has_the_fewest_possible_moves(pods: list[Pod], need: int) -> None:
     while max(loads_of(pods)) > 100:
         pods.pop()
     plan = planned(pods, need)
@@ -89,7 +91,7 @@ def test_for_one_gpu_a_plan_has_the_fewest_moves_there_can_be(pods: list[Pod], n
 @pytest.mark.slow
 @given(PODS, st.sampled_from([50, 80, 100]))
 @settings(max_examples=60)
-def test_every_move_of_a_plan_goes_where_there_is_room_at_that_time(pods: list[Pod], need: int) -> None:
+def test_every_move_has_room_at_its_time(pods: list[Pod], need: int) -> None:
     while max(loads_of(pods)) > 100:
         pods.pop()
     plan = planned(pods, need, 2)
@@ -106,14 +108,14 @@ def test_every_move_of_a_plan_goes_where_there_is_room_at_that_time(pods: list[P
 @pytest.mark.parametrize(
     ("pods", "need", "gpus", "moves"),
     [
-        # The small one of n0/1 makes room for the one that has to leave n1/0.
+        # The small pod on n0/1 makes room for the one that has to leave n1/0.
         (
             [(60, 0, False), (50, 1, False), (20, 1, True), (50, 2, True), (100, 3, False)],
             80,
             1,
             [("p2", "n0/1", "n0/0"), ("p3", "n1/0", "n0/1")],
         ),
-        # Who leaves n0/0 may go to n0/1, which the other has left: enough remains there for the share.
+        # The pod that leaves n0/0 may move to n0/1, which the other pod has left: enough remains there for the share.
         (
             [
                 (10, 2, False),
@@ -131,7 +133,7 @@ def test_every_move_of_a_plan_goes_where_there_is_room_at_that_time(pods: list[P
     ],
     ids=["one after the other", "to a GPU that was left"],
 )
-def test_moves_may_make_room_for_one_another(
+def test_moves_can_make_room_for_each_other(
     pods: list[Pod], need: int, gpus: int, moves: list[tuple[str, str, str]]
 ) -> None:
     plan = planned(pods, need, gpus)
@@ -140,7 +142,7 @@ def test_moves_may_make_room_for_one_another(
 
 
 @pytest.mark.parametrize(("allowed", "moves"), [(0, 0), (1, 0), (2, 2)])
-def test_a_move_and_the_one_that_makes_room_for_it_take_from_one_budget(allowed: int, moves: int) -> None:
+def test_move_and_the_move_that_makes_room_for_it_share_a_budget(allowed: int, moves: int) -> None:
     pods = placed([(60, 0, False), (50, 1, False), (20, 1, True), (50, 2, True), (100, 3, False)])
     for manifest, _ in pods:
         manifest["metadata"]["labels"] = {"app": "web"}
@@ -150,11 +152,11 @@ def test_a_move_and_the_one_that_makes_room_for_it_take_from_one_budget(allowed:
         "status": {"disruptionsAllowed": allowed},
     }
     asked = hole(request="0.8")
-    plan = fewest_moves.plan(cluster(*pods, nodes=2), [asked], Budgets.of([budget]), stay=False)
+    plan = fewest_moves.plan(cluster(*pods, nodes=2), [asked], Budgets.from_manifests([budget]), stay=False)
     assert len(plan.moves) == moves
 
 
-def test_what_makes_room_for_a_move_is_kept_closed_only_for_it() -> None:
+def test_gpu_that_makes_room_for_a_move_is_cordoned_only_during_it() -> None:
     plan = planned([(60, 0, False), (50, 1, False), (20, 1, True), (50, 2, True), (100, 3, False)], 80)
     first, second = plan.moves
     assert first.closed == (("n1", "GPU-n1-0"), ("n0", "GPU-n0-1"))

@@ -1,4 +1,4 @@
-"""Whatever is wanted: no plan moves whom it must not, overdraws a budget, or puts two where one has room."""
+"""For any request, no plan moves a protected pod, exceeds a budget, or overcommits a GPU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def size(manifest: dict[str, Any]) -> int:
 @pytest.mark.slow
 @given(PODS, WANTED, ALLOWED)
 @settings(max_examples=150, deadline=None)
-def test_every_move_is_allowed_and_goes_where_there_is_room(
+def test_every_move_is_allowed_and_has_room(
     pods: list[tuple[int, str, str, int, str, str]],
     wanted: list[tuple[int, int, int]],
     allowed: dict[str, int],
@@ -67,17 +67,19 @@ def test_every_move_is_allowed_and_goes_where_there_is_room(
     waiting = [
         (
             f"w{number}",
-            RequestingPod.of(owned(f"w{number}", request=f"{percent / 100}", gpus=str(gpus), priority=priority)),
+            RequestingPod.from_manifest(
+                owned(f"w{number}", request=f"{percent / 100}", gpus=str(gpus), priority=priority)
+            ),
         )
         for number, (percent, gpus, priority) in enumerate(wanted)
     ]
-    budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])
+    budgets = Budgets.from_manifests([budget(app, count) for app, count in allowed.items()])
     plan = fewest_moves.plan(cluster(*there.values(), nodes=3), waiting, budgets)
 
     evicted: Counter[str] = Counter()
     for step in plan.steps:
         for move in step.moves:
-            manifest, where = there.pop(move.manifest["metadata"]["name"])  # nobody is moved twice
+            manifest, where = there.pop(move.manifest["metadata"]["name"])  # no pod moves twice
             metadata = manifest["metadata"]
             assert metadata["ownerReferences"]
             assert metadata["annotations"][contract.NO_EVICT] == "false"

@@ -1,4 +1,4 @@
-"""Moves by worth: none but allowed ones, each to where there is room, never without a gain, and who waits comes in."""
+"""Moves by value: only allowed ones, each to a GPU with room, never without a gain; waiting pods are admitted."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, GP
 
 
 def waits(name: str, request: str, **asks: Any) -> tuple[str, RequestingPod]:
-    return name, RequestingPod.of(owned(name, request=request, **asks))
+    return name, RequestingPod.from_manifest(owned(name, request=request, **asks))
 
 
-def test_a_move_makes_what_is_free_a_whole_gpu() -> None:
+def test_one_move_frees_a_whole_gpu() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = relocating.plan(world, [], NONE, most=5)
+    plan = relocating.plan(world, [], NONE, max_moves=5)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
     assert plan.gained is not None
     assert plan.gained > relocating.MIN_GAIN
     assert plan.after.largest_percent == 100
 
 
-def test_where_all_is_well_nobody_is_moved() -> None:
+def test_no_pod_moves_without_a_gain() -> None:
     world = cluster((owned("a", request="0.5"), "n0/0"), (owned("b", request="0.5"), "n0/0"))
-    assert moved(relocating.plan(world, [], NONE, most=5)) == []
+    assert moved(relocating.plan(world, [], NONE, max_moves=5)) == []
 
 
-def test_who_waits_comes_in_and_the_others_are_told_why_not() -> None:
+def test_waiting_pod_is_admitted_and_the_rest_get_a_reason() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = relocating.plan(world, [waits("first", "1"), waits("second", "1")], NONE, most=5)
+    plan = relocating.plan(world, [waits("first", "1"), waits("second", "1")], NONE, max_moves=5)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
     assert [(step.name, step.gpus, len(step.moves)) for step in plan.steps] == [("first", "n0/0", 1), ("second", "", 0)]
     assert plan.steps[1].reason
 
 
-def test_each_takes_the_place_that_the_next_one_leaves() -> None:
-    """No single move lets the pod that waits in: who is in its way fits only where another is, who fits beside."""
+def test_each_pod_takes_the_place_of_the_next() -> None:
+    """No single move admits the waiting pod: the pod in its way fits only in the place of another, which fits
+    elsewhere.
+    """
     placed = (
         (owned("a", request="0.5"), "n0/0"),
         (owned("fixed-a", request="0.3", kind=""), "n0/0"),
@@ -54,13 +56,13 @@ def test_each_takes_the_place_that_the_next_one_leaves() -> None:
         (owned("fixed-b", request="0.4", kind=""), "n1/0"),
         (owned("fixed-c", request="0.7", kind=""), "n2/0"),
     )
-    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), [waits("w", "0.7")], NONE, most=5)
+    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), [waits("w", "0.7")], NONE, max_moves=5)
     assert moved(plan) == [("b", "n1/0", "n2/0"), ("a", "n0/0", "n1/0")]
     assert plan.steps[0].gpus == "n0/0"
 
 
-def test_all_who_share_a_gpu_leave_it_for_one_that_wants_it_whole() -> None:
-    """Neither move alone gains anything, and where both have gone nobody else has been."""
+def test_all_pods_of_a_shared_gpu_leave_for_a_pod_that_needs_it_whole() -> None:
+    """Neither move alone gains anything, so only both together help; no other pod may take the GPU in between."""
     placed = (
         (owned("a", request="0.5"), "n0/0"),
         (owned("b", request="0.5"), "n0/0"),
@@ -68,54 +70,54 @@ def test_all_who_share_a_gpu_leave_it_for_one_that_wants_it_whole() -> None:
         (owned("fixed-b", request="0.5", kind=""), "n2/0"),
     )
     waiting = [waits("w", "1")]
-    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, most=5)
+    plan = relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, max_moves=5)
     assert sorted(moved(plan)) == [("a", "n0/0", "n1/0"), ("b", "n0/0", "n2/0")]
     assert [(step.name, step.gpus) for step in plan.steps] == [("w", "n0/0")]
     assert all(("n0", "GPU-n0-0") in move.closed for move in plan.moves)
-    assert moved(relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, most=1)) == []
+    assert moved(relocating.plan(cluster(*placed, nodes=3, gpus=1), waiting, NONE, max_moves=1)) == []
 
 
-def test_several_gpus_of_a_node_come_free_together() -> None:
+def test_several_gpus_of_a_node_are_freed_together() -> None:
     placed = [(owned(f"p{number}", request="0.5"), f"n0/{number // 2}") for number in range(4)]
     fixed = [
         (owned(f"fixed-{number}", request="0.5", kind=""), f"n{1 + number // 2}/{number % 2}") for number in range(4)
     ]
-    plan = relocating.plan(cluster(*placed, *fixed, nodes=3), [waits("w", "1", gpus="2")], NONE, most=5)
+    plan = relocating.plan(cluster(*placed, *fixed, nodes=3), [waits("w", "1", gpus="2")], NONE, max_moves=5)
     assert len(plan.moves) == 4
     assert plan.steps[0].gpus == "n0/0,1"
 
 
 @pytest.mark.slow
-def test_there_are_no_more_moves_than_are_allowed() -> None:
+def test_plan_has_at_most_max_moves() -> None:
     placed = [(owned(f"p{number}", request="0.3"), f"n{number}/0") for number in range(6)]
     for most in (1, 2, 3):
-        assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, most=most).moves) == most
+        assert len(relocating.plan(cluster(*placed, nodes=6, gpus=1), [], NONE, max_moves=most).moves) == most
 
 
 @pytest.mark.slow
-def test_each_chain_of_moves_gains_enough_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_chain_of_moves_reaches_min_gain(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = [(owned(f"p{number}", request="0.4"), f"n0/{number}") for number in range(4)]
     for least_gain, moves in ((0.02, 2), (0.1, 1)):
         world = cluster(*placed, nodes=1, gpus=4)
         monkeypatch.setattr(relocating, "MIN_GAIN", least_gain)
-        plan = relocating.plan(world, [waits("w", "1")], NONE, most=5)
+        plan = relocating.plan(world, [waits("w", "1")], NONE, max_moves=5)
         assert plan.gained is not None
         assert (len(plan.moves), plan.gained > 1) == (moves, True), "the pod that waits is let in"
 
 
-def test_nobody_of_higher_priority_moves_for_one_that_waits() -> None:
+def test_no_pod_of_higher_priority_moves_for_a_waiting_pod() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", kind=""), "n1/0")
     for priority, moves in ((9, 0), (10, 1)):
         world = cluster(*placed, nodes=2, gpus=1)
-        assert len(relocating.plan(world, [waits("w", "1", priority=priority)], NONE, most=5).moves) == moves
+        assert len(relocating.plan(world, [waits("w", "1", priority=priority)], NONE, max_moves=5).moves) == moves
 
 
-def test_what_arrays_promise_for_one_move_is_what_it_comes_to() -> None:
+def test_expected_gain_of_a_move_is_its_actual_gain() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
     exchanges = Exchanges(world, Movable(world, NONE, 0, Counter()))
-    exchanges.look(world.usable())
+    exchanges.refresh(world.usable())
     promised = {chain.movers[0].entry.id: chain.promise for chain in exchanges.chains([], 1)}
-    plan = relocating.plan(world, [], NONE, most=1)
+    plan = relocating.plan(world, [], NONE, max_moves=1)
     assert plan.gained is not None
     assert abs(promised[plan.moves[0].entry.id] - plan.gained) < 0.02
 
@@ -126,7 +128,7 @@ WAITING = st.lists(st.tuples(st.sampled_from([50, 80, 100]), st.sampled_from([1,
 @pytest.mark.slow
 @given(PODS, WAITING, ALLOWED, st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
-def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
+def test_every_move_is_allowed_and_has_room_at_its_time(
     pods: list[tuple[int, str, str, int, str, str]],
     wanted: list[tuple[int, int, int]],
     allowed: dict[str, int],
@@ -147,13 +149,13 @@ def test_every_move_is_allowed_and_goes_where_there_is_room_at_that_time(
     ]
     world = cluster(*there.values(), nodes=3)
     waiting = [(name, asked) for name, asked in waiting if world.engine.lowest(asked.request) == float("inf")]
-    budgets = Budgets.of([budget(app, count) for app, count in allowed.items()])
-    plan = relocating.plan(world, waiting, budgets, most=most)
+    budgets = Budgets.from_manifests([budget(app, count) for app, count in allowed.items()])
+    plan = relocating.plan(world, waiting, budgets, max_moves=most)
 
     evicted: Counter[str] = Counter()
     for step in plan.steps:
         for move in step.moves:
-            manifest, where = there.pop(move.manifest["metadata"]["name"])  # nobody is moved twice
+            manifest, where = there.pop(move.manifest["metadata"]["name"])  # no pod moves twice
             metadata = manifest["metadata"]
             assert metadata["ownerReferences"]
             assert metadata["annotations"][contract.NO_EVICT] == "false"

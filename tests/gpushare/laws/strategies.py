@@ -13,13 +13,13 @@ from gpushare.share import Memory, Share
 
 GIB = 2**30
 label = st.sampled_from(["", "", "red", "blue"])
-# Mostly all at once, else of two init containers that run in turn, a sidecar that comes with the second, and an app.
+# Mostly all at once; else two init containers in sequence, a sidecar that starts with the second, and an app.
 steps = st.sampled_from([ALL_STEPS, ALL_STEPS, ALL_STEPS, Steps(0, 0), Steps(1, 1), Steps(1), Steps(2)])
 
 
 @st.composite
 def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
-    """One GPU of a node."""
+    """Draw a GPU of a node."""
     return Gpu(
         uuid=f"GPU-{node}-{index}",
         index=index,
@@ -35,7 +35,7 @@ def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
 
 @st.composite
 def given_shares(draw: st.DrawFn, container: str, uuids: list[str]) -> GivenShare:
-    """A share of one container on some of these GPUs."""
+    """Draw a share of one container on some of these GPUs."""
     request_percent = draw(st.integers(0, 100))
     return GivenShare(
         containers=(container,),
@@ -50,7 +50,7 @@ def given_shares(draw: st.DrawFn, container: str, uuids: list[str]) -> GivenShar
 
 @st.composite
 def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
-    """A node with random allocations, over-committed or not."""
+    """Draw a node with random allocations, which may be overcommitted."""
     built = tuple(draw(gpus(name, index)) for index in range(draw(st.integers(1, 4))))
     uuids = [gpu.uuid for gpu in built]
     entries = []
@@ -73,7 +73,7 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """A request of one to three demands."""
+    """Draw a request with one to three demands."""
     demands = []
     for container in ("a", "b", "c")[: draw(st.sampled_from([1, 1, 2, 2, 3]))]:
         request_percent = draw(st.sampled_from([0, 10, 25, 33, 50, 75, 100]))

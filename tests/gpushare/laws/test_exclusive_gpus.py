@@ -1,4 +1,4 @@
-"""A namespace never has more GPUs to itself than its ResourceQuota allows, whatever its pods ask for."""
+"""A namespace never has more GPUs to itself than its ResourceQuota allows, whatever its pods request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ events = st.lists(st.tuples(st.sampled_from(NAMESPACES), strategies.requests(), 
 def test_no_sequence_of_pods_exceeds_the_bound(
     nodes: tuple, percents: dict[str, int | None], events: list[tuple[str, Request, int]]
 ) -> None:
-    fleet, views = Fleet(), {node.name: NodeView.of(dataclasses.replace(node, allocations=())) for node in nodes}
+    fleet, views = Fleet(), {node.name: NodeView.from_node(dataclasses.replace(node, allocations=())) for node in nodes}
     for view in views.values():
         fleet.update(view)
     bounds = {name: ExclusiveBound(name, "gpus", percent) for name, percent in percents.items() if percent is not None}
@@ -36,7 +36,7 @@ def test_no_sequence_of_pods_exceeds_the_bound(
     for number, (namespace, request, ends) in enumerate(events):
         if placed and ends == 0:
             node, identity = placed.pop(0)
-            views[node] = NodeView.of(ledger.release(views[node].node, [identity]))
+            views[node] = NodeView.from_node(ledger.release(views[node].node, [identity]))
             fleet.update(views[node])
         bound = bounds.get(namespace)
         assert {view.node.name for view in fleet.exclusive_views()} == {
@@ -46,7 +46,7 @@ def test_no_sequence_of_pods_exceeds_the_bound(
         if isinstance(outcome, Placement):
             pod = PodRef(namespace, f"p{number}", f"u{number}")
             entry = outcome.allocation(request, allocation_id=f"a{number}", pod=pod, reserved_until=None)
-            views[outcome.node] = NodeView.of(ledger.reserve(views[outcome.node].node, entry))
+            views[outcome.node] = NodeView.from_node(ledger.reserve(views[outcome.node].node, entry))
             fleet.update(views[outcome.node])
             placed.append((outcome.node, entry.id))
         elif outcome.cause is Cause.QUOTA:

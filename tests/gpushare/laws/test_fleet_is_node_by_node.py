@@ -1,4 +1,4 @@
-"""The fleet answers what placement node by node answers, whatever happened to it before."""
+"""The fleet gives the same results as placement node by node, after any sequence of changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ uuids = st.lists(st.sampled_from([f"GPU-{name}-{index}" for name in NAMES for in
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    """As the other laws', also by UUID."""
+    """Draw a request as in the other laws, optionally by UUID."""
     request = draw(strategies.requests())
     constraints = dataclasses.replace(
         request.constraints,
@@ -49,7 +49,7 @@ def requests(draw: st.DrawFn) -> Request:
 unfit_nodes = st.frozensets(st.sampled_from(NAMES), max_size=2)
 
 
-def judge(names: frozenset[str]):  # type: ignore[no-untyped-def]
+def rejecting(names: frozenset[str]):  # type: ignore[no-untyped-def]
     return lambda name: "is not ready" if name in names else None
 
 
@@ -59,14 +59,14 @@ def by_name(fleet: Fleet) -> list[NodeView]:
 
 @settings(max_examples=200)
 @given(st.lists(nodes, max_size=6), requests(), unfit_nodes)
-def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_words(
+def test_fleet_places_the_same_pods_and_refuses_with_the_same_sentence(
     gpu_nodes: list[GpuNode], request: Request, unfit: frozenset[str]
 ) -> None:
     fleet = Fleet()
     for node in gpu_nodes:
-        fleet.update(NodeView.of(node))
-    answer = fleet.place(request, unfit=judge(unfit))
-    wanted = placement.place(by_name(fleet), request, unfit=judge(unfit))
+        fleet.update(NodeView.from_node(node))
+    answer = fleet.place(request, unfit=rejecting(unfit))
+    wanted = placement.place(by_name(fleet), request, unfit=rejecting(unfit))
     assert type(answer) is type(wanted), (answer, wanted)
     if isinstance(answer, Refusal):
         assert answer.reason == str(wanted)
@@ -81,10 +81,10 @@ def test_it_places_if_and_only_if_it_does_node_by_node_and_refuses_in_the_same_w
 
 @settings(max_examples=100)
 @given(st.lists(nodes, min_size=1, max_size=4), requests())
-def test_every_other_policy_chooses_what_is_chosen_node_by_node(gpu_nodes: list[GpuNode], request: Request) -> None:
+def test_every_other_policy_chooses_the_same_gpus(gpu_nodes: list[GpuNode], request: Request) -> None:
     fleet = Fleet()
     for node in gpu_nodes:
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
         asked = dataclasses.replace(request, policy=policy)
         answer, wanted = fleet.place(asked), placement.place(by_name(fleet), asked)
@@ -103,7 +103,7 @@ step = st.one_of(
 
 @settings(max_examples=100)
 @given(st.lists(step, max_size=20), requests(), st.integers(0, 32), st.integers(0, 32))
-def test_what_it_remembers_changes_no_answer(
+def test_caches_change_no_answer(
     steps: list[GpuNode | str | Request | tuple[str, int, int]], last: Request, cpus: int, gib: int
 ) -> None:
     kept = Fleet()
@@ -112,7 +112,7 @@ def test_what_it_remembers_changes_no_answer(
     for action in steps:
         match action:
             case GpuNode():
-                kept.update(NodeView.of(action))
+                kept.update(NodeView.from_node(action))
                 rooms.setdefault(action.name, Room())
             case str():
                 kept.remove(action)
@@ -127,7 +127,7 @@ def test_what_it_remembers_changes_no_answer(
     for view in kept.views():
         fresh.update(view, room=rooms[view.node.name])
     for request in (last, *(step for step in steps if isinstance(step, Request))):
-        # Prices follow the demand from where they were, so `fragmentation` may choose otherwise, never what fits.
+        # Prices start from their last values, so `fragmentation` may choose another GPU, but the same pods fit.
         assert type(kept.place(request, host=host)) is type(fresh.place(request, host=host))
         for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
             asked = dataclasses.replace(request, policy=policy)
@@ -136,11 +136,11 @@ def test_what_it_remembers_changes_no_answer(
 
 @settings(max_examples=100)
 @given(strategies.gpu_nodes(), requests())
-def test_one_node_is_judged_as_given_whatever_the_fleet_knows(node: GpuNode, request: Request) -> None:
+def test_place_on_uses_the_given_node_only(node: GpuNode, request: Request) -> None:
     fleet = Fleet()
-    fleet.update(NodeView.of(dataclasses.replace(node, allocations=())))
-    answer = fleet.place_on(NodeView.of(node), request)
-    assert type(answer) is type(placement.place([NodeView.of(node)], request))
+    fleet.update(NodeView.from_node(dataclasses.replace(node, allocations=())))
+    answer = fleet.place_on(NodeView.from_node(node), request)
+    assert type(answer) is type(placement.place([NodeView.from_node(node)], request))
     if isinstance(answer, Placement):
         entry = answer.allocation(request, allocation_id="new", pod=PodRef("default"), reserved_until=None)
         ledger.reserve(node, entry)
@@ -151,11 +151,11 @@ def test_one_node_is_judged_as_given_whatever_the_fleet_knows(node: GpuNode, req
     st.lists(strategies.gpu_nodes("node-a") | strategies.gpu_nodes("node-b"), min_size=1, max_size=3),
     st.lists(requests() | st.integers(0, 20), max_size=25),
 )
-def test_whatever_it_places_never_over_commits(gpu_nodes: list[GpuNode], steps: list[Request | int]) -> None:
+def test_fleet_never_overcommits(gpu_nodes: list[GpuNode], steps: list[Request | int]) -> None:
     fleet = Fleet()
     ledgers = {node.name: dataclasses.replace(node, allocations=()) for node in gpu_nodes}
     for node in ledgers.values():
-        fleet.update(NodeView.of(node))
+        fleet.update(NodeView.from_node(node))
     asked: list[Request] = []
     placed: list[tuple[str, str]] = []
     for number, action in enumerate(steps):
@@ -174,27 +174,27 @@ def test_whatever_it_places_never_over_commits(gpu_nodes: list[GpuNode], steps: 
             ledgers[name] = ledger.reserve(ledgers[name], entry)
             placed.append((name, entry.id))
         assert not ledger.violations(ledgers[name])
-        fleet.update(NodeView.of(ledgers[name]))
+        fleet.update(NodeView.from_node(ledgers[name]))
         fleet.learn(builders.mix(asked)) if number % 7 == 0 else None
 
 
-def test_a_request_of_no_gpu_fits_where_cpu_and_memory_do() -> None:
+def test_request_without_gpus_fits_where_cpu_and_memory_do() -> None:
     assert isinstance(Fleet().place(Request((), Constraints())), Refusal)
 
 
 @settings(max_examples=100)
 @given(strategies.gpu_nodes(), requests())
-def test_over_arrays_the_gpus_are_those_of_the_one_node(node: GpuNode, request: Request) -> None:
+def test_arrays_choose_the_same_gpus_as_one_node(node: GpuNode, request: Request) -> None:
     asked = dataclasses.replace(request, demands=request.demands[:1], policy="fragmentation")
     fleet = Fleet()
-    fleet.update(NodeView.of(node))
+    fleet.update(NodeView.from_node(node))
     answer = fleet.place(asked)
     if isinstance(answer, Refusal):
         return
     grid = Grid()
     scoring = Scoring(grid, Mix())
-    grid.put(NodeView.of(node), Room())
-    shape = RequestKey.of(asked, policy="fragmentation")
+    grid.put(NodeView.from_node(node), Room())
+    shape = RequestKey.for_request(asked, policy="fragmentation")
     before = gpu_selection.begin(shape, grid, None).left
     left = gpu_selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).left
     taken = (left.compute != before.compute) | (left.memory != before.memory)

@@ -1,4 +1,4 @@
-"""Shares of init containers, sidecars and app containers: a GPU holds as much of them as kube-scheduler would count."""
+"""Shares of init containers, sidecars and app containers: a GPU holds as much as kube-scheduler would count."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ percent_and_gib = st.none() | st.tuples(st.integers(1, 100), st.integers(1, 60))
 
 @st.composite
 def pods(draw: st.DrawFn) -> dict[str, Any]:
-    """A pod of which some containers have a share of their own, as `percent` and `gib` in a container tell."""
+    """Draw a pod in which some containers have their own share, given as `percent` and `gib`."""
     inits = [
         {
             "name": f"init-{number}",
@@ -51,7 +51,7 @@ with_share = pods().filter(lambda manifest: manifest["metadata"]["annotations"])
 
 
 def by_kubernetes(manifest: dict[str, Any], amounts: dict[str, int]) -> int:
-    """The most that the pod has of something at a time, in the words of Kubernetes' documentation."""
+    """Return the pod's peak of an amount, by the formula in Kubernetes' documentation."""
     sidecars = 0
     peak = 0
     for container in manifest["spec"]["initContainers"]:
@@ -65,7 +65,7 @@ def by_kubernetes(manifest: dict[str, Any], amounts: dict[str, int]) -> int:
 
 
 def amounts_on(entry: Allocation, uuid: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Of each container on a GPU: compute and memory."""
+    """Return each container's compute and memory on a GPU."""
     there = [share for share in entry.shares if uuid in share.gpu_uuids]
     return (
         {share.containers[0]: share.request_percent for share in there},
@@ -75,14 +75,14 @@ def amounts_on(entry: Allocation, uuid: str) -> tuple[dict[str, int], dict[str, 
 
 def placed(manifest: dict[str, Any], node: GpuNode, identity: str = "a1") -> Allocation | None:
     request = requests.parse(manifest)
-    outcome = placement.place([NodeView.of(node)], request)
+    outcome = placement.place([NodeView.from_node(node)], request)
     if not isinstance(outcome, Placement):
         return None
     return outcome.allocation(request, allocation_id=identity, pod=PodRef("default", "pod", "u"), reserved_until=None)
 
 
 @given(with_share)
-def test_a_gpu_holds_what_kubernetes_counts(manifest: dict[str, Any]) -> None:
+def test_gpu_holds_what_kubernetes_counts(manifest: dict[str, Any]) -> None:
     entry = placed(manifest, builders.node(gpus=20))
     assert entry is not None
     for uuid in entry.gpu_uuids:
@@ -91,7 +91,7 @@ def test_a_gpu_holds_what_kubernetes_counts(manifest: dict[str, Any]) -> None:
 
 
 @given(st.lists(with_share, max_size=6), st.integers(1, 3))
-def test_at_no_moment_of_any_pod_is_a_gpu_over_committed(manifests: list[dict[str, Any]], gpus: int) -> None:
+def test_no_gpu_is_overcommitted_at_any_step_of_a_pod(manifests: list[dict[str, Any]], gpus: int) -> None:
     node = builders.node(gpus=gpus)
     there: list[tuple[dict[str, Any], Allocation]] = []
     for number, manifest in enumerate(manifests):
@@ -110,25 +110,25 @@ def test_at_no_moment_of_any_pod_is_a_gpu_over_committed(manifests: list[dict[st
 
 
 @given(with_share)
-def test_a_pod_that_kubernetes_counts_as_one_gpu_fits_on_one(manifest: dict[str, Any]) -> None:
+def test_pod_that_kubernetes_counts_as_one_gpu_fits_on_one(manifest: dict[str, Any]) -> None:
     counted = pod_requests.requests(share_resources.equipped(manifest))
     fits = counted.get(contract.RESOURCE_PERCENT, 0) <= 100 and counted.get(contract.RESOURCE_MEMORY, 0) <= 80 * GIB
     node = builders.node(gpus=1)
     fleet = Fleet()
-    fleet.update(NodeView.of(node))
+    fleet.update(NodeView.from_node(node))
     assert (placed(manifest, node) is not None) == fits
     assert isinstance(fleet.place(requests.parse(manifest)), Placement) == fits
 
 
 @given(with_share)
-def test_what_is_stored_is_read_back_and_without_steps_all_count_at_once(manifest: dict[str, Any]) -> None:
+def test_steps_survive_storage_and_default_to_all(manifest: dict[str, Any]) -> None:
     node = builders.node(gpus=20)
     entry = placed(manifest, node)
     assert entry is not None
     node = ledger.reserve(node, entry)
     document = codec.to_document(node)
     assert codec.read(document).allocations == (entry,)
-    for share in document["spec"]["allocations"][0]["shares"]:  # as an earlier version writes it
+    for share in document["spec"]["allocations"][0]["shares"]:  # as an earlier release writes it
         share.pop("firstStep", None)
         share.pop("lastStep", None)
     (earlier,) = codec.read(document).allocations

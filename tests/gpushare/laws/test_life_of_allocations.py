@@ -1,4 +1,4 @@
-"""Every order of reserving, confirming, settling, releasing and reading back: hypothesis looks for one that breaks a rule."""
+"""No order of reserving, confirming, settling, releasing and reading back breaks a rule of the ledger."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UUIDS = st.sampled_from(["GPU-node-a-0", "GPU-node-a-1"])
 
 
 class Life(stateful.RuleBasedStateMachine):
-    """One node with two GPUs, written to by everybody at once, some of them on what was true before."""
+    """One node with two GPUs and concurrent writers, some of which work on outdated state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Life(stateful.RuleBasedStateMachine):
         self.before = self.node
 
     def write(self, after: GpuNode, *, read: GpuNode) -> None:
-        """Compare and swap: what was made of an older state is not written."""
+        """Compare and swap: a change of outdated state is not written."""
         if read is self.node:
             self.before, self.node = self.node, after
 
@@ -84,7 +84,7 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def restart(self) -> None:
-        """All that is known is what was written down."""
+        """Restore all state from the stored object."""
         again = codec.read(codec.to_document(self.node))
         assert again == self.node
         self.node = again

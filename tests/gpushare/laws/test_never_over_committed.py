@@ -1,4 +1,4 @@
-"""Whatever is placed in whatever order, no GPU is over-committed and no rule is broken."""
+"""No sequence of placements overcommits a GPU or breaks a rule."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.gpushare.laws import strategies
 pytestmark = pytest.mark.slow
 
 empty_nodes = st.tuples(strategies.gpu_nodes("node-a"), strategies.gpu_nodes("node-b")).map(
-    lambda nodes: {node.name: NodeView.of(dataclasses.replace(node, allocations=())) for node in nodes}
+    lambda nodes: {node.name: NodeView.from_node(dataclasses.replace(node, allocations=())) for node in nodes}
 )
 
 
 @given(empty_nodes, st.lists(strategies.requests() | st.integers(0, 20), max_size=25))
-def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], steps: list[Request | int]) -> None:
+def test_placements_and_releases_never_overcommit(views: dict[str, NodeView], steps: list[Request | int]) -> None:
     placed: list[tuple[str, str]] = []
     for number, step in enumerate(steps):
         if isinstance(step, int):
             if placed:
                 name, identity = placed.pop(step % len(placed))
-                views[name] = NodeView.of(ledger.release(views[name].node, [identity]))
+                views[name] = NodeView.from_node(ledger.release(views[name].node, [identity]))
             continue
         answer = placement.place(views.values(), step)
         if isinstance(answer, Refusal):
@@ -39,11 +39,11 @@ def test_placements_and_releases_never_over_commit(views: dict[str, NodeView], s
             continue
         check_rules(views[answer.node], step, answer)
         entry = answer.allocation(step, allocation_id=f"a{number}", pod=PodRef("default"), reserved_until=None)
-        views[answer.node] = NodeView.of(ledger.reserve(views[answer.node].node, entry))
+        views[answer.node] = NodeView.from_node(ledger.reserve(views[answer.node].node, entry))
         placed.append((answer.node, entry.id))
         assert not ledger.violations(views[answer.node].node)
     for name, identity in placed:
-        views[name] = NodeView.of(ledger.release(views[name].node, [identity]))
+        views[name] = NodeView.from_node(ledger.release(views[name].node, [identity]))
     assert not any(view.node.allocations for view in views.values())
 
 
@@ -65,7 +65,7 @@ def check_rules(view: NodeView, request: Request, answer: Placement) -> None:
 
 
 @given(empty_nodes, strategies.requests())
-def test_a_refusal_on_an_empty_cluster_is_for_a_lasting_reason(views: dict[str, NodeView], request: Request) -> None:
+def test_refusal_on_an_empty_cluster_has_a_lasting_reason(views: dict[str, NodeView], request: Request) -> None:
     answer = placement.place(views.values(), request)
     if isinstance(answer, Refusal):
         assert (

@@ -1,5 +1,5 @@
-"""Every order of wishes, steps, and an agent that lags behind: hypothesis looks for one in which a GPU is over-committed,
-in the ledger or by what processes may really take.
+"""No order of resizes, steps and reports of a lagging agent overcommits a GPU, in the ledger or by what processes may
+really allocate.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tests.builders import GIB
 pytestmark = pytest.mark.slow
 
 TOTAL_GIB = 24
-IDS = st.sampled_from(["a0", "a1"])  # few, and few amounts: what goes wrong takes several steps of the same share
+IDS = st.sampled_from(["a0", "a1"])  # few shares and amounts, because faults need several steps of the same share
 PERCENTS = st.sampled_from([25, 50, 75])
 SIZES = st.sampled_from([4, 8, 16])
 
 
 class Life(stateful.RuleBasedStateMachine):
-    """One node with one GPU. The ledger is compared and swapped; the agent acts on what it saw last."""
+    """One node with one GPU. The ledger is compared and swapped; the agent acts on the state it saw last."""
 
     def __init__(self) -> None:
         super().__init__()
         self.node: GpuNode = builders.node(gpus=1, memory_gib=TOTAL_GIB)
         self.version = 0
         self.seen, self.seen_version = self.node, 0  # by the agent
-        self.limits: dict[str, int] = {}  # what its pages say
+        self.limits: dict[str, int] = {}  # limits in the pages
         self.used: dict[str, int] = {}
-        self.words: tuple[Resize, ...] = ()  # what it is about to say
+        self.words: tuple[Resize, ...] = ()  # pending reports
         self.wishes: dict[str, request.Request] = {}
 
     def write(self, after: GpuNode) -> None:
@@ -86,14 +86,14 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.rule(identity=IDS)
     def release(self, identity: str) -> None:
-        """Its pod is gone, and its processes have ended before."""
+        """Release the allocation after its pod and processes have ended."""
         self.used.pop(identity, None)
         self.limits.pop(identity, None)
         self.write(ledger.release(self.node, [identity]))
 
     @stateful.rule(identity=IDS, gib=st.sampled_from([0, 4, 8, 16]))
     def use(self, identity: str, gib: int) -> None:
-        """A process takes as much as its page lets it, or gives some back."""
+        """Allocate as much as the page allows, or free some."""
         if identity in self.limits:
             known = self.used.get(identity, 0)
             self.used[identity] = gib * GIB if gib * GIB <= max(known, self.limits[identity]) else known
@@ -105,7 +105,7 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def agent_looks(self) -> None:
-        """It reads the newest GPUNode and does what it says; what it makes of that is said later."""
+        """Read the newest GPUNode and enforce it; the report follows later."""
         self.seen, self.seen_version = self.node, self.version
         words = []
         held = {(word.allocation, word.memory_bytes) for word in self.words}
@@ -124,14 +124,14 @@ class Life(stateful.RuleBasedStateMachine):
 
     @stateful.rule()
     def agent_tells(self) -> None:
-        """It compares and swaps too: an answer is about the GPUNode that it was made of."""
+        """Report by compare-and-swap on the GPUNode that was read."""
         if self.seen_version == self.version and self.words != self.node.resizes:
             self.write(dataclasses.replace(self.node, resizes=self.words))
             self.seen, self.seen_version = self.node, self.version
 
     @stateful.rule()
     def confirm_and_restart(self) -> None:
-        """Neither changes a share; and all that is known is what was written down."""
+        """Confirm and restore state from the stored object; neither changes a share."""
         before = {entry.id: entry.shares for entry in self.node.allocations}
         again = ledger.confirm(codec.read(codec.to_document(self.node)), {"a0": PodRef("default", "other", "u-other")})
         assert {entry.id: entry.shares for entry in again.allocations} == before

@@ -1,4 +1,4 @@
-"""A selector answered for all at once says of each what it says of one by itself."""
+"""The index selects for all objects at once exactly what the selector matches one by one."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ REQUIREMENTS = st.builds(
     OPERATORS,
     st.lists(VALUES | st.sampled_from([f"v{number}" for number in range(12)]), max_size=12),
 )
-# A row, and its labels from now on; None: it goes.
+# A row with its new labels; None removes it.
 STEPS = st.lists(st.tuples(st.integers(0, 40), st.none() | LABELS), max_size=40)
 
 
 @given(STEPS, st.lists(st.lists(REQUIREMENTS, max_size=3), max_size=4))
-def test_law_who_is_selected_among_all_is_selected_by_himself(
+def test_law_index_selects_what_the_selector_matches(
     steps: list[tuple[int, dict[str, str] | None]], asked: list[list[dict[str, object]]]
 ) -> None:
     postings = Postings()
     there: dict[int, dict[str, str]] = {}
     chosen = [selectors.of_labels({"matchExpressions": requirements}) for requirements in asked]
     for row, labels in steps:
-        for selector in chosen:  # so that what is remembered of one moment would be wrong at the next
+        for selector in chosen:  # so that an outdated cache would be noticed
             matching = {at for at, own in there.items() if selector.matches(own)}
             assert set(row_numbers(postings.matching(selector))) == matching
         if row in there:
@@ -41,6 +41,6 @@ def test_law_who_is_selected_among_all_is_selected_by_himself(
         if labels is not None:
             postings.put(row, labels)
             there[row] = labels
-    assert set(row_numbers(postings.everyone)) == set(there)
+    assert set(row_numbers(postings.every_row)) == set(there)
     for key in ("a", "b", "c"):
         assert set(row_numbers(postings.having(key))) == {row for row, labels in there.items() if key in labels}

@@ -1,4 +1,4 @@
-"""The formula by which the scheduler adds up what a pod asks for."""
+"""Pod requests follow the scheduler's formula."""
 
 from typing import Any
 
@@ -37,25 +37,25 @@ def cpu_of(*containers: dict[str, Any], init: tuple[dict[str, Any], ...] = (), *
         (7000, (container(cpu="1", sidecar=True), container(cpu="5"), container(cpu="3", sidecar=True), container(cpu="1"))),
     ],
 )  # fmt: skip
-def test_containers_are_summed_and_init_containers_run_one_after_the_other(total: int, init: Any) -> None:
+def test_containers_are_summed_and_init_containers_run_in_sequence(total: int, init: Any) -> None:
     assert cpu_of(container(cpu="1"), container(cpu="2"), init=init) == total
 
 
-def test_limits_stand_in_for_requests_and_overhead_is_added() -> None:
+def test_requests_default_to_limits_and_overhead_is_added() -> None:
     limited = {"name": "main", "resources": {"limits": {"cpu": "2"}}}
     assert cpu_of(limited, overhead={"cpu": "250m"}) == 2250
 
 
-def test_a_request_of_the_whole_pod_replaces_the_sum() -> None:
+def test_pod_level_request_replaces_the_sum() -> None:
     assert cpu_of(container(cpu="1"), resources={"requests": {"cpu": "3"}}, overhead={"cpu": "1"}) == 4000
 
 
-def test_amounts_are_rounded_up_only_when_they_have_been_summed() -> None:
+def test_amounts_are_rounded_up_after_summing() -> None:
     assert cpu_of(container(cpu="0.0004"), container(cpu="0.0004")) == 1
     assert cpu_of(container(cpu="0.0006"), container(cpu="0.0006")) == 2
 
 
-def test_what_is_not_counted_on_nodes_is_left_out() -> None:
+def test_uncounted_resources_are_ignored() -> None:
     asked = {"cpu": "1", "storage": "1Gi", "hugepages-2Mi": "2Mi", "example.com/thing": "2", "memory": "0"}
     amounts = requests({"spec": {"containers": [{"name": "main", "resources": {"requests": asked}}]}})
     assert amounts == {"cpu": 1000, "hugepages-2Mi": 2 * 2**20, "example.com/thing": 2}
@@ -78,9 +78,7 @@ def resized(actual: str, allocated: str, reason: str = "") -> dict[str, Any]:
         ({"containerStatuses": [{"name": "main"}]}, 2000),
     ],
 )
-def test_a_running_pod_holds_the_most_of_what_it_asks_for_and_what_it_was_given(
-    status: dict[str, Any], total: int
-) -> None:
+def test_running_pod_holds_the_maximum_of_requested_and_allocated(status: dict[str, Any], total: int) -> None:
     assert cpu_of(container(cpu="2"), status=status, running=True) == total
     assert cpu_of(container(cpu="2"), status=status) == 2000
 
@@ -89,7 +87,7 @@ def test_a_running_pod_holds_the_most_of_what_it_asks_for_and_what_it_was_given(
     ("name", "amount", "text"),
     [("cpu", 500, "500m"), ("cpu", 2000, "2"), ("memory", 2**31, "2Gi"), ("example.com/thing", 3, "3")],
 )
-def test_amounts_are_written_as_people_do(name: str, amount: int, text: str) -> None:
+def test_amounts_are_formatted_for_people(name: str, amount: int, text: str) -> None:
     assert format_amount(name, amount) == text
 
 
@@ -98,12 +96,14 @@ CPUS = st.sampled_from(["0", "100m", "1", "1500m"])
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(CPUS, st.booleans()), max_size=4), st.lists(st.tuples(CPUS, st.booleans()), max_size=4))
-def test_a_crowd_that_everybody_left_is_as_it_was(come: list[tuple[str, bool]], stay: list[tuple[str, bool]]) -> None:
+def test_node_info_returns_to_empty_when_all_pods_left(
+    come: list[tuple[str, bool]], stay: list[tuple[str, bool]]
+) -> None:
     def pod_infos(drawn: list[tuple[str, bool]]) -> list[PodInfo]:
         pods = [{"spec": {"containers": [container(cpu=cpu)], "hostNetwork": bound}} for cpu, bound in drawn]
         for pod in pods:
             pod["spec"]["containers"][0]["ports"] = [{"containerPort": 80}]
-        return [PodInfo.of(pod, "node-a") for pod in pods]
+        return [PodInfo.from_manifest(pod, "node-a") for pod in pods]
 
     info, other = NodeInfo(), NodeInfo()
     for pod_info in pod_infos(stay):

@@ -1,4 +1,4 @@
-"""Nodes and pods come and go; judgements are remembered as long as they hold."""
+"""Filter results are cached until a change of nodes, pods or storage affects them."""
 
 from typing import Any
 
@@ -11,11 +11,11 @@ from gpushare.nodefilters import NodeSpec, PodAffinity, PodInfo, PodKey, Schedul
 from gpushare.nodefilters.scheduler_cache import NO_NODE
 from tests import builders
 
-FULL = "has 0 of 1 CPUs free, 1 is asked for"
+FULL = "has 0 of 1 CPUs free, 1 is requested"
 
 
-def machine(name: str = "node-a", cpu: str = "1", **labels: str) -> NodeSpec:
-    return NodeSpec.of(
+def node_spec(name: str = "node-a", cpu: str = "1", **labels: str) -> NodeSpec:
+    return NodeSpec.from_manifest(
         {
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}},
             "status": {
@@ -35,13 +35,13 @@ def pod(cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) ->
 
 
 def verdict(cache: SchedulerCache, manifest: dict[str, Any], node: str = "node-a", itself: Any = None) -> str | None:
-    return cache.judge(PodKey.of(manifest), PodAffinity.of(manifest), itself=itself)(node)
+    return cache.node_filter(PodKey.from_manifest(manifest), PodAffinity.from_manifest(manifest), itself=itself)(node)
 
 
-def cache(*machines: NodeSpec) -> SchedulerCache:
+def cache(*specs: NodeSpec) -> SchedulerCache:
     made = SchedulerCache()
-    for spec in machines or (machine(),):
-        made.put_machine(spec.name, spec)
+    for spec in specs or (node_spec(),):
+        made.put_node_spec(spec.name, spec)
     return made
 
 
@@ -53,68 +53,66 @@ def terms(kind: str, key: str = "kubernetes.io/hostname", **more: Any) -> dict[s
 A = {"app": "a"}
 
 
-def test_a_judgement_follows_whoever_comes_and_goes() -> None:
+def test_filter_result_follows_pods_and_nodes() -> None:
     there = cache()
     assert verdict(there, pod()) is None
-    assert there.put("one", PodInfo.of(pod(), "node-a"))
+    assert there.put("one", PodInfo.from_manifest(pod(), "node-a"))
     assert verdict(there, pod()) == FULL
-    assert not there.put("one", PodInfo.of(pod(), "node-a"))
-    there.put("one", PodInfo.of(pod("0"), "node-a"))
+    assert not there.put("one", PodInfo.from_manifest(pod(), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod("0"), "node-a"))
     assert verdict(there, pod()) is None
-    there.put_machine("node-a", machine(cpu="0"))
-    assert verdict(there, pod()) == "has 0 CPUs in all, 1 is asked for"
-    there.put_machine("node-a", None)
+    there.put_node_spec("node-a", node_spec(cpu="0"))
+    assert verdict(there, pod()) == "has 0 CPUs in total, 1 is requested"
+    there.put_node_spec("node-a", None)
     assert verdict(there, pod()) == NO_NODE
 
 
-def test_a_pod_is_not_in_its_own_way() -> None:
+def test_pod_does_not_block_itself() -> None:
     there = cache()
-    there.put("one", PodInfo.of(pod(labels=A, **terms("podAntiAffinity")), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod(labels=A, **terms("podAntiAffinity")), "node-a"))
     again = pod(labels=A, **terms("podAntiAffinity"))
     assert verdict(there, again) == FULL
     assert verdict(there, again, itself="one") is None
     assert verdict(there, again, itself="another") == FULL
 
 
-def test_what_the_ledger_counts_too_is_judged_where_the_ledger_is_not_full() -> None:
+def test_own_resources_are_checked_only_if_the_ledger_has_room() -> None:
     full = False
     there = SchedulerCache(
         is_full=lambda node, amounts: full and (node, amounts) == ("node-a", (("gpushare.io/gpu-percent", 50),))
     )
-    there.put_machine("node-a", machine())
+    there.put_node_spec("node-a", node_spec())
     asked = pod("0")
     asked["spec"]["containers"][0]["resources"] = {"requests": {"gpushare.io/gpu-percent": "50"}}
-    assert (
-        verdict(there, asked) == "has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-percent"
-    )
+    assert verdict(there, asked) == "has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-percent"
     full = True
     there.forget("node-a")
     assert verdict(there, asked) is None
 
 
-def test_a_pod_may_be_known_before_its_node() -> None:
+def test_pod_can_be_added_before_its_node() -> None:
     there = SchedulerCache()
-    there.put("one", PodInfo.of(pod(), "node-a"))
+    there.put("one", PodInfo.from_manifest(pod(), "node-a"))
     assert verdict(there, pod()) == NO_NODE
-    there.put_machine("node-a", machine())
+    there.put_node_spec("node-a", node_spec())
     assert verdict(there, pod()) == FULL
 
 
-def test_pods_that_keep_apart_do_so_whoever_says_it() -> None:
+def test_anti_affinity_works_in_both_directions() -> None:
     for first, second in ((terms("podAntiAffinity"), {}), ({}, terms("podAntiAffinity"))):
-        there = cache(machine(), machine("node-b"))
-        there.put("one", PodInfo.of(pod("0", labels=A, **first), "node-a"))
+        there = cache(node_spec(), node_spec("node-b"))
+        there.put("one", PodInfo.from_manifest(pod("0", labels=A, **first), "node-a"))
         assert "keeps" in str(verdict(there, pod("0", labels=A, **second)))
         assert verdict(there, pod("0", labels=A, **second), "node-b") is None
         there.put("one", None)
         assert verdict(there, pod("0", labels=A, **second)) is None
 
 
-def test_of_namespaces_that_are_chosen_by_labels_nothing_is_known_and_the_worse_is_assumed() -> None:
+def test_namespace_selectors_get_the_stricter_interpretation() -> None:
     there = cache()
     foreign = pod("0", labels=A)
     foreign["metadata"]["namespace"] = "other"
-    there.put("one", PodInfo.of(foreign, "node-a"))
+    there.put("one", PodInfo.from_manifest(foreign, "node-a"))
     some = {"namespaceSelector": {"matchLabels": {"team": "red"}}}
     assert verdict(there, pod("0", **terms("podAntiAffinity"))) is None
     assert verdict(there, pod("0", **terms("podAntiAffinity", **some))) is not None
@@ -123,15 +121,15 @@ def test_of_namespaces_that_are_chosen_by_labels_nothing_is_known_and_the_worse_
     assert verdict(there, pod("0", **terms("podAffinity", namespaceSelector={}))) is None
 
 
-def test_pods_that_want_to_be_together_begin_anywhere_and_go_on_there() -> None:
-    there = cache(machine(zone="z1"), machine("node-b", zone="z1"), machine("node-c", zone="z2"))
+def test_pods_with_affinity_start_anywhere_and_then_stay_together() -> None:
+    there = cache(node_spec(zone="z1"), node_spec("node-b", zone="z1"), node_spec("node-c", zone="z2"))
     together = pod("0", labels=A, **terms("podAffinity", "zone"))
     assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, None]
-    there.put("one", PodInfo.of(together, "node-a"))
-    none = "has none of the pods in its zone that the pod's affinity wants near"
+    there.put("one", PodInfo.from_manifest(together, "node-a"))
+    none = "has no pod in its zone that the pod's affinity requires"
     assert [verdict(there, together, node) for node in ("node-a", "node-b", "node-c")] == [None, None, none]
     other = pod("0", labels={"app": "b"}, **terms("podAffinity", "rack"))
-    assert verdict(there, other) == "has no label rack, which the pod's affinity to other pods is about"
+    assert verdict(there, other) == "has no label rack, the topology key of the pod's affinity"
 
 
 def spread(**more: Any) -> dict[str, Any]:
@@ -144,29 +142,29 @@ def spread(**more: Any) -> dict[str, Any]:
     return pod("0", labels=A, topologySpreadConstraints=[{**rule, **more}])
 
 
-def test_spread_is_kept_as_if_the_pod_were_not_pinned() -> None:
-    there = cache(machine(zone="z1"), machine("node-b", zone="z2"), machine("node-c"))
-    there.put("one", PodInfo.of(pod("0", labels=A), "node-a"))
+def test_spread_is_checked_as_if_the_pod_were_not_pinned() -> None:
+    there = cache(node_spec(zone="z1"), node_spec("node-b", zone="z2"), node_spec("node-c"))
+    there.put("one", PodInfo.from_manifest(pod("0", labels=A), "node-a"))
     assert verdict(there, spread()) == (
-        "is in zone=z1, where another of the pods would be 2 more than elsewhere; their spread allows 1"
+        "is in zone=z1, where one more pod would make the skew 2; the spread constraint allows 1"
     )
     assert verdict(there, spread(maxSkew=2)) is None
     assert verdict(there, spread(whenUnsatisfiable="ScheduleAnyway")) is None
     assert verdict(there, spread(), "node-b") is None
-    assert verdict(there, spread(), "node-c") == "has no label zone, over which the pod is to be spread"
+    assert verdict(there, spread(), "node-c") == "has no label zone, the topology key of the pod's spread constraint"
 
 
-def test_with_least_domains_a_pin_leaves_too_few_and_that_is_known_before() -> None:
-    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
-    there.put("one", PodInfo.of(pod("0", labels=A), "node-a"))
-    there.put("two", PodInfo.of(pod("0", labels=A), "node-b"))
+def test_min_domains_are_checked_as_if_pinned() -> None:
+    there = cache(node_spec(zone="z1"), node_spec("node-b", zone="z2"))
+    there.put("one", PodInfo.from_manifest(pod("0", labels=A), "node-a"))
+    there.put("two", PodInfo.from_manifest(pod("0", labels=A), "node-b"))
     assert verdict(there, spread()) is None
     assert verdict(there, spread(minDomains=2)) is not None
     assert verdict(there, spread(minDomains=2, nodeAffinityPolicy="Ignore")) is None
 
 
-def test_a_volume_is_reached_from_some_nodes() -> None:
-    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+def test_volume_is_reachable_from_some_nodes() -> None:
+    there = cache(node_spec(zone="z1"), node_spec("node-b", zone="z2"))
     zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z2"]}]}
     disk = volumes.Disk(("default", "data"), selectors.of_nodes({"nodeSelectorTerms": [zone]}), None)
     there.put_storage(("", "disk"), None, disk)
@@ -177,7 +175,7 @@ def test_a_volume_is_reached_from_some_nodes() -> None:
     assert verdict(there, with_data) is None
 
 
-def volume(name: str, zone: str, phase: str = "Bound") -> tuple[volumes.Name, volumes.Found]:
+def volume(name: str, zone: str, phase: str = "Bound") -> tuple[volumes.Name, volumes.StorageObject]:
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}
     spec = {
         "claimRef": {"namespace": "default", "name": "data"},
@@ -189,8 +187,8 @@ def volume(name: str, zone: str, phase: str = "Bound") -> tuple[volumes.Name, vo
 
 @pytest.mark.parametrize("is_first", [True, False])
 @pytest.mark.parametrize("phase", ["Released", "Available"])
-def test_a_volume_that_only_names_the_claim_is_not_where_its_data_is(phase: str, is_first: bool) -> None:
-    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+def test_bound_volume_wins_over_one_that_only_names_the_claim(phase: str, is_first: bool) -> None:
+    there = cache(node_spec(zone="z1"), node_spec("node-b", zone="z2"))
     claim = volumes.read({"kind": volumes.CLAIM, "metadata": {}, "spec": {"volumeName": "new"}})
     there.put_storage(("default", "data"), None, claim)
     names = [volume("old", "z1", phase), volume("new", "z2")]
@@ -204,8 +202,8 @@ def test_a_volume_that_only_names_the_claim_is_not_where_its_data_is(phase: str,
     assert verdict(there, with_data) == "cannot reach the volume of the pod's claim data"
 
 
-def test_a_claim_that_is_yet_to_be_bound_gets_the_volume_that_is_kept_for_it() -> None:
-    there = cache(machine(zone="z1"), machine("node-b", zone="z2"))
+def test_unbound_claim_gets_the_volume_reserved_for_it() -> None:
+    there = cache(node_spec(zone="z1"), node_spec("node-b", zone="z2"))
     there.put_storage(("default", "data"), None, volumes.read({"kind": volumes.CLAIM, "metadata": {}, "spec": {}}))
     with_data = pod("0", volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     for phase, said in (("Available", "cannot reach the volume of the pod's claim data"), ("Released", None)):
@@ -228,15 +226,15 @@ STEPS = st.lists(
 
 @pytest.mark.slow
 @given(STEPS)
-def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, str | None, str]]) -> None:
-    kept = cache(machine(), machine("node-b", cpu="2"))
+def test_cached_results_equal_fresh_ones(steps: list[tuple[str, str | None, str]]) -> None:
+    kept = cache(node_spec(), node_spec("node-b", cpu="2"))
     living: dict[str, PodInfo] = {}
     for name, node, cpu in steps:
         living.pop(name, None)
         if node is not None:
-            living[name] = PodInfo.of(pod(cpu), node)
+            living[name] = PodInfo.from_manifest(pod(cpu), node)
         kept.put(name, living.get(name))
-        fresh = cache(machine(), machine("node-b", cpu="2"))
+        fresh = cache(node_spec(), node_spec("node-b", cpu="2"))
         for key, pod_info in living.items():
             fresh.put(key, pod_info)
         for where in ("node-a", "node-b", "node-c"):
@@ -244,35 +242,35 @@ def test_what_is_remembered_is_what_would_be_found_anew(steps: list[tuple[str, s
                 assert verdict(kept, pod(asked), where) == verdict(fresh, pod(asked), where)
 
 
-def test_two_nodes_of_one_hostname_take_no_pod_with_a_share() -> None:
-    there = cache(machine(), machine("node-b"))
+def test_nodes_with_the_same_hostname_take_no_pod_with_a_share() -> None:
+    there = cache(node_spec(), node_spec("node-b"))
     asks = pod()
     asks["spec"]["containers"][0]["resources"]["requests"][contract.RESOURCE_IDLE] = "1"
-    there.put_machine("node-b", machine("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
+    there.put_node_spec("node-b", node_spec("node-b", **{contract.HOSTNAME_LABEL: "node-a"}))
     for name, other in (("node-a", "node-b"), ("node-b", "node-a")):
-        said = f"has the label kubernetes.io/hostname of {other} as well: a pod can be pinned to neither"
+        said = f"has the same label kubernetes.io/hostname as {other}, so a pod can be pinned to neither"
         assert verdict(there, asks, name) == said
         assert verdict(there, pod(), name) is None
-    there.put_machine("node-b", machine("node-b"))
-    assert (verdict(there, asks) or "").startswith("has free GPUs and no agent")
+    there.put_node_spec("node-b", node_spec("node-b"))
+    assert (verdict(there, asks) or "").startswith("has free GPUs but no running agent")
 
 
-def storage(kind: str, name: str, **fields: Any) -> tuple[volumes.Name, volumes.Found | None]:
+def storage(kind: str, name: str, **fields: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     namespace = "default" if kind == volumes.CLAIM else ""
     return (namespace, name), volumes.read({"kind": kind, "metadata": {"name": name}, **fields})
 
 
-def local_class(name: str = "local", **fields: Any) -> tuple[volumes.Name, volumes.Found | None]:
+def local_class(name: str = "local", **fields: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     made = {"provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer", **fields}
     return storage(volumes.CLASS, name, **made)
 
 
-def unbound(storage_class: str = "local", size: str = "1Ti") -> tuple[volumes.Name, volumes.Found | None]:
+def unbound(storage_class: str = "local", size: str = "1Ti") -> tuple[volumes.Name, volumes.StorageObject | None]:
     spec = {"storageClassName": storage_class, "accessModes": ["ReadWriteOnce"]}
     return storage(volumes.CLAIM, "data", spec={**spec, "resources": {"requests": {"storage": size}}})
 
 
-def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Name, volumes.Found | None]:
+def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}}
     offered = {"storageClassName": "local", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]}
@@ -282,7 +280,7 @@ def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Nam
 def fitting(there: SchedulerCache) -> set[str]:
     with_data = pod(volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}])
     said = {name: verdict(there, with_data, name) for name in ("node-a", "node-b")}
-    assert set(said.values()) <= {None, "has no volume for the pod's claim data, and none is made there"}
+    assert set(said.values()) <= {None, "has no volume for the pod's claim data, and none can be provisioned there"}
     return {name for name, why in said.items() if why is None}
 
 
@@ -300,15 +298,15 @@ def fitting(there: SchedulerCache) -> set[str]:
         ([local_volume("node-b", nodeAffinity=None)], {"node-a", "node-b"}),
     ],
 )
-def test_an_unbound_local_volume_is_where_a_free_one_is(more: list[Any], where: set[str]) -> None:
-    there = cache(machine(), machine("node-b"))
+def test_unbound_claim_needs_a_node_with_a_free_local_volume(more: list[Any], where: set[str]) -> None:
+    there = cache(node_spec(), node_spec("node-b"))
     for name, found in (local_class(), unbound(), *more):
         there.put_storage(name, None, found)
     assert fitting(there) == where
 
 
-def test_a_volume_that_is_taken_is_free_no_more() -> None:
-    there = cache(machine(), machine("node-b"))
+def test_claimed_volume_is_not_free() -> None:
+    there = cache(node_spec(), node_spec("node-b"))
     name, free = local_volume("node-b")
     for key, found in (local_class(), unbound(), (name, free)):
         there.put_storage(key, None, found)
@@ -326,16 +324,16 @@ def test_a_volume_that_is_taken_is_free_no_more() -> None:
         ([{"matchLabelExpressions": [{"key": "zone", "values": ["c"]}]}], set()),
     ],
 )
-def test_a_volume_is_made_where_its_class_allows_it(topologies: Any, where: set[str]) -> None:
-    there = cache(machine(zone="a"), machine("node-b", zone="b"))
+def test_volume_is_provisioned_where_its_class_allows_it(topologies: Any, where: set[str]) -> None:
+    there = cache(node_spec(zone="a"), node_spec("node-b", zone="b"))
     zonal = local_class("zonal", provisioner="ebs.csi.aws.com", allowedTopologies=topologies)
     for name, found in (zonal, unbound("zonal")):
         there.put_storage(name, None, found)
     assert fitting(there) == where
 
 
-def test_a_class_that_binds_at_once_or_is_unknown_says_nothing_of_nodes() -> None:
-    there = cache(machine(), machine("node-b"))
+def test_class_with_immediate_binding_does_not_restrict_nodes() -> None:
+    there = cache(node_spec(), node_spec("node-b"))
     there.put_storage(*_before(unbound()))
     assert fitting(there) == {"node-a", "node-b"}
     there.put_storage(*_before(local_class(volumeBindingMode="Immediate")))

@@ -62,7 +62,7 @@ class Cluster:
         return MemoryStore(map(codec.to_document, self.nodes.values()), self.machines, self.pods)
 
     def place(self, manifest: dict[str, Any], store: MemoryStore) -> None:
-        request = RequestingPod.of(manifest).request
+        request = RequestingPod.from_manifest(manifest).request
         place = store.chooser.place(manifest, request, policy=self.policy)
         if not isinstance(place, Placement):
             return
@@ -88,7 +88,7 @@ def test_the_next_pods_go_where_the_webhook_would_put_them(policy: str) -> None:
     world = World(cluster.nodes.values(), cluster.machines, cluster.pods, profile=profile)
     answers = []
     for number in range(NEXT):
-        asked = RequestingPod.of(asks(HELD + number, cluster.draw))
+        asked = RequestingPod.from_manifest(asks(HELD + number, cluster.draw))
         answers.append(
             (told(store.chooser.place(asked.manifest, asked.request, policy=policy)), told(world.place(*pair(asked))))
         )
@@ -105,14 +105,14 @@ def test_without_what_was_published_some_would_go_elsewhere() -> None:
     cluster = Cluster("spread")
     store = cluster.webhook()
     world = World(cluster.nodes.values(), cluster.machines, cluster.pods)
-    pods = [RequestingPod.of(asks(HELD + number, cluster.draw)) for number in range(NEXT)]
+    pods = [RequestingPod.from_manifest(asks(HELD + number, cluster.draw)) for number in range(NEXT)]
     webhook = [told(store.chooser.place(*pair(asked), policy="spread")) for asked in pods]
     assert webhook != [told(world.place(*pair(asked))) for asked in pods]
 
 
 def test_why_a_pod_is_refused_is_the_same_sentence() -> None:
     cluster = Cluster(policies.DEFAULT)
-    asked = RequestingPod.of(builders.pod("none", request="1", gpus="8", model="*B300*"))
+    asked = RequestingPod.from_manifest(builders.pod("none", request="1", gpus="8", model="*B300*"))
     refused = cluster.webhook().chooser.place(*pair(asked), policy=policies.DEFAULT)
     assert isinstance(refused, Refusal)
     assert str(World(cluster.nodes.values(), cluster.machines, cluster.pods).place(*pair(asked))) == str(refused)

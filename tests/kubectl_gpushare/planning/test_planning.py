@@ -14,6 +14,7 @@ from gpushare.allocation import Labels
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
+from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import capacity, ranking, reasons, remedies
@@ -23,7 +24,7 @@ from tests.kubectl_gpushare import sample
 
 
 def asked(**annotations: str) -> RequestingPod:
-    return RequestingPod.of(builders.pod("asked", **annotations))
+    return RequestingPod.from_manifest(builders.pod("asked", **annotations))
 
 
 def machine(name: str, *, cpu: str = "8", ready: str = "True", pods: str = "110") -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
             if change.key:
                 again = wanted.with_annotation(change.key, change.value)
                 assert again is not None
-                tried = placement.place([NodeView.of(node) for node in nodes], again.request)
+                tried = placement.place([NodeView.from_node(node) for node in nodes], again.request)
                 assert isinstance(tried, Placement)
             assert change.gpus == worlds.gpus(change.placement, world.views)
     assert {name: view.node for name, view in world.views.items()} == before
@@ -75,7 +76,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
 def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
     wanted = asked(**annotations)
     world = World(nodes)
-    reference = placement.place([NodeView.of(node) for node in nodes], wanted.request)
+    reference = placement.place([NodeView.from_node(node) for node in nodes], wanted.request)
     assert isinstance(world.place(wanted.manifest, wanted.request), Placement) is isinstance(reference, Placement)
     choices = ranking.choices(world, wanted, most=1)
     assert bool(choices) is isinstance(reference, Placement)
@@ -142,7 +143,7 @@ def test_pods_take_cpu_from_those_that_come_after_them() -> None:
     wanted = asked(request="0.1", memory="1Gi")
     wanted.manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}  # type: ignore[index]
     world = World([builders.node("a")], [machine("a")])
-    answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.of(wanted.manifest), 5)])
+    answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.from_manifest(wanted.manifest), 5)])
     assert len(answer.fits[0].gpus) == 2
     assert "CPUs free" in str(answer.fits[0].refusal)
 
@@ -161,8 +162,8 @@ def test_counting_leaves_the_world_as_it_was() -> None:
     ("hard", "used", "wanted", "gpus", "said", "more"),
     [
         ("100", "0", 2, 2, "", 0),
-        ("100", "50", 2, 1, f"leaves 0 of {contract.RESOURCE_PERCENT}, 50 are asked", None),
-        ("40", "0", 1, 0, f"leaves 40 of {contract.RESOURCE_PERCENT}, 50 are asked", None),
+        ("100", "50", 2, 1, f"leaves 0 of {contract.RESOURCE_PERCENT}, 50 are requested", None),
+        ("40", "0", 1, 0, f"leaves 40 of {contract.RESOURCE_PERCENT}, 50 are requested", None),
         ("170", "0", 1, 1, "", 2),
     ],
 )
@@ -246,9 +247,11 @@ def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
     node = dataclasses.replace(builders.node("a", gpus=1), allocations=(hold,))
     manifest = builders.pod("waits", request="1")
     manifest["metadata"]["uid"] = "u1"
-    assert not ledger.use(worlds.without([node], manifest)[0])["GPU-a-0"].holders
+    assert not ledger.use(unplaced.nodes_without([node], manifest)[0])["GPU-a-0"].holders
     other = builders.pod("other", request="1")
-    assert isinstance(World(worlds.without([node], other)).place(other, RequestingPod.of(other).request), Refusal)
+    assert isinstance(
+        World(unplaced.nodes_without([node], other)).place(other, RequestingPod.from_manifest(other).request), Refusal
+    )
 
 
 def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:

@@ -83,7 +83,7 @@ def test_what_waits_is_told_as_the_placer_would() -> None:
     manifest, node, entry = placed("0.25")
     assert resize_plan.pending(manifest, node, entry) is None
     for asked, said in (
-        ({"request": "0.8", "memory": "8Gi"}, "n1/0 has 0.25 of its compute free, 0.3 more is asked"),
+        ({"request": "0.8", "memory": "8Gi"}, "n1/0 has 0.25 of its compute free, 0.3 more is requested"),
         ({"request": "0.6", "memory": "8Gi"}, "the placer has not written it yet"),
         ({"request": "0.5", "limit": "0.4"}, 'gpushare.io/limit "0.4" is less than the request'),
     ):

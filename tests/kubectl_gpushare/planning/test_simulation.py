@@ -34,7 +34,7 @@ openb-pod-0002,6000,12288,2,1000,V100M16|V100M32,9,15
 
 
 def arrival(number: int, at: float, duration: float | None, request: str) -> Arrival:
-    return Arrival(at, duration, RequestingPod.of(builders.pod(f"p{number}", request=request)))
+    return Arrival(at, duration, RequestingPod.from_manifest(builders.pod(f"p{number}", request=request)))
 
 
 def test_who_waits_has_a_turn_when_somebody_ends() -> None:

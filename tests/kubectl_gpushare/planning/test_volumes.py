@@ -14,7 +14,7 @@ from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
-from tests.gpushare.nodefilters import test_volume_limits as made
+from tests.gpushare.nodefilters import test_volume_filters as made
 from tests.kubectl_gpushare.conftest import Plugin
 from tests.kubectl_gpushare.planning.test_planning import machine
 from webhook.store.memory_store import MemoryStore
@@ -60,7 +60,7 @@ def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words(
     assert store.chooser.unfit(asked)("a") == EXCEEDS
     assert reasons.of(pod("asked", "one"), taken(there)).refusal is None
     missing = reasons.of(pod("asked", "three"), taken(there)).refusal
-    assert "cannot have the pod's claim three, which does not exist" in str(missing)
+    assert "cannot mount the pod's claim three, which does not exist" in str(missing)
 
 
 def test_what_a_pod_has_attached_itself_is_not_in_its_way() -> None:
@@ -74,7 +74,7 @@ def test_each_pod_takes_what_those_after_it_cannot_have() -> None:
     limits = [made.limited(2, "a"), made.limited(1, "b")]
     tried = World(both, [machine("a"), machine("b")], (), {**storage(), volumes.LIMITS: limits})
     wanted = pod("asked", scratch=made.made_for_it("fast"))
-    answer = capacity.answer(tried, [capacity.PodBatch("", RequestingPod.of(wanted), 9)])
+    answer = capacity.answer(tried, [capacity.PodBatch("", RequestingPod.from_manifest(wanted), 9)])
     assert len(answer.fits[0].gpus) == 2  # and one that nobody mounts any more is still attached to a
     assert "would exceed max volume count" in str(answer.fits[0].refusal)
 
@@ -82,13 +82,13 @@ def test_each_pod_takes_what_those_after_it_cannot_have() -> None:
 def test_what_is_not_known_is_not_claimed() -> None:
     unknown = pod("asked", "three")
     tried = World([builders.node("a")], [machine("a")], (), storage())
-    assert isinstance(tried.place(unknown, RequestingPod.of(unknown).request), Placement)
+    assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
     assert tried.unknown_claims([unknown, pod("asked", "one")]) == [
-        "volumes of claims that are not there yet, such as three"
+        "volumes of claims that do not exist yet, such as three"
     ]
     without = {kind: items for kind, items in storage().items() if kind != volumes.CLAIM}
     tried = World([builders.node("a")], [machine("a")], (), without, claims_are_all=True)
-    assert isinstance(tried.place(unknown, RequestingPod.of(unknown).request), Placement)
+    assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
 
 
 def test_attachments_go_with_the_pods_that_mount_them() -> None:
@@ -120,7 +120,7 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin,
     assert (ended.code, EXCEEDS in ended.out) == (2, True)
     manifest.write_text(json.dumps(pod("new", "three")))
     ended = plugin("simulate", "-f", manifest, "--from", complete, "-o", "json")
-    assert "volumes of claims that are not there yet, such as three" in ended.err
+    assert "volumes of claims that do not exist yet, such as three" in ended.err
 
 
 def test_the_claims_of_a_stateful_set_count(plugin: Plugin, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def why(
     placed = [(clusters.owned(f"{on}-{i}", **ask), f"{on}/{i}") for on, ask in asks for i in range(4)]
     placed[0] = (there or placed[0][0], "n1/0")
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2, gpus=4).views.values()]
-    machines = [clusters.machine(node.name, gpus=4) for node in nodes]
+    machines = [clusters.node_manifest(node.name, gpus=4) for node in nodes]
     machines[0]["spec"] = spec
     if not offers:
         machines[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
@@ -84,7 +84,7 @@ def test_of_gpus_of_another_mode_the_mode_is_told() -> None:
 
 def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
     answer = why(waits(request="0.05", memory="1Gi"), offers=False)
-    assert "n0 has free GPUs and no agent that runs: its kubelet offers no gpushare.io/gpu-" in misses(answer)
+    assert "n0 has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-" in misses(answer)
     assert [change.sentence for change in answer.changes] == ["if the agent of n0 ran"]
 
 
@@ -151,7 +151,8 @@ def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:
 def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
     manifest = waits(request="0.05", memory="1Gi")
     steps = tuple(
-        DefragStep(f"ml/pod-{number}", RequestingPod.of(manifest), "", reason="no GPU fits") for number in range(100)
+        DefragStep(f"ml/pod-{number}", RequestingPod.from_manifest(manifest), "", reason="no GPU fits")
+        for number in range(100)
     )
     nothing = Fragmentation(0, 0, 0, 0)
     page = defrag.page(
@@ -171,7 +172,7 @@ def split(*, fixed: bool = False) -> tuple[dict[str, Any], Snapshot]:
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2).views.values()]
     manifest = waits(request="1", gpus="2")
     pods = (*(pod for pod, _ in placed), manifest)
-    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.machine(node.name) for node in nodes))
+    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.node_manifest(node.name) for node in nodes))
 
 
 def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
@@ -218,4 +219,4 @@ def test_if_nothing_else_helps_the_smallest_pod_in_the_way_is_named() -> None:
 def test_more_cpu_than_any_node_has_is_told_as_that() -> None:
     manifest = waits(request="0.1")
     manifest["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64"
-    assert "n0 has 8 CPUs in all, 64 are asked for" in misses(why(manifest))
+    assert "n0 has 8 CPUs in total, 64 are requested" in misses(why(manifest))

@@ -18,7 +18,7 @@ from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.sample import GIB
 from tests.kubectl_gpushare.test_views import PIPE, compare
 
-SAID = "is not resized yet: it uses 38.5Gi of the 10Gi asked"
+SAID = "is not resized yet: it uses 38.5Gi, more than the requested 10Gi"
 
 
 def shrinking() -> tuple[GpuNode, dict[str, Any]]:

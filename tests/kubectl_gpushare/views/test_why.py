@@ -34,7 +34,12 @@ def test_of_a_pod_that_has_ended(
     ended = {**clusters.owned("p", kind=kind, request="0.5" if fits else "1"), "status": status}
     there = clusters.owned("there", request="0.5")
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
-    items = [*map(codec.to_document, nodes), *(clusters.machine(node.name, gpus=1) for node in nodes), there, ended]
+    items = [
+        *map(codec.to_document, nodes),
+        *(clusters.node_manifest(node.name, gpus=1) for node in nodes),
+        there,
+        ended,
+    ]
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     printed = plugin("why", "p", "-n", "default", "--from", path).out
@@ -65,7 +70,7 @@ def test_a_pod_that_can_never_fit_is_not_said_to_be_placed_later(
     waiting["metadata"]["annotations"][contract.REASON] = f"no GPU fits it; {explanation.NEVER}" if asked else "taken"
     there = clusters.owned("there", request="0.5")
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
-    machines = [{"kind": "Node", **clusters.machine(node.name, gpus=1)} for node in nodes]
+    machines = [{"kind": "Node", **clusters.node_manifest(node.name, gpus=1)} for node in nodes]
     path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, there, waiting])
     assert said in plugin(*verb, "p", "-n", "default", "--from", path).out
 
@@ -78,7 +83,7 @@ def test_a_node_whose_agent_is_away_is_nearer_than_one_that_the_pod_does_not_wan
     nodes = [builders.node("n0", gpus=1), builders.node("n1", gpus=1)]
     if stopped:
         nodes[1] = dataclasses.replace(nodes[1], conditions=(condition,))
-    machines = [{"kind": "Node", **clusters.machine(node.name, gpus=1)} for node in nodes]
+    machines = [{"kind": "Node", **clusters.node_manifest(node.name, gpus=1)} for node in nodes]
     machines[1]["status"]["allocatable"][contract.RESOURCE_PERCENT] = "0"
     waiting = gated("p", request="1")
     waiting["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n1"}
@@ -94,7 +99,7 @@ def test_of_a_placed_pod_that_no_node_takes_any_more(plugin: Plugin, tmp_path: P
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
     items = [
         *map(codec.to_document, nodes),
-        *({"kind": "Node", "apiVersion": "v1", **clusters.machine(node.name, gpus=1)} for node in nodes),
+        *({"kind": "Node", "apiVersion": "v1", **clusters.node_manifest(node.name, gpus=1)} for node in nodes),
         there,
     ]
     path = tmp_path / "cluster.json"
@@ -127,7 +132,7 @@ def test_a_placed_pod_that_is_not_bound_says_why(
     there["spec"] = {**{key: value for key, value in there["spec"].items() if key != "nodeName"}, **spec}
     there["metadata"]["annotations"][contract.NODE] = "n0"
     there["status"] = {"phase": "Pending", "conditions": conditions}
-    machines = [clusters.machine(node.name, gpus=1) for node in nodes]
+    machines = [clusters.node_manifest(node.name, gpus=1) for node in nodes]
     path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, there])
     for verb, title in ((("why",), "Not Bound:"), (("describe", "pod"), "the scheduler ")):
         printed = plugin(*verb, "there", "-n", "default", "--from", path).out

@@ -101,7 +101,7 @@ def test_share_without_room_is_reported() -> None:
     pods = [holder("one", request="0.6"), holder("two", request="0.6", allocation="a2")]
     node, failed = restore.restore(builders.node(), list(map(Pod.from_manifest, pods)))
     assert [entry.pod.name for entry in node.allocations] == ["one"]
-    assert failed == {"u-two": "node-a/0 has not enough left for default/two"}
+    assert failed == {"u-two": "node-a/0 does not have enough left for default/two"}
 
 
 def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:

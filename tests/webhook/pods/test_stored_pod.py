@@ -114,7 +114,7 @@ def test_deleted_pod_leaves_little_memory_in_use() -> None:
     def pod_info(pairs: list[tuple[str, str]]) -> PodInfo:
         made: dict[str, Any] = builders.pod()
         made["metadata"]["labels"] = dict(pairs)
-        return PodInfo.of(made, "node-a")
+        return PodInfo.from_manifest(made, "node-a")
 
     def come_and_go() -> None:
         for number in range(5):

@@ -29,13 +29,13 @@ def lacks(item: dict[str, Any], asked: dict[str, int]) -> str | None:
 @pytest.mark.parametrize(
     ("hard", "used", "asked", "said"),
     [
-        ({f"requests.{PERCENT}": "0"}, {}, {PERCENT: 100}, f"leaves 0 of {PERCENT}, 100 are asked"),
+        ({f"requests.{PERCENT}": "0"}, {}, {PERCENT: 100}, f"leaves 0 of {PERCENT}, 100 are requested"),
         ({f"requests.{PERCENT}": "200"}, {f"requests.{PERCENT}": "100"}, {PERCENT: 100}, None),
         ({f"requests.{PERCENT}": "199"}, {f"requests.{PERCENT}": "100"}, {PERCENT: 100}, f"leaves 99 of {PERCENT}"),
         ({f"requests.{MEMORY}": "8Gi"}, {f"requests.{MEMORY}": "4Gi"}, {MEMORY: 5 * GIB}, "leaves 4Gi of"),
-        ({"requests.cpu": "1"}, {"requests.cpu": "500m"}, {"cpu": 501}, "leaves 500m of cpu, 501m are asked"),
+        ({"requests.cpu": "1"}, {"requests.cpu": "500m"}, {"cpu": 501}, "leaves 500m of cpu, 501m are requested"),
         ({"cpu": "1"}, {}, {"cpu": 1000}, None),
-        ({"pods": "3"}, {"pods": "3"}, {"pods": 1}, "leaves 0 of pods, 1 are asked"),
+        ({"pods": "3"}, {"pods": "3"}, {"pods": 1}, "leaves 0 of pods, 1 are requested"),
         ({"limits.cpu": "0", "count/pods": "0", "services": "0"}, {}, {"cpu": 1, "pods": 1}, None),
         ({f"requests.{PERCENT}": "many"}, {}, {PERCENT: 1}, f"leaves 0 of {PERCENT}"),
         ({f"requests.{PERCENT}": "0"}, {}, {MEMORY: 1}, None),
@@ -113,7 +113,7 @@ async def test_quotas_come_and_go() -> None:
     assert known.lacks("team", {PERCENT: 1}) is None
     await quotas.step()
     assert known.lacks("team", {PERCENT: 1}) == (
-        f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are asked"
+        f"the ResourceQuota gpus of its namespace leaves 0 of {PERCENT}, 1 are requested"
     )
     assert known.lacks("another", {PERCENT: 1}) is None
     api.tell(reservation_limits.QUOTAS_PATH, {"type": "DELETED", "object": quota({})})

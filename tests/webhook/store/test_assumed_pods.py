@@ -42,7 +42,7 @@ async def test_assumed_pod_counts_until_its_allocation_is_gone() -> None:
     assert isinstance(placed, mutation.Placed)
     refused = await reserve(on, asking("second"))
     assert isinstance(refused, Refusal)
-    assert "node-a has 0 of 2 CPUs free, 2 are asked for" in refused.reason
+    assert "node-a has 0 of 2 CPUs free, 2 are requested" in refused.reason
     on.change("node-a", lambda node: ledger.release(node, [placed.allocation_id]))
     assert isinstance(await reserve(on, asking("second")), mutation.Placed)
 
@@ -68,7 +68,7 @@ def test_assumption_ends_on_request_and_only_once() -> None:
 
 def test_pods_in_the_file_take_room() -> None:
     there = {**asking("there"), "spec": {**asking("there")["spec"], "nodeName": "node-a"}}
-    assert store(there).chooser.node_filter(asking())("node-a") == "has 0 of 2 CPUs free, 2 are asked for"
+    assert store(there).chooser.node_filter(asking())("node-a") == "has 0 of 2 CPUs free, 2 are requested"
     assert store({**there, "status": {"phase": "Failed"}}).chooser.node_filter(asking())("node-a") is None
 
 
@@ -77,7 +77,7 @@ def test_our_own_resources_are_counted_before_they_are_in_the_pod() -> None:
     sick = {**STATUS, "allocatable": {**STATUS["allocatable"], contract.RESOURCE_PERCENT: "40"}}
     on = memory_store.MemoryStore([codec.to_document(builders.node(gpus=1))], [{**NODE, "status": sick}])
     manifest = asking(request="0.5")
-    said = "has 40 of 40 gpushare.io/gpu-percent free, 50 are asked for; its GPUs have more, which its agent has yet to offer"
+    said = "has 40 of 40 gpushare.io/gpu-percent free, 50 are requested; its GPUs have more, but its agent does not offer it yet"
     assert on.chooser.node_filter(manifest)("node-a") == said
     assert share_resources.equipped(share_resources.equipped(manifest)) == share_resources.equipped(manifest)
 

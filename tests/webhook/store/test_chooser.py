@@ -7,7 +7,7 @@ import pytest
 
 from gpushare import codec, contract, ledger, request
 from gpushare.allocation import PodRef
-from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, unschedulable
+from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, node_info
 from gpushare.nodefilters.node_info import NodeInfo
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
@@ -63,13 +63,13 @@ def place(on: LedgerStore, pod: Json) -> Placement | Refusal:
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Record the nodes whose room is checked from now on."""
     asked: list[str] = []
-    unfit = unschedulable.unfit
+    why_no_room = node_info.why_no_room
 
-    def counting(machine: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
-        asked.append(machine.name)
-        return unfit(machine, there, shape)
+    def counting(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
+        asked.append(node.name)
+        return why_no_room(node, there, shape)
 
-    monkeypatch.setattr(unschedulable, "unfit", counting)
+    monkeypatch.setattr(node_info, "why_no_room", counting)
     return asked
 
 
@@ -78,11 +78,13 @@ class Shown:
 
     def __init__(self, *nodes: Json) -> None:
         self.looked_at: list[str] = []
-        self._views = {item["metadata"]["name"]: NodeView.of(builders.node(item["metadata"]["name"])) for item in nodes}
+        self._views = {
+            item["metadata"]["name"]: NodeView.from_node(builders.node(item["metadata"]["name"])) for item in nodes
+        }
         cache = SchedulerCache()
         self.chooser = Chooser(self._view, cache, key=lambda _: None)
         for item in nodes:
-            cache.put_machine(item["metadata"]["name"], NodeSpec.of(item))
+            cache.put_node_spec(item["metadata"]["name"], NodeSpec.from_manifest(item))
 
     def place(self, manifest: Json) -> Placement | Refusal:
         return self.chooser.place(manifest, request.parse(manifest), policy="fragmentation")
@@ -113,7 +115,7 @@ def test_a_node_that_takes_no_more_pods_is_not_proposed(monkeypatch: pytest.Monk
 
 def test_refusal_for_cpu_quotes_the_node_filter() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
-    assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are asked for")
+    assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are requested")
 
 
 def test_freed_room_is_seen() -> None:
@@ -167,7 +169,7 @@ def test_exclusions_apply_to_one_pod_only() -> None:
         assert isinstance(place(without, pod), Placement)
         assert isinstance(place(derived_store.ScratchStore(without), pod), Placement)
     view = without.view("node-a")
-    assert view == NodeView.of(builders.node("node-a")) or (view is not None and not view.node.allocations)
+    assert view == NodeView.from_node(builders.node("node-a")) or (view is not None and not view.node.allocations)
 
 
 def test_updating_nodes_in_portions_does_not_change_choices() -> None:

@@ -58,7 +58,7 @@ async def test_change_that_conflicts_with_pending_ones_is_refused_at_once() -> N
     made = NodeLedger(document())
     made.add(taking("a"))
     made.add(taking("b"))
-    with pytest.raises(errors.LedgerError, match="has not enough left"):
+    with pytest.raises(errors.LedgerError, match="does not have enough left"):
         made.add(taking("c"))
     assert ids(made.view.node) == ["a", "b"]
 

@@ -58,8 +58,8 @@ async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, occupancy.Storag
         api.add(volumes.CLAIM, name, "default", spec={"volumeName": name})
     kept = occupancy.Storage(api, lambda *changed: cache.put_storage(*changed))
     cache = SchedulerCache(knows_claims=kept.knows_claims)
-    cache.put_machine("node-a", machine())
-    cache.put("one", PodInfo.of(mounting("one"), "node-a"))
+    cache.put_node_spec("node-a", machine())
+    cache.put("one", PodInfo.from_manifest(mounting("one"), "node-a"))
     assert kept.missing() == "the PersistentVolumes have not been read yet"
     async with asyncio.timeout(30):
         running = asyncio.create_task(kept.run())
@@ -76,7 +76,7 @@ async def read(api: Api) -> AsyncIterator[tuple[SchedulerCache, occupancy.Storag
 def machine() -> NodeSpec:
     ready = [{"type": "Ready", "status": "True"}]
     metadata = {"name": "node-a", "labels": {"kubernetes.io/hostname": "node-a"}}
-    return NodeSpec.of({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
+    return NodeSpec.from_manifest({"metadata": metadata, "status": {"conditions": ready, "allocatable": {"pods": "9"}}})
 
 
 def mounting(claim: str) -> dict[str, Any]:
@@ -86,16 +86,18 @@ def mounting(claim: str) -> dict[str, Any]:
 
 
 def verdict(cache: SchedulerCache, claim: str) -> str | None:
-    return cache.judge(PodKey.of(mounting(claim)), PodAffinity.of(mounting(claim)))("node-a")
+    return cache.node_filter(PodKey.from_manifest(mounting(claim)), PodAffinity.from_manifest(mounting(claim)))(
+        "node-a"
+    )
 
 
 async def test_claims_are_read_as_the_filters_need_them() -> None:
     async with read(Api()) as (cache, _):
         assert verdict(cache, "two") == (
-            f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are there, and the pod brings 1 more"
+            f"would exceed max volume count: 1 of 1 volumes of {DRIVER} are in use, and the pod adds 1"
         )
         assert verdict(cache, "one") is None
-        assert verdict(cache, "three") == "cannot have the pod's claim three, which does not exist"
+        assert verdict(cache, "three") == "cannot mount the pod's claim three, which does not exist"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in sorted(volumes.PATHS) if kind != volumes.VOLUME])

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
-from gpushare.whatif import away
+from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.world import World
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import page_layout
@@ -46,14 +46,14 @@ def shown(node: GpuNode, *machines: dict[str, Any]) -> tuple[dict[str, Any], dic
 @pytest.mark.parametrize(
     ("machines", "word", "said"),
     [
-        ((machine(unschedulable=True),), "NodeCordoned", "the node node-a is cordoned: kubectl uncordon node-a"),
-        ((machine(ready="Unknown"),), "NotReady", "the node node-a is not ready: no pod starts there"),
+        ((machine(unschedulable=True),), "NodeCordoned", "node node-a is cordoned: kubectl uncordon node-a"),
+        ((machine(ready="Unknown"),), "NotReady", "node node-a is not ready, so no pod can start there"),
         (
             (machine(percent="0"),),
             "NoAgent",
-            "the agent of node-a does not run: its kubelet offers no gpushare.io/gpu-percent",
+            "the agent of node-a is not running: its kubelet offers no gpushare.io/gpu-percent",
         ),
-        ((), "NoNode", "there is no Node node-a any more"),
+        ((), "NoNode", "Node node-a no longer exists"),
     ],
 )
 def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any, word: str, said: str) -> None:
@@ -108,10 +108,10 @@ def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
 def test_describe_says_the_same_as_top() -> None:
     taken = Snapshot((NODE,), machines=(machine(percent="0"),))
     text = "\n".join(page_layout.lines(gpu_page.node(NODE, taken, now=0), Terminal()))
-    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
+    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
-    gpu = gpu_summary.of([NODE], away.of([NODE], taken.machines))[0]
+    gpu = gpu_summary.of([NODE], unavailable_nodes.find([NODE], taken.machines))[0]
     text = "\n".join(page_layout.lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
-    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
+    assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

@@ -49,13 +49,13 @@ def test_each_reservation_is_a_line_and_counts_and_says_when_it_ends() -> None:
 
 def test_a_refusal_says_what_is_only_reserved_for_whom_and_until_when() -> None:
     asked = request.parse(builders.pod("waits", request="0.5", memory="1Gi"))
-    refusal = placement.place([NodeView.of(NODE)], asked)
+    refusal = placement.place([NodeView.from_node(NODE)], asked)
     assert isinstance(refusal, Refusal)
-    said = "node-a/0 has 0 of its compute free, 1 is reserved for pods of t2 that have yet to come, until 12:00:41 UTC at most"
+    said = "node-a/0 has 0 of its compute free, 1 is reserved for pods of t2 that have not appeared yet, until 12:00:41 UTC at the latest"
     assert str(refusal).endswith(said)
     less = request.parse(builders.pod("waits", memory="1Gi"))
-    said = "has 0 of 80Gi free, 80Gi is reserved for pods of t2 that have yet to come, until 12:00:41 UTC at most"
-    assert str(placement.place([NodeView.of(NODE)], less)).endswith(said)
+    said = "has 0 of 80Gi free, 80Gi is reserved for pods of t2 that have not appeared yet, until 12:00:41 UTC at the latest"
+    assert str(placement.place([NodeView.from_node(NODE)], less)).endswith(said)
 
 
 def test_a_pod_that_waits_shows_what_it_asks_for_and_counts_nothing() -> None:

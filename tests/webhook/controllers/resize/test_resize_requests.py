@@ -60,7 +60,7 @@ def test_unchanged_pod_has_no_resize_request(empty: GpuNode) -> None:
     for memory in ({}, {"memory": "33%"}, {"memory": "1.5Gi"}, {"memory": "7%", "gpus": "2"}):
         manifest = pod("one", request="0.33", **memory)
         request = requests.parse(manifest)
-        placed = placement.place([placement.NodeView.of(gpunode)], request)
+        placed = placement.place([placement.NodeView.from_node(gpunode)], request)
         if isinstance(placed, placement.Placement):
             entry = placed.allocation(
                 request, allocation_id="id-one", pod=PodRef("default", "one", "u-one"), reserved_until=None
@@ -117,7 +117,7 @@ def test_they_grow_by_priority_and_then_age() -> None:
     assert turn(after, resize_requests, {}) is after
     assert outcome(after, resize_requests[2]) == (
         after.allocations[1].shares,
-        "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is asked",
+        "is not resized yet: node-a/0 has 0.1 of its compute free, 0.3 more is requested",
     )
     assert outcome(after, resize_requests[0]) == (after.allocations[2].shares, "")
 
@@ -142,7 +142,7 @@ def test_freed_capacity_goes_to_backfill_reservations_first() -> None:
     assert held(after) == {"large": (30, 8), "small": (20, 8), "gated": (50, 8)}
     assert outcome(after, resize_requests[1]) == (
         after.allocations[1].shares,
-        "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is asked",
+        "is not resized yet: node-a/0 has 0 of its compute free, 0.4 more is requested",
     )
 
 
@@ -152,7 +152,7 @@ def test_invalid_resize_is_reported_and_changes_nothing() -> None:
     assert turn(gpunode, [resize_request], {}) is gpunode
     assert outcome(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
-        'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or leave it out for 1',
+        'is not resized yet: gpushare.io/limit "0.5" is less than the request: write 0.6 to 1, or omit it for 1',
     )
     (resize_request,) = find(gpunode, pod("one", request="0.6", **{"request.side": "0.1"}))
     said = outcome(gpunode, resize_request)
@@ -168,7 +168,7 @@ def test_missing_gpu_affects_only_pods_that_wait_already() -> None:
     (waits,) = find(gone, pod("one", request="0.5", memory="4Gi", held="[]"))
     assert outcome(gone, waits) == (
         gone.allocations[0].shares,
-        "is not resized yet: node-a has no GPU GPU-node-a-0 any more",
+        "is not resized yet: node-a no longer has GPU GPU-node-a-0",
     )
     after = turn(gone, [waits], {})
     assert after.allocations == gpunode.allocations, "what was begun is taken back"
@@ -190,7 +190,7 @@ def test_a_share_that_shrinks_waits_for_the_agent() -> None:
     assert after.allocations[0].shares[0].shrink_to_bytes == 4 * GIB
     assert outcome(after, resize_request) == (
         after.allocations[0].shares,
-        "is not resized yet: the agent on node-a has yet to hold it to 4Gi",
+        "is not resized yet: the agent on node-a does not enforce 4Gi yet",
     )
     assert resizing.amounts(after.allocations[0].shares) == "0.5 GPU with 8Gi"
 
@@ -256,7 +256,7 @@ def test_started_shrink_is_undone_by_an_invalid_request() -> None:
     assert turn(begun, nonsense, {}) == gpunode
     other = find(begun, pod("one", request="0.5", memory="4Gi", gpus="2"))
     assert turn(begun, other, {}) == gpunode
-    assert "that cannot change on a pod that exists" in other[0].problem
+    assert "that cannot change on an existing pod" in other[0].problem
 
 
 def test_resize_dropped_by_another_release_is_requested_again() -> None:

@@ -1,10 +1,12 @@
-"""Volume limits: which nodes can attach what a pod mounts, as kube-scheduler's NodeVolumeLimits judges it.
+"""Volume filters: which nodes can attach and reach the volumes of a pod, by kube-scheduler's rules.
 
-A node attaches so many volumes of a CSI driver as its CSINode says, and any number where that says nothing. A volume
-counts once a node, however many pods there mount it. A claim that is not bound yet counts as one of the driver of its
-class, one that does not exist not at all; what is attached although nobody there mounts it counts as well.
+Attaching (NodeVolumeLimits): a CSINode limits the volumes of each CSI driver; without a limit any number fits. A volume
+counts once per node, however many pods mount it. An unbound claim counts for its class's driver, a missing claim does
+not count, and attached volumes count even if no pod mounts them. Nodes are recounted on demand, after a change.
 
-Counted is when somebody asks, and only where something has changed since then.
+Reaching (VolumeBinding): a bound claim names its volume, and an unbound one may have a volume reserved (`claimRef`).
+Otherwise, if its class waits for the first consumer, the claim gets a suitable free volume or a provisioned one where
+the class allows it. Without permission to read claims only reservations are known.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Hashable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from gpushare.nodefilters.node_info import PodInfo
+from gpushare.nodefilters.selectors import NodeTerm
 from gpushare.nodefilters.volumes import (
     DEFAULT_CLASS,
     AttachLimits,
@@ -22,8 +25,8 @@ from gpushare.nodefilters.volumes import (
     Claim,
     Class,
     Disk,
-    Found,
     Name,
+    StorageObject,
     Volume,
     VolumeUse,
 )
@@ -33,7 +36,7 @@ _B = TypeVar("_B")
 
 
 class Full(NamedTuple):
-    """Of a node: volumes of a driver that are there, how many there may be, and how many the pod would add."""
+    """A driver whose attach limit a node would exceed: volumes in use, the limit, and volumes that the pod adds."""
 
     driver: str
     used: int
@@ -42,8 +45,8 @@ class Full(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"would exceed max volume count: {self.used} of {self.most} volumes of {self.driver} are there, "
-            f"and the pod brings {self.more} more"
+            f"would exceed max volume count: {self.used} of {self.most} volumes of {self.driver} are in use, "
+            f"and the pod adds {self.more}"
         )
 
 
@@ -58,23 +61,23 @@ class AttachFilter:
         self._attachments: dict[str, Attachment] = {}
         self._attached: dict[str, set[str]] = collections.defaultdict(set)  # node -> names of attachments
         self._mounting: dict[str, dict[Hashable, PodInfo]] = collections.defaultdict(dict)  # by node
-        # Who is to be looked at again when a claim or a volume changes; a name as often as it is there.
-        self._with_claim: dict[Name, tuple[str, ...]] = {}  # -> nodes
+        # Indexes to find the nodes that a change affects; duplicates are kept, one per reference.
+        self._with_claim: dict[Name, tuple[str, ...]] = {}  # claim -> nodes
         self._naming: dict[str, tuple[Name, ...]] = {}  # volume -> claims
         self._with_volume: dict[str, tuple[str, ...]] = {}  # volume -> nodes it is attached to
-        self._changed: set[str] = set()  # nodes that were not counted since
-        self._there: dict[str, frozenset[Volume]] = {}  # by node: what its pods mount
-        self._free: dict[str, dict[str, int]] = collections.defaultdict(dict)  # driver -> node -> how many more
+        self._changed: set[str] = set()  # nodes to recount
+        self._there: dict[str, frozenset[Volume]] = {}  # by node: volumes that its pods mount
+        self._free: dict[str, dict[str, int]] = collections.defaultdict(dict)  # driver -> node -> volumes left
 
     def add(self, key: Hashable, pod: PodInfo) -> None:
-        """A pod has come that mounts something."""
+        """Count a pod that mounts volumes."""
         self._mounting[pod.node][key] = pod
         for mount in pod.mounts:
             _link(self._with_claim, (pod.namespace, mount.claim), pod.node)
         self._changed.add(pod.node)
 
     def remove(self, key: Hashable, pod: PodInfo) -> None:
-        """Count the pod's volumes no more."""
+        """Stop counting a pod's volumes."""
         del self._mounting[pod.node][key]
         if not self._mounting[pod.node]:
             del self._mounting[pod.node]
@@ -82,8 +85,8 @@ class AttachFilter:
             _unlink(self._with_claim, (pod.namespace, mount.claim), pod.node)
         self._changed.add(pod.node)
 
-    def put(self, name: Name, disk: Found) -> None:
-        """An object has come or changed."""
+    def put(self, name: Name, disk: StorageObject) -> None:
+        """Add or replace a storage object."""
         match disk:
             case Claim():
                 self.drop(name, disk)
@@ -108,8 +111,8 @@ class AttachFilter:
                 _link(self._with_volume, disk.volume, disk.node)
                 self._changed.add(disk.node)
 
-    def drop(self, name: Name, gone: Found) -> None:
-        """An object of this kind has gone, if there was one."""
+    def drop(self, name: Name, gone: StorageObject) -> None:
+        """Remove a storage object of this kind, if it exists."""
         match gone:
             case Claim():
                 before = self._claims.pop(name, None)
@@ -136,12 +139,14 @@ class AttachFilter:
                     self._changed.add(was.node)
 
     def missing(self, namespace: str, mounts: Iterable[VolumeUse]) -> str:
-        """The first claim that a pod mounts and that is not there, nor made for it; empty if there is none."""
+        """Return the first mounted claim that does not exist, or an empty string. Claims made for the pod do not
+        count.
+        """
         asked = (mount.claim for mount in mounts if mount.inline is None and not mount.is_made)
         return next((claim for claim in asked if (namespace, claim) not in self._claims), "")
 
     def full(self, namespace: str, mounts: Iterable[VolumeUse]) -> dict[str, Full]:
-        """The nodes that cannot attach all of what a pod mounts that is on none of them."""
+        """Return the nodes that cannot attach all volumes of a pod, which is on none of them."""
         if not mounts or not self._limits:
             return {}
         wanted = {volume for mount in mounts if (volume := self._volume(namespace, mount, None)) is not None}
@@ -151,7 +156,7 @@ class AttachFilter:
         full_nodes: dict[str, Full] = {}
         for driver, more in sorted(collections.Counter(volume.driver for volume in wanted).items()):
             free = self._free.get(driver, {})
-            for node in [name for name, left in free.items() if left < more]:  # few of very many
+            for node in [name for name, left in free.items() if left < more]:  # few nodes of very many
                 there, new, most = self._there[node], more, self._limits[node][driver]
                 if not wanted.isdisjoint(there):
                     new = sum(volume.driver == driver and volume not in there for volume in wanted)
@@ -160,12 +165,12 @@ class AttachFilter:
         return full_nodes
 
     def count(self, most: int) -> bool:
-        """Do some of what `full` would do: look at no more than so many nodes. Return whether any are left."""
+        """Recount at most `most` nodes, so that `full` has less to do; return whether any are left."""
         self._count(list(itertools.islice(self._changed, most)))
         return bool(self._changed)
 
     def _count(self, nodes: Iterable[str]) -> None:
-        """Again where something has changed."""
+        """Recount these nodes."""
         for node in nodes:
             self._changed.discard(node)
             limits = self._limits.get(node)
@@ -183,7 +188,7 @@ class AttachFilter:
                 self._free[driver][node] = most - used[driver]
 
     def _left(self, node: str) -> set[Volume]:
-        """What is attached to a node, mounted or not; the scheduler knows only handles of CSI drivers among these."""
+        """Return the volumes attached to a node, mounted or not; like the scheduler, only those with a CSI handle."""
         volumes = set()
         for name in self._attached.get(node, ()):
             attachment = self._attachments[name]
@@ -193,7 +198,9 @@ class AttachFilter:
         return volumes
 
     def _volume(self, namespace: str, mount: VolumeUse, who: Hashable) -> Volume | None:
-        """What is attached for it, if anything is; `who`: the pod, to tell apart what has no name yet."""
+        """Return the volume to attach for a mount, or None. `who`: the pod, which identifies claims that are made for
+        it.
+        """
         if mount.inline is not None:
             return mount.inline
         claim = self._claims.get((namespace, mount.claim))
@@ -206,7 +213,7 @@ class AttachFilter:
         return Volume(driver, (namespace, mount.claim)) if driver else None
 
     def _driver(self, storage_class: str) -> str:
-        """Who provides volumes of a class; empty if nobody does."""
+        """Return the driver of a StorageClass, or an empty string."""
         if storage_class == DEFAULT_CLASS:
             by_default = [(known.created, name) for name, known in self._classes.items() if known.is_default]
             newest = max((created for created, _ in by_default), default="")
@@ -218,6 +225,86 @@ class AttachFilter:
         for claim in self._naming.get(name, ()):
             self._changed.update(self._with_claim.get(claim, ()))
         self._changed.update(self._with_volume.get(name, ()))
+
+
+Terms = tuple[NodeTerm, ...]
+
+BOUND: Final = "cannot reach the volume of the pod's claim {}"
+UNBOUND: Final = "has no volume for the pod's claim {}, and none can be provisioned there"
+
+
+class VolumeReach:
+    """The claims, volumes and classes that decide which nodes can reach the volume of a claim."""
+
+    def __init__(self) -> None:
+        self._volumes: dict[Name, str] = {}  # bound claim → volume
+        self._unbound: dict[Name, Claim] = {}
+        self._terms: dict[str, Terms | None] = {}  # by volume
+        self._kept: dict[Name, set[str]] = collections.defaultdict(set)  # claim → volumes reserved for it
+        self._free: dict[str, dict[str, Disk]] = collections.defaultdict(dict)  # class → unclaimed volumes
+        self._classes: dict[str, Class] = {}
+
+    def put(self, name: Name, before: StorageObject | None, after: StorageObject | None) -> None:
+        """Replace, add or (None) remove an object."""
+        match before:
+            case Claim():
+                self._volumes.pop(name, None)
+                self._unbound.pop(name, None)
+            case Disk():
+                self._drop(name[1], before)
+            case Class():
+                self._classes.pop(name[1], None)
+        match after:
+            case Claim(volume=""):
+                self._unbound[name] = after
+            case Claim():
+                self._volumes[name] = after.volume
+            case Disk():
+                self._terms[name[1]] = after.terms
+                if after.claim is not None:
+                    self._kept[after.claim].add(name[1])
+                if after.offered is not None:
+                    self._free[after.offered.storage_class][name[1]] = after
+            case Class():
+                self._classes[name[1]] = after
+
+    def of(self, claim: Name) -> tuple[Terms, str] | None:
+        """Return the node terms, any of which must match, with the reason against other nodes; None if every node will
+        do.
+        """
+        volume = self._volumes.get(claim) or min(self._kept.get(claim, ()), default="")
+        terms = self._terms.get(volume) if volume else self._candidates(claim)
+        return None if terms is None else (terms, (BOUND if volume else UNBOUND).format(claim[1]))
+
+    def _candidates(self, claim: Name) -> Terms | None:
+        unbound = self._unbound.get(claim)
+        known = self._classes.get(unbound.storage_class) if unbound is not None else None
+        if unbound is None or unbound.asked is None or known is None or not known.waits_for_consumer:
+            return None
+        places = [] if known.is_local else [known.terms]
+        places += [
+            disk.terms
+            for disk in self._free.get(unbound.storage_class, {}).values()
+            if disk.offered is not None and disk.offered.satisfies(unbound.asked)
+        ]
+        found: list[NodeTerm] = []
+        for terms in places:
+            if terms is None:
+                return None
+            found += terms
+        return tuple(dict.fromkeys(found))
+
+    def _drop(self, name: str, disk: Disk) -> None:
+        self._terms.pop(name, None)
+        if disk.claim is not None:
+            self._kept[disk.claim].discard(name)
+            if not self._kept[disk.claim]:
+                del self._kept[disk.claim]
+        if disk.offered is not None:
+            free = self._free[disk.offered.storage_class]
+            free.pop(name, None)
+            if not free:
+                del self._free[disk.offered.storage_class]
 
 
 def _link(links: dict[_A, tuple[_B, ...]], key: _A, value: _B) -> None:

@@ -1,4 +1,4 @@
-"""What a node can attach: by CSINodes, claims, volumes, classes and attachments, in whatever order they become known."""
+"""Attach limits: by CSINodes, claims, volumes, classes and attachments, in any order of arrival."""
 
 import copy
 import dataclasses
@@ -17,8 +17,8 @@ OTHER = "net.example.com"
 Json = dict[str, Any]
 
 
-def machine(name: str) -> NodeSpec:
-    return NodeSpec.of(
+def node_spec(name: str) -> NodeSpec:
+    return NodeSpec.from_manifest(
         {
             "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"pods": "110"}},
@@ -70,13 +70,13 @@ def made_for_it(storage_class: str | None = None) -> Json:
 
 
 class Cluster:
-    """A scheduler cache, and what was put into it."""
+    """A scheduler cache, and the objects that were put into it."""
 
     def __init__(self, *items: Json) -> None:
         self.cache = SchedulerCache()
         self.found: dict[tuple[str, volumes.Name], Json] = {}
         for name in NODES:
-            self.cache.put_machine(name, machine(name))
+            self.cache.put_node_spec(name, node_spec(name))
         for item in items:
             self.put(item)
 
@@ -92,19 +92,19 @@ class Cluster:
         self.cache.put_storage((namespace, name), volumes.read(gone), None)
 
     def run(self, key: str, manifest: Json, node: str = "node-a") -> None:
-        self.cache.put(key, PodInfo.of(manifest, node))
+        self.cache.put(key, PodInfo.from_manifest(manifest, node))
 
     def verdict(self, manifest: Json, node: str = "node-a", itself: Any = None) -> str | None:
-        judge = self.cache.judge(PodKey.of(manifest), PodAffinity.of(manifest), itself=itself)
-        said = judge(node)
-        assert judge.fits(node) == (said is None)
+        node_filter = self.cache.node_filter(
+            PodKey.from_manifest(manifest), PodAffinity.from_manifest(manifest), itself=itself
+        )
+        said = node_filter(node)
+        assert node_filter.fits(node) == (said is None)
         return said
 
 
 def full(used: int, most: int, more: int = 1, driver: str = DRIVER) -> str:
-    return (
-        f"would exceed max volume count: {used} of {most} volumes of {driver} are there, and the pod brings {more} more"
-    )
+    return f"would exceed max volume count: {used} of {most} volumes of {driver} are in use, and the pod adds {more}"
 
 
 def limited(most: int, node: str = "node-a") -> Json:
@@ -113,12 +113,12 @@ def limited(most: int, node: str = "node-a") -> Json:
     return made
 
 
-def test_no_more_volumes_of_a_driver_are_taken_to_a_node_than_it_attaches() -> None:
+def test_node_attaches_no_more_volumes_than_its_limit() -> None:
     there = Cluster(limited(1), claim("one", "v1"), disk("v1"), claim("two", "v2"), disk("v2"))
     assert there.verdict(mounting("two")) is None
     there.run("one", mounting("one"))
     assert there.verdict(mounting("two")) == full(1, 1)
-    assert there.verdict(mounting("two"), "node-b") is None  # without a CSINode any number
+    assert there.verdict(mounting("two"), "node-b") is None  # no limit without a CSINode
     assert there.verdict(mounting()) is None
     there.put(limited(2))
     assert there.verdict(mounting("two")) is None
@@ -129,7 +129,7 @@ def test_no_more_volumes_of_a_driver_are_taken_to_a_node_than_it_attaches() -> N
     assert there.verdict(mounting("two")) is None
 
 
-def test_a_volume_counts_once_a_node() -> None:
+def test_volume_counts_once_per_node() -> None:
     there = Cluster(limited(1), claim("one", "v1"), disk("v1"), claim("same", "v1"))
     there.run("one", mounting("one"))
     assert there.verdict(mounting("one")) is None
@@ -139,30 +139,30 @@ def test_a_volume_counts_once_a_node() -> None:
     assert there.verdict(mounting("one")) is None
 
 
-def test_a_pod_that_is_there_is_not_in_its_own_way() -> None:
+def test_running_pod_does_not_block_itself() -> None:
     there = Cluster(limited(1), claim("one", "v1"), disk("v1"), claim("two", "v2"), disk("v2"))
     there.run("one", mounting("one"))
     assert there.verdict(mounting("two"), itself="one") is None
     assert there.verdict(mounting("two")) == full(1, 1)
 
 
-def test_a_claim_that_is_not_bound_yet_is_one_of_the_driver_of_its_class() -> None:
+def test_unbound_claim_counts_for_the_driver_of_its_class() -> None:
     there = Cluster(limited(1), claim("one", storage_class="fast"), claim("two", storage_class="fast"), claim("none"))
     there.run("one", mounting("one"))
-    assert there.verdict(mounting("two")) is None  # nobody knows the class
+    assert there.verdict(mounting("two")) is None  # unknown class
     there.put(a_class())
     assert there.verdict(mounting("two")) == full(1, 1)
     assert there.verdict(mounting("one")) is None
     assert there.verdict(mounting("none")) is None
-    there.put(claim("one", "v1", "fast"))  # bound, to a volume that is yet to be seen
+    there.put(claim("one", "v1", "fast"))  # bound to a volume that is not known yet
     assert there.verdict(mounting("two")) == full(1, 1)
     there.put(disk("v1", driver=OTHER))
     assert there.verdict(mounting("two")) is None
-    there.put(item(volumes.VOLUME, "v1", spec={"nfs": {}}))  # which nobody attaches
+    there.put(item(volumes.VOLUME, "v1", spec={"nfs": {}}))  # never attached
     assert there.verdict(mounting("one")) is None
 
 
-def test_a_claim_that_is_made_for_the_pod_counts_before_it_is_there() -> None:
+def test_ephemeral_claim_counts_before_it_exists() -> None:
     there = Cluster(limited(1), a_class())
     nameless = mounting(scratch=made_for_it("fast"))
     nameless["metadata"] = {"generateName": "trainer-", "namespace": "default"}
@@ -178,7 +178,7 @@ def test_a_claim_that_is_made_for_the_pod_counts_before_it_is_there() -> None:
     assert there.verdict(mounting(name="two", scratch=made_for_it(""))) is None
 
 
-def test_the_newest_default_class_is_that_of_a_template_without_one() -> None:
+def test_template_without_a_class_gets_the_newest_default() -> None:
     there = Cluster(limited(0), a_class("old", created="2025-01-01T00:00:00Z", is_default=True))
     asked = mounting(name="one", scratch=made_for_it())
     assert there.verdict(asked) == full(0, 0)
@@ -188,11 +188,11 @@ def test_the_newest_default_class_is_that_of_a_template_without_one() -> None:
     assert there.verdict(asked) == full(0, 0)
 
 
-def test_what_is_still_attached_counts_although_nobody_mounts_it() -> None:
+def test_attached_volumes_count_without_a_mount() -> None:
     there = Cluster(limited(1), disk("v1"), disk("v2"), claim("one", "v1"), claim("two", "v2"))
     there.put(attachment("a", "node-a", "v1"))
     assert there.verdict(mounting("two")) == full(1, 1)
-    assert there.verdict(mounting("one")) == full(1, 1)  # the scheduler does not see that it is the same
+    assert there.verdict(mounting("one")) == full(1, 1)  # the scheduler does not see that they are equal
     there.run("one", mounting("one"))
     assert there.verdict(mounting("one")) is None
     assert there.verdict(mounting("two")) == full(1, 1)
@@ -205,10 +205,10 @@ def test_what_is_still_attached_counts_although_nobody_mounts_it() -> None:
 
 
 @pytest.mark.parametrize("field", volumes.OLD_FIELDS)
-def test_a_volume_of_old_is_attached_by_its_csi_driver(field: str) -> None:
+def test_in_tree_volume_is_attached_by_its_csi_driver(field: str) -> None:
     old = {"volumeID": "x", "diskURI": "x", "pdName": "x"}
-    driver = next(now for _, known, _, now in volumes.OF_OLD if known == field)
-    provisioner = next(before for before, known, _, _ in volumes.OF_OLD if known == field)
+    driver = next(now for _, known, _, now in volumes.IN_TREE if known == field)
+    provisioner = next(before for before, known, _, _ in volumes.IN_TREE if known == field)
     most = limits()
     most["spec"]["drivers"].append({"name": driver, "allocatable": {"count": 1}})
     there = Cluster(most, item(volumes.VOLUME, "v1", spec={field: old}), claim("one", "v1"))
@@ -219,14 +219,14 @@ def test_a_volume_of_old_is_attached_by_its_csi_driver(field: str) -> None:
     assert there.verdict(mounting("two")) == full(1, 1, driver=driver)
 
 
-def test_an_inline_volume_of_a_csi_driver_is_never_attached() -> None:
+def test_inline_csi_volume_is_never_attached() -> None:
     there = Cluster(limited(0))
     assert there.verdict(mounting(within={"csi": {"driver": DRIVER}})) is None
 
 
 @dataclasses.dataclass
 class Oracle:
-    """The scheduler's own way: all over again for each pod and node, from the objects as they are."""
+    """The scheduler's own algorithm: recomputes everything for each pod and node from the current objects."""
 
     found: dict[tuple[str, volumes.Name], Json]
     running: dict[str, tuple[Json, str]]
@@ -235,14 +235,14 @@ class Oracle:
         return self.found.get((kind, (namespace, name)))
 
     def mounted(self, manifest: Json) -> dict[str, str]:
-        """Unique name of each volume to its driver."""
+        """Return the driver of each volume, by unique name."""
         made = {}
         for volume in manifest["spec"].get("volumes") or []:
             is_made = "ephemeral" in volume
             name = f"{manifest['metadata']['name']}-{volume['name']}" if is_made else ""
             name = name or volume["persistentVolumeClaim"]["claimName"]
             bound = self.get(volumes.CLAIM, name, "default")
-            if bound is None and is_made:  # which is about to be
+            if bound is None and is_made:  # it will be created
                 bound = {"spec": volume["ephemeral"]["volumeClaimTemplate"]["spec"]}
             if bound is None:
                 continue
@@ -319,9 +319,7 @@ STEPS = st.lists(
 
 @pytest.mark.slow
 @given(STEPS, st.lists(manifests(), min_size=1, max_size=3))
-def test_whatever_happens_in_whatever_order_it_is_as_if_counted_anew(
-    steps: list[tuple[str, Any]], asked: list[Json]
-) -> None:
+def test_counts_equal_a_recount_after_any_sequence_of_changes(steps: list[tuple[str, Any]], asked: list[Json]) -> None:
     there = Cluster(limited(2), disk("v1"), disk("v2"), claim("c1", "v1"), claim("c2", "v2"), a_class())
     running: dict[str, tuple[Json, str]] = {}
     for verb, given_ in steps:
@@ -345,8 +343,8 @@ def test_whatever_happens_in_whatever_order_it_is_as_if_counted_anew(
                 assert (there.verdict(manifest, node, itself if itself in running else None) is None) == expected
 
 
-def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
-    """The API server takes what a claim names as it is, and very many claims may be created where pods may."""
+def test_impossibly_long_names_are_shortened() -> None:
+    """The API server does not limit references in claims, and users may create very many claims."""
     endless = "x" * 200_000
     annotated = {"annotations": {"volume.beta.kubernetes.io/storage-class": endless}}
     made = {"name": "v", "ephemeral": {"volumeClaimTemplate": {"metadata": annotated}}}
@@ -356,7 +354,7 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
             "volumes": [
                 {"persistentVolumeClaim": {"claimName": endless}},
                 made,
-                *({field: {key: endless}} for _, field, key, _ in volumes.OF_OLD),
+                *({field: {key: endless}} for _, field, key, _ in volumes.IN_TREE),
             ]
         },
     }
@@ -365,6 +363,6 @@ def test_of_a_name_that_nothing_can_have_little_is_kept() -> None:
         volumes.read({"kind": volumes.CLAIM, "spec": {"storageClassName": endless}}),
         *volumes.mounts(manifest),
     ]
-    assert len(records) == 4 + len(volumes.OF_OLD)
+    assert len(records) == 4 + len(volumes.IN_TREE)
     for record in records:
         assert len(repr(record)) < 3000
