@@ -1,4 +1,4 @@
-"""The maximum that one pod with a share may have; the ledger's CRD accepts all of it."""
+"""What one pod with a share may have at most; and that the ledger's CRD takes what a pod may have."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def share() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_ledger_accepts_everything_a_pod_may_request() -> None:
+def test_the_ledger_takes_what_a_pod_may_ask_for() -> None:
     fields = share()["items"]["properties"]
-    # a backfill reservation has an entry per GPU; the largest nodes have 16
-    assert share()["maxItems"] >= caps.SHARES * 16
+    assert share()["maxItems"] >= caps.SHARES * 16  # a hold has an entry for each GPU; the largest nodes have 16
     assert fields["containers"]["maxItems"] >= caps.SHARERS
     assert fields["gpus"]["maxItems"] >= caps.GPUS
     assert caps.GPUS == contract.MAX_GPUS
@@ -67,7 +66,7 @@ ASKED: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_annotations_are_limited(name: str) -> None:
+def test_annotations_ask_for_so_much_and_no_more(name: str) -> None:
     most, make, said = ASKED[name]
     requests.parse(make(most))
     with pytest.raises(errors.RequestError) as caught:
@@ -121,7 +120,7 @@ LISTS: dict[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_every_list_walked_per_node_is_capped(name: str) -> None:
+def test_every_list_that_is_walked_for_each_node_has_a_cap(name: str) -> None:
     most, make = LISTS[name]
     assert caps.exceeded(make(most)) is None
     said = caps.exceeded(make(most + 1))
@@ -138,7 +137,7 @@ JSON = st.recursive(
 
 @st.composite
 def odd_pods(draw: st.DrawFn) -> Any:
-    """Draw a pod in which any field may have any value."""
+    """Pods in which anything may stand in the place of anything."""
     manifest: Any = LISTS[draw(st.sampled_from(sorted(LISTS)))][1](2)
     for _ in range(draw(st.integers(1, 3))):
         holder, key = manifest, draw(st.sampled_from(sorted(manifest)))
@@ -152,5 +151,5 @@ def odd_pods(draw: st.DrawFn) -> Any:
 
 @pytest.mark.slow
 @given(odd_pods())
-def test_law_any_pod_is_counted_without_an_error(manifest: dict[str, Any]) -> None:
+def test_law_whatever_is_sent_is_counted_or_left_alone(manifest: dict[str, Any]) -> None:
     assert caps.exceeded(manifest) is None

@@ -20,7 +20,7 @@ UUIDS = st.sampled_from(["GPU-node-a-0", "GPU-node-a-1"])
 
 
 class Life(stateful.RuleBasedStateMachine):
-    """One node with two GPUs and concurrent writers, some of which work on outdated state."""
+    """A node with two GPUs and concurrent writers, some of which work on outdated state."""
 
     def __init__(self) -> None:
         super().__init__()

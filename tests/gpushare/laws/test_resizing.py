@@ -26,7 +26,7 @@ SIZES = st.sampled_from([4, 8, 16])
 
 
 class Life(stateful.RuleBasedStateMachine):
-    """One node with one GPU. The ledger is compared and swapped; the agent acts on the state it saw last."""
+    """A node with one GPU. The ledger is compared and swapped; the agent acts on the state it saw last."""
 
     def __init__(self) -> None:
         super().__init__()
