@@ -57,7 +57,7 @@ def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words(
     described = machine("a")
     described["status"]["allocatable"] |= {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi"}
     store = MemoryStore([codec.to_document(builders.node("a"))], [described], [there], every)
-    assert store.chooser.filter(asked)("a") == EXCEEDS
+    assert store.chooser.node_filter(asked)("a") == EXCEEDS
     assert reasons.of(pod("asked", "one"), taken(there)).refusal is None
     missing = reasons.of(pod("asked", "three"), taken(there)).refusal
     assert "cannot mount the pod's claim three, which does not exist" in str(missing)
