@@ -1,4 +1,4 @@
-"""`python -m config.images`: build the images, push them, or write their lock of packages again."""
+"""`python -m config.images`: builds the images, pushes them, or updates their package lock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab import lab_errors, prerequisites
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m config.images", description="Build the images into build/images.")
     parser.add_argument("--architectures", default="", help="amd64, arm64 or both; this machine's by default")
     parser.add_argument("--revision", default="", help="of the source, for a label")

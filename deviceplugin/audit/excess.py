@@ -110,7 +110,8 @@ class DriverUsage:
 
     def __init__(self) -> None:
         self._at = 0.0
-        self._sums: dict[Place, tuple[float, float]] = {}  # the faded sums of used and of measured time
+        # exponentially weighted sums of the used and the measured time
+        self._sums: dict[Place, tuple[float, float]] = {}
         self.recent: Mapping[Place, float] = {}
 
     def update(self, now: float, used: Mapping[Place, float]) -> None:

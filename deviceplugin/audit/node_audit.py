@@ -60,7 +60,7 @@ class SeenShare:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the audit is incomplete. blind: whether an unlimited process could go unnoticed."""
+    """Why the audit is incomplete. blind: whether it could miss an unlimited process."""
 
     sentence: str
     blind: bool = True

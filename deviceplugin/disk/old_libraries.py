@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "libraries.json"
 POLL_SECONDS: Final = 60.0
-MAX_BYTES: Final = 64 << 20  # of one process's mappings: a container controls the length of this text
+MAX_BYTES: Final = 64 << 20  # read of each process's memory mappings; a container controls how long that text is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

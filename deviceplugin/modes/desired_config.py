@@ -32,7 +32,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-_UNREAD: Final = "unread-"  # takes the place of the UUID
+_UNREAD: Final = "unread-"  # stands in for the UUID
 # A GPU needs no setup for these modes, so a first agent can serve them at once.
 _WITHOUT_SETUP: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 

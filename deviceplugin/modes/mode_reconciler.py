@@ -182,7 +182,7 @@ class ModeReconciler:
                 if not await self._write(self._checkpoint.assign(gpu.uuid, initial)):
                     continue
             if gpu.uuid not in healthy:
-                self._setup.forget(gpu.uuid)  # it is reset before it is healthy again
+                self._setup.forget(gpu.uuid)  # the GPU has to be reset before it is healthy again
                 continue
             assignment = self._checkpoint.gpus.get(gpu.uuid)
             if assignment is None or self._setup.is_ready(gpu.uuid) or contradiction(gpu, assignment):

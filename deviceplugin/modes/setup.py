@@ -43,7 +43,7 @@ class SetUpPart(Protocol):
 
 
 class ModeSetup:
-    """Sets GPUs up with all parts, and remembers the outcome of this process.
+    """Sets up all parts of a GPU, and remembers which setups failed since the agent started.
 
     failed: by UUID, why a GPU could not be set up or torn down.
     """
@@ -164,7 +164,7 @@ class DriftRepair:
     def check(self, uuid: str, assignment: Assignment, problem: str = "") -> bool:
         """Return whether a GPU can be used as assigned; if not, quarantine it and report each new reason once.
 
-        problem: why its setup or repair was not possible, if it was not.
+        problem: why setting it up or repairing it failed; empty if it did not.
         """
         gpu = self._gpu(uuid)
         difference = contradiction(gpu, assignment) if gpu is not None else "it is gone"

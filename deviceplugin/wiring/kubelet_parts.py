@@ -86,7 +86,7 @@ def build(
     def counters_allocated(resource: str, ids: Collection[str]) -> None:
         hardware.users.record_allocation(resource, ids)
         devices = state.advertised.value.get(resource, ())
-        # A counter that is in use has to be advertised as healthy, which the next step of the modes does.
+        # Wake the mode reconciler: it has to advertise the allocated counters as healthy.
         if not {device.id for device in devices if device.healthy}.issuperset(ids):
             cluster.wake.modes.set()
 
