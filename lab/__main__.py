@@ -14,7 +14,7 @@ directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=lab_layout.default_directory,
-    help="Where the lab keeps all it has.  [default: $GPUSHARE_LAB or ~/.local/state/gpushare/lab]",
+    help="Directory of all files of the lab.  [default: $GPUSHARE_LAB or ~/.local/state/gpushare/lab]",
 )
 
 
@@ -28,7 +28,7 @@ def main() -> None:
 @click.option(
     "--nodes",
     type=int,
-    help="Nodes, each with its own kubelet and containerd.  [default: as many as it has, or 1]",
+    help="Nodes, each with its own kubelet and containerd.  [default: as many as the lab already has, or 1]",
 )
 def up(directory: Path, nodes: int | None) -> None:
     """Start a cluster, or the missing components of a cluster that was started before."""

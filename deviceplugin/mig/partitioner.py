@@ -116,7 +116,7 @@ class Partitioner:
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
         if orders.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
-            raise nvml_call.NvmlError(f"{uuid}: the driver found no room in any order of making the instances", 0)
+            raise nvml_call.NvmlError(f"{uuid}: the driver could not place the instances in any order", 0)
 
     def _attempt(
         self, uuid: str, kinds: dict[Profile, ProfileGeometry], creates: list[mig_plan.Create]

@@ -58,7 +58,7 @@ class GpuUsers:
         self._by_pod: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._just_given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.ContainerDevices, ...] = ()
-        self.problem = "the kubelet was not asked yet"
+        self.problem = "the kubelet has not answered yet"
 
     def record_allocation(self, resource: str, device_ids: Iterable[str]) -> None:
         """Record devices that a container was just given, which the kubelet does not list yet."""

@@ -223,7 +223,7 @@ class ModeReconciler:
         healthy = {gpu.uuid for gpu in self._observed.seen.gpus if gpu.healthy}
         for uuid, assignment in change.items():
             if uuid not in gpus or uuid not in healthy:
-                self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
+                self._blocked[uuid] = "the GPU is unhealthy; its mode changes once it is healthy"
                 continue
             if lasts(gpus[uuid], assignment):
                 self._repair.check(uuid, assignment)

@@ -175,7 +175,7 @@ class DriftRepair:
             self.quarantined[uuid] = why
             number = f"GPU {gpu.index} ({uuid})" if gpu is not None else uuid
             logger.warning("A GPU cannot be used in its mode", extra={"gpu": uuid, "err": why})
-            note = f"{number} is to be {assignment}, and cannot be used: {why}"
+            note = f"{number} is configured as {assignment} but cannot be used: {why}"
             self._events.record(contract.EVENT_SET_ASIDE, note, warning=True)
         return not why
 

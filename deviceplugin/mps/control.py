@@ -141,7 +141,7 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
             stderr=asyncio.subprocess.STDOUT,
         )
     except OSError as error:
-        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver, name it by its path")
+        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver; give its full path")
     try:
         output, _ = await process.communicate(call.commands.encode())
     finally:

@@ -86,7 +86,7 @@ def compute(
     counted = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
     used = GaugeMetricFamily(
         "gpushare_share_used_compute_ratio",
-        "Part of the last ten seconds or so in which a share used its GPU; absent if it was not measured.",
+        "Fraction of roughly the last ten seconds in which a share used its GPU; absent if it was not measured.",
         labels=LABELS,
     )
     measured = dict(by_driver)

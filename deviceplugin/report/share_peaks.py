@@ -139,7 +139,7 @@ def metrics(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
     )
     compute = GaugeMetricFamily(
         "gpushare_share_peak_compute_ratio",
-        "The largest part of ten seconds or so in which a share used its GPU; absent if never measured.",
+        "The largest fraction of roughly ten seconds in which a share used its GPU; absent if never measured.",
         labels=labels,
     )
     observed = GaugeMetricFamily(

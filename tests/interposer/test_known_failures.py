@@ -125,6 +125,6 @@ def test_tests_that_guard_against_each_symptom_exist(symptom: str) -> None:
         assert re.search(rf"^(async )?def {name}\(", (TESTS / file).read_text(), re.MULTILINE), guard
 
 
-def test_absent_symptoms_have_reasons() -> None:
+def test_symptoms_without_a_test_have_a_reason() -> None:
     assert all(reason for reason in ABSENT.values())
     assert not set(ABSENT) & set(GUARDED)

@@ -65,7 +65,9 @@ async def a_gpu_that_cannot_be_repaired_is_quarantined_and_reported_once(node: N
     assert "its compute mode is EXCLUSIVE_PROCESS, which lets a single process use it" in node.pending, node.pending
     assert f"run `nvidia-smi -i {node.uuids[1]} -c 0`" in node.pending, node.pending
     (event,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
-    assert event.startswith(f"GpuSetAside GPU 1 ({node.uuids[1]}) is to be fractional, and cannot be used: its compute")
+    assert event.startswith(
+        f"GpuSetAside GPU 1 ({node.uuids[1]}) is configured as fractional but cannot be used: its compute"
+    )
     await node.step()
     assert node.modes == ["fractional"] * 4
     assert not node.pending
