@@ -61,7 +61,7 @@ def down(directory: Path, keep_logs: Path | None) -> None:
     """Stop the cluster and remove everything that it created."""
     began = time.monotonic()
     removed = cluster.down(directory, keep_logs=keep_logs)
-    message = f"lab: removed in {time.monotonic() - began:.1f} s" if removed else f"lab: there is none in {directory}"
+    message = f"lab: removed in {time.monotonic() - began:.1f} s" if removed else f"lab: there is no lab in {directory}"
     print(message, file=sys.stderr)
 
 

@@ -110,7 +110,9 @@ def _spare_port(address: str) -> int:
     for port in random.sample(SPARE_PORTS, 100):
         if _is_free(address, port):
             return port
-    raise lab_errors.LabError(f"a hundred ports of {address} were all taken; something listens on every address")
+    raise lab_errors.LabError(
+        f"a hundred ports of {address} were all taken; another program may listen on every address"
+    )
 
 
 def _is_free(address: str, port: int) -> bool:

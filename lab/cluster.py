@@ -52,7 +52,7 @@ def up(
         LabError: a requirement is missing, another lab is in the way, or a component did not start.
     """
     if node_count is not None and not 0 <= node_count <= MAX_NODES:
-        raise lab_errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
+        raise lab_errors.LabError(f"invalid --nodes {node_count}: must be from 0 (API server only) to {MAX_NODES}")
     directory = directory.absolute()
     if not lab_layout.exists(directory):
         lab_layout.check(directory)

@@ -67,7 +67,9 @@ def _mirrors() -> list[str]:
         prerequisites.update()
         mirrors = _known_mirrors()
     if not mirrors:
-        raise lab_errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
+        raise lab_errors.LabError(
+            "this machine's apt has no mirror of Debian: contrib and non-free are looked up there"
+        )
     return sorted(mirrors)
 
 
@@ -77,7 +79,7 @@ def _known_mirrors() -> set[str]:
         said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError as error:
         raise lab_errors.LabError(
-            "this machine has no apt-get, which installs packages of contrib and non-free"
+            "this machine has no apt-get, which is needed for packages of contrib and non-free"
         ) from error
     rows = [line.split() for line in said.splitlines()]
     return {f"{uri} {codename}" for uri, codename, origin in rows if origin == "Debian"}

@@ -118,7 +118,7 @@ def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path) 
     command = [*ctr, "images", "import", snapshotter, str(archive)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     if result.returncode:
-        raise lab_errors.LabError(f"{node.name} did not take the images of {archive}: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"{node.name} could not import the images of {archive}: {result.stderr.strip()}")
 
 
 def _snapshotter(directory: Path) -> str:

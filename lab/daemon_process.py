@@ -117,7 +117,7 @@ def stop(processes: Iterable[tuple[str, float]], records: Path) -> None:
             if not ended(handle, deadline - time.monotonic()):
                 _send(handle, signal.SIGKILL)
                 if not ended(handle, 10.0):
-                    raise lab_errors.LabError(f"{name} does not end even by SIGKILL; look at {records / name}")
+                    raise lab_errors.LabError(f"{name} does not exit even after SIGKILL; look at {records / name}")
         (records / name).unlink(missing_ok=True)
 
 

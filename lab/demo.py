@@ -80,7 +80,7 @@ class Webhook:
         with urllib.request.urlopen(question, timeout=CALL_SECONDS, context=self.trust) as answer:  # noqa: S310
             response: Json = json.load(answer)["response"]
         if response["uid"] != request["uid"]:
-            raise lab_errors.LabError("the webhook answered another review than the one it was sent")
+            raise lab_errors.LabError("the webhook's response belongs to another review")
         return response
 
 
@@ -93,7 +93,9 @@ def main() -> None:
     state = DIRECTORY / STATE
     print(f"A cluster in memory: {', '.join(f'{node} with 4 × {model}' for node, model, *_ in NODES)}.")
     with webhook(DIRECTORY) as running:
-        print(f"The webhook listens on https://127.0.0.1:{running.port}; its self-made CA is verified.\n")
+        print(
+            f"The webhook listens on https://127.0.0.1:{running.port}; its certificate is verified with its own CA.\n"
+        )
         ends = [_send(running, manifest, says) for manifest, says in _manifests()]
     counts = {end: ends.count(end) for end in ("placed", "gated", "refused")}
     _print_top(state)

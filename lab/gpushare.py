@@ -214,7 +214,7 @@ def _create_gpus(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
     command = [str(DRIVER / "simgpu"), "create", "--node", node.name, str(NODE_DESCRIPTION), str(lab.gpus(node))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise lab_errors.LabError(f"the GPUs of {node.name} could not be made: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"the GPUs of {node.name} could not be created: {result.stderr.strip()}")
 
 
 def _install_driver(lab: lab_layout.Layout, node: lab_layout.Node) -> None:

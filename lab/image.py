@@ -48,7 +48,7 @@ def write(archive: Path) -> None:
     if PROBE.exists():
         layers.append(_layer(_file("usr/bin/gpushare-probe", PROBE.read_bytes(), 0o755)))
     else:
-        print(f"lab: {PROBE} is not built, so the image {SAMPLE} is without it", file=sys.stderr)
+        print(f"lab: {PROBE} is not built, so the image {SAMPLE} lacks it", file=sys.stderr)
     images = [Image(SAMPLE, ("sh",), tuple(layers)), Image(PAUSE, ("sleep", "infinity"), (base,))]
     scratch = archive.with_name(archive.name + ".new")
     with tarfile.open(scratch, "w") as tar:

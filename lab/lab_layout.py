@@ -180,7 +180,9 @@ def check(directory: Path) -> None:
     if len(os.fsencode(directory)) + MAX_SOCKET > MAX_SOCKET_PATH:
         raise lab_errors.LabError(f"{directory} is too long for the sockets below it; choose a shorter --directory")
     if directory.exists() and any(not entry.name.startswith(MARKER) for entry in directory.iterdir()):
-        raise lab_errors.LabError(f"{directory} is not empty and no lab; choose another --directory")
+        raise lab_errors.LabError(
+            f"{directory} is neither empty nor the directory of a lab; choose another --directory"
+        )
 
 
 def save(layout: Layout) -> None:

@@ -89,7 +89,7 @@ def kill(name: str) -> None:
     deadline = time.monotonic() + KILL_SECONDS
     while pids := members(name):
         if time.monotonic() > deadline:
-            raise lab_errors.LabError(f"processes {sorted(pids)} in cgroup {name} do not end even by SIGKILL")
+            raise lab_errors.LabError(f"processes {sorted(pids)} in cgroup {name} do not exit even after SIGKILL")
         for pid in pids:
             _kill(pid, name)
         _thaw(name)

@@ -111,7 +111,7 @@ def _ensure(missing: list[str]) -> None:
         return
     if shutil.which("apt-get") is None:
         raise lab_errors.LabError(
-            f"this machine has no apt-get; install by hand what Debian calls: {', '.join(missing)}"
+            f"this machine has no apt-get; install these Debian packages or their equivalents: {', '.join(missing)}"
         )
     print(f"lab: installing {', '.join(missing)}", file=sys.stderr, flush=True)
     if not _install(missing):

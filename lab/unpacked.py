@@ -45,7 +45,9 @@ def other(name: str) -> tuple[Path, str]:
 
 def _directory(package: str, configuration: Path | None = None) -> Path:
     if shutil.which("apt-get") is None:
-        raise lab_errors.LabError(f"this machine has no apt-get; install by hand what Debian calls {package}")
+        raise lab_errors.LabError(
+            f"this machine has no apt-get; install the Debian package {package} or its equivalent"
+        )
     version = _version(package, configuration)
     if not version:  # the package lists were never read
         _update(configuration)

@@ -48,14 +48,14 @@ def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
             continue
         if len(words) != 4 or not words[3].startswith("sha256:"):
             raise lab_errors.LabError(
-                f"{lock}:{number} is not a package of the lock; write it again by: make images-lock"
+                f"{lock}:{number} is not a package of the lock; regenerate it with: make images-lock"
             )
         if words[1] == architecture:
             packages[words[0]] = Package(words[0], words[1], words[2], words[3].removeprefix("sha256:"))
     missing = sorted(set(contents.PACKAGES) - set(packages))
     if missing:
         names = ", ".join(missing)
-        raise lab_errors.LabError(f"{lock} lacks {names} for {architecture}; write it again by: make images-lock")
+        raise lab_errors.LabError(f"{lock} lacks {names} for {architecture}; regenerate it with: make images-lock")
     return [packages[name] for name in sorted(contents.PACKAGES)]
 
 

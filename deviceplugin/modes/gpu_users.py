@@ -105,7 +105,7 @@ class GpuUsers:
         return self.problem
 
     def _forget_listed(self, asked_at: float) -> None:
-        """Forget recent allocations that the kubelet lists by now, if they were made before it was asked.
+        """Forget recent allocations that the kubelet lists by now, if they were made before it was queried.
 
         The kubelet frees a device before it allocates it again, so its list is about the same container.
         """

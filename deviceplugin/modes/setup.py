@@ -30,7 +30,7 @@ class SetUpError(Exception):
 
 
 class SetUpPart(Protocol):
-    """One part of a GPU's setup."""
+    """A step that prepares a GPU for its mode, such as creating its MIG devices or starting its MPS daemon."""
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Bring this part to what `assignment` wants; no-op if it is there already. Raises SetUpError."""

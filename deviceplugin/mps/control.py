@@ -30,7 +30,7 @@ class ControlError(Exception):
 
 
 class Control:
-    """One daemon's control program.
+    """Starts one MPS daemon and sends it commands, with NVIDIA's control program.
 
     program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it. environment: the daemon's, which names
     its pipe directory.

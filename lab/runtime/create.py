@@ -119,7 +119,7 @@ def select(names: list[str], files: list[str]) -> list[str]:
     for name in names:
         if name not in by_name:
             known = ", ".join(sorted(file.partition("-")[2] for file in files)) or "none"
-            raise UnknownDeviceError(f"{VARIABLE} names {name}, which is no GPU of this node (there are: {known})")
+            raise UnknownDeviceError(f"{VARIABLE} names {name}, which is not a GPU of this node (it has: {known})")
     return sorted({by_name[name] for name in names})
 
 

@@ -172,6 +172,6 @@ def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(direc
 def test_a_directory_with_other_files_is_refused_and_left_alone() -> None:
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
         (Path(directory) / "thesis.tex").touch()
-        with pytest.raises(lab_errors.LabError, match="is not empty and no lab"):
+        with pytest.raises(lab_errors.LabError, match="is neither empty nor the directory of a lab"):
             cluster.up(Path(directory), node_count=0)
         assert (Path(directory) / "thesis.tex").exists()

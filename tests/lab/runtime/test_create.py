@@ -111,7 +111,7 @@ def test_a_container_without_the_variable_and_every_other_verb_are_left_alone(bu
 def test_an_unknown_gpu_fails_the_container_with_a_sentence_where_containerd_looks_for_it(bundle: Path) -> None:
     assert run(bundle, "GPU-unknown") == (1, ["/proc"])
     message = json.loads((bundle / "log.json").read_text())["msg"]
-    assert f"names GPU-unknown, which is no GPU of this node (there are: {FIRST}, {SECOND})" in message
+    assert f"names GPU-unknown, which is not a GPU of this node (it has: {FIRST}, {SECOND})" in message
 
 
 def test_a_driver_that_was_not_built_fails_the_container_with_the_remedy(bundle: Path) -> None:
