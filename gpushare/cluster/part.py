@@ -1,7 +1,7 @@
-"""A part of what an informer follows, as a copy of its own: one list and one watch for two who need other things of it.
+"""A view of an informer's objects with fewer fields: one list and one watch serve two readers with different needs.
 
-What stands in the informer's store under one key of an object is an object of the part, where it stands there at all:
-a value of any type.
+The value under one key of each object in the informer's store, of any type, is an object of the part. Objects without
+that key are not in the part.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Object = TypeVar("Object")
 
 
 class Part(Generic[Object]):
-    """Of the objects of `whole` what they have under `key`. To be made before `whole` is run."""
+    """The values under `key` of the objects of `whole`. Create it before `whole` runs."""
 
     def __init__(self, whole: informer.Informer, key: str) -> None:
         self._key = key
@@ -30,9 +30,9 @@ class Part(Generic[Object]):
         return self._objects
 
     def subscribe(self, handler: Callable[[Object | None, Object | None], None]) -> None:
-        """Call `handler` for every object there is, and from now on for every change, in order.
+        """Call `handler` for every object, and from now on for every change, in order.
 
-        It gets the object before (None: it came) and after (None: it went).
+        It gets the object before (None: added) and after (None: deleted).
         """
         for item in list(self._objects.values()):
             handler(None, item)
