@@ -1,8 +1,8 @@
-"""Caps: how much of anything one pod with a share may have, and why: whatever it has is walked for each node.
+"""Caps: the maximum number of each thing in one pod with a share, because all of them are walked for each node.
 
-The API server takes pods of a megabyte and a half, and whoever may create one may have it judged without its being
-stored. So what takes time for each entry, each node and each pod that is there has a cap, far above what anybody needs.
-The shares of the ledger have bounds in the CRD as well; a test reads both.
+The API server accepts pods of a megabyte and a half, and a client may have one reviewed without its being stored. So
+everything that takes time for each entry, each node and each existing pod has a cap, far above any real need. The CRD
+limits the shares of the ledger too; a test compares both.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-SHARES: Final = 8  # containers with a share of their own: each is placed after the others
+SHARES: Final = 8  # containers with separate shares: each is placed after the others
 SHARERS: Final = 64  # containers that use one share together
 GPUS: Final = 63  # of a share: more than any node has, and as many as the arbiter can give a container
 NAMES: Final = 128  # in a list of models or of UUIDs
-NAME: Final = 256  # characters of a pattern of models; no model has a longer name
+NAME: Final = 256  # characters of a model pattern; no model has a longer name
 WILDCARDS: Final = 16  # "?" and "[" in a list of models: each pattern with one is compiled before it is matched
-VALUE: Final = 4096  # characters of an annotation of ours
+VALUE: Final = 4096  # characters of each of our annotations
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -24,7 +24,7 @@ Find = Callable[[Mapping[str, Any]], int]
 
 
 def exceeded(manifest: Mapping[str, Any]) -> str | None:
-    """The first cap that a pod exceeds, as a sentence; None if it keeps to all. Takes anything that is JSON."""
+    """Return the first cap that a pod exceeds, as a sentence; None if it exceeds none. Accepts any JSON."""
     spec = _object(manifest.get("spec"))
     for path, most, count in _OF_SPEC:
         there = count(spec)
@@ -60,7 +60,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _length(*path: str) -> Find:
-    """Of the list or object at the path."""
+    """Return the length of the list or object at the path."""
 
     def find(spec: Mapping[str, Any]) -> int:
         value: Any = spec
@@ -91,7 +91,7 @@ def _values(requirements: list[Any]) -> int:
 
 
 def _selected(spec: Mapping[str, Any]) -> int:
-    """What there is in the label selectors by which a pod looks at all others."""
+    """Return the number of entries in the label selectors by which a pod selects other pods."""
     affinity = _object(spec.get("affinity"))
     count = 0
     for term in (
@@ -104,7 +104,7 @@ def _selected(spec: Mapping[str, Any]) -> int:
             requirements = _list(selector.get("matchExpressions"))
             count += len(_object(selector.get("matchLabels"))) + len(requirements)
             if count > _SELECTED:
-                return count  # to count on would take as long as somebody likes
+                return count  # counting all of them would take unbounded time
             count += _values(requirements)
     return count
 
@@ -139,7 +139,7 @@ _OF_CONTAINER: Final[dict[str, tuple[int, Find]]] = {
     "resources.limits": (64, _length("resources", "limits")),
     "resources.requests": (64, _length("resources", "requests")),
 }
-# Of each of these what all containers have together: a few have many, and none has many in each.
+# The total of each over all containers: a few containers have many, but none has many of each.
 _OF_ALL: Final = {
     "ports": 512,
     "env": 4096,

@@ -1,8 +1,8 @@
-"""The documents of a YAML (or JSON) text, as kubectl prints objects and people write them, of bounded depth and size.
+"""Reads the documents of a YAML (or JSON) text, as kubectl prints objects and people write them, of bounded depth and
+size.
 
-The library composes what is nested by a function of C that calls itself: a text that is nested 100,000 levels deep
-would end the process, with no error to catch. And what a list of aliases stands for grows with every list of aliases
-to it.
+The library composes nested values by a recursive C function: a text that is nested 100,000 levels deep would end the
+process, with no error to catch. And lists of aliases to lists of aliases stand for exponentially many values.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from gpushare import errors
 
-DEEPEST: Final = 100  # levels; of an object that an API server takes there are some 20
-MAX_REPEATED: Final = 100_000  # values for which aliases stand, beyond those that are written
+DEEPEST: Final = 100  # levels; an object of the API server has about 20
+MAX_REPEATED: Final = 100_000  # values that aliases may stand for, besides those in the text
 
 _TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels make sense"
 _ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
 
 
 def read(text: str) -> Iterator[Any]:
-    """The documents, one after the other. Raises CodecError, with the line where that is known."""
-    import yaml  # not before: the plugin starts faster without
+    """Yield the documents. Raises CodecError, with the line if known."""
+    import yaml  # not earlier: the plugin starts faster without it
 
     try:
         for document in yaml.load_all(text.removeprefix("\ufeff"), _loader()):
@@ -36,7 +36,7 @@ def read(text: str) -> Iterator[Any]:
         raise errors.CodecError(f"{line}{error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise errors.CodecError(" ".join(str(error).split())) from error
-    # Of what has, or looks as if it had, a type of which it can be no value, such as a 13th month.
+    # Raised for text that looks like a type but is no value of it, such as a 13th month.
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, errors.CodecError):
             raise
@@ -48,7 +48,7 @@ def _loader() -> Any:
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # whichever there is
-        """The library's, which says of each level that it goes down."""
+        """The library's loader, with a limit on the depth."""
 
         depth = 0
 
@@ -68,8 +68,8 @@ def _loader() -> Any:
 
 
 def _count(document: Any) -> None:
-    """Raises CodecError of one that by aliases stands for many more values than it has, or for endlessly many."""
-    known: dict[int, tuple[int, int]] = {}  # of lists and mappings, by identity: values in all, and levels
+    """Raise CodecError for a value that by aliases stands for too many values, or for infinitely many."""
+    known: dict[int, tuple[int, int]] = {}  # of lists and mappings, by identity: the number of values, and the depth
     inside: set[int] = set()
     written = 0
 

@@ -1,10 +1,14 @@
 """The client of the API server: all reads and writes of the cluster by our daemons pass through here.
 
-api_connection     finds the API server and the credentials api_client         raw JSON over HTTP: get, list, create,
-replace, patch, delete, watch api_errors         the API server's refusals as exceptions object_store       a copy of
-one collection in memory, and its changes; pure informer           keeps a store current by list and watch; part: a view
-of a store with fewer fields compare_and_swap   changes one object without a lock lease              one leader among
-replicas events             sentences for `kubectl describe` backoff            the pause before the next try; pure
+api_connection     finds the API server and the credentials
+api_client         raw JSON over HTTP: get, list, create, replace, patch, delete, watch
+api_errors         the API server's refusals as exceptions
+object_store       a copy of one collection in memory, and its changes; pure
+informer           keeps a store current by list and watch; its Part is a view of a store with fewer fields
+compare_and_swap   changes one object without a lock
+lease              one leader among replicas
+events             sentences for `kubectl describe`
+backoff            the pause before the next try; pure
 repeating          a loop that works when it is woken, and retries
 
 Objects are plain dicts, as JSON has them: the typed models of a generated client cost several times the memory and the

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from gpushare.cluster import api_client, api_errors, backoff, object_store
 
@@ -33,6 +33,7 @@ _CONSISTENT: Final = ""  # no version: the API server reads from etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
 Handler = Callable[[object_store.Delta], None]
+Object = TypeVar("Object")
 
 
 def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
@@ -284,3 +285,41 @@ def _number(resource_version: str) -> int:
 
 def _pause_seconds(failures: int) -> float:
     return backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+
+
+class Part(Generic[Object]):
+    """A view of an informer's objects: the values, of any type, that its objects have under `key`.
+
+    One list and one watch serve two readers with different needs. Create it before `whole` runs.
+    """
+
+    def __init__(self, whole: Informer, key: str) -> None:
+        self._key = key
+        self._objects: dict[object_store.Key, Object] = {}
+        self._handlers: list[Callable[[Object | None, Object | None], None]] = []
+        self.synced = whole.synced
+        whole.subscribe(self._changed)
+
+    @property
+    def objects(self) -> Mapping[object_store.Key, Object]:
+        """The objects by (namespace, name); read only."""
+        return self._objects
+
+    def subscribe(self, handler: Callable[[Object | None, Object | None], None]) -> None:
+        """Call `handler` for every object, and from now on for every change, in order.
+
+        It gets the object before (None: added) and after (None: deleted).
+        """
+        for item in list(self._objects.values()):
+            handler(None, item)
+        self._handlers.append(handler)
+
+    def _changed(self, change: object_store.Delta) -> None:
+        old = self._objects.pop(change.key, None)
+        new: Object | None = change.new.get(self._key) if change.new is not None else None
+        if new is not None:
+            self._objects[change.key] = new
+        elif old is None:
+            return
+        for handler in self._handlers:
+            handler(old, new)

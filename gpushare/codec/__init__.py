@@ -4,8 +4,9 @@ Reading is tolerant: an invalid entry is left out, with a sentence in `problems`
 may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
 loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
 
-gpunode_document   the whole object status_gpus        the entries of status.gpus allocations        the entries of
-spec.allocations, and their shares entry_fields       the fields of all entries: numbers, texts, times
+gpunode_document   the whole object, and the entries of status.gpus
+allocations        the entries of spec.allocations, and their shares
+entry_fields       the fields of all entries: numbers, texts, times
 """
 
 from __future__ import annotations

@@ -3,9 +3,12 @@
 The file is that of NVIDIA's device plugin, version v1 (https://github.com/NVIDIA/k8s-device-plugin), plus
 `sharing.fractional` and `mig`.
 
-yaml_tree       a text as a tree that knows its lines config_file     a text as a `Config`, or one error with line and
-key; with fields, durations, names, references model           Config and its parts writing         a `Config` as the
-data of a file flags           every flag: in the file, on the command line, in the environment, by default
-node_settings   the flags in force, validated (checks) restrictions    how NVIDIA's own binary acts on a file
+yaml_tree       a text as a tree that knows its lines
+config_file     a text as a `Config`, or one error with line and key; with fields, durations, names, references
+model           Config and its parts
+writing         a `Config` as the data of a file
+flags           every flag: in the file, on the command line, in the environment, by default
+node_settings   the flags in force, validated (checks)
+restrictions    how NVIDIA's own binary acts on a file
 config_choice   the entry of a ConfigMap that a node follows
 """

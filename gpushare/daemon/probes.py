@@ -1,8 +1,9 @@
 """The endpoints for the kubelet and Prometheus: /healthz, /readyz and /metrics, over plain HTTP on a separate port.
 
 A daemon may add documents. While many clients are connected, making pages takes at most a fifth of the event loop's
-time, and each connection gets one request (`probe_connections`). So no number of clients starves the daemon or a
-kubelet's probes. Otherwise every page is fresh.
+time, and each connection gets one request. Connections are bounded in time and in number, in total and per address: a
+new one beyond the limit closes the oldest, and health is answered before anything else is done for a connection. So no
+number of clients starves the daemon or a kubelet's probes. Otherwise every page is fresh.
 
 Health means that the event loop runs. Readiness is a table of named checks, each of which states in one sentence what
 is missing, so that `curl …/readyz` explains why a pod gets no traffic.
@@ -11,6 +12,7 @@ is missing, so that `curl …/readyz` explains why a pod gets no traffic.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import json
 import logging
@@ -23,7 +25,6 @@ from aiohttp import web
 from prometheus_client import exposition
 
 from gpushare import printable
-from gpushare.daemon import probe_connections
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,13 @@ NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
 KEPT_TIMES: Final = 4.0  # with many clients, a page is cached this many times as long as it took to make
 MANY: Final = 8  # more connections than Prometheus, the kubelet and people open at a time
 BACKLOG: Final = 128
+MAX_CONNECTIONS: Final = 256
+MAX_OF_ADDRESS: Final = 64
+MAX_SECONDS: Final = 30.0  # for one request and its answer
+HEALTH: Final = b"GET /healthz "
+HEALTHY: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
+)
 
 
 def application(
@@ -150,7 +158,7 @@ async def serve(
     try:
         if runner.server is None:
             raise RuntimeError("the runner was not set up")
-        connections = probe_connections.ProbeConnections(runner.server)
+        connections = ProbeConnections(runner.server)
         server = await asyncio.get_running_loop().create_server(connections, host, port, backlog=BACKLOG)
         try:
             yield int(server.sockets[0].getsockname()[1])
@@ -158,3 +166,97 @@ async def serve(
             server.close()
     finally:
         await runner.cleanup()
+
+
+class ProbeConnections:
+    """The open connections, oldest first. make: the protocol for all requests except health."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        self._open: dict[ProbeConnection, str] = {}
+        self._of_address: collections.Counter[str] = collections.Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __call__(self) -> ProbeConnection:
+        """Return a new connection's protocol."""
+        return ProbeConnection(self)
+
+    def made(self, connection: ProbeConnection, address: str) -> None:
+        """Register a connection, and close the oldest if there are too many."""
+        if self._of_address[address] >= MAX_OF_ADDRESS:
+            next(other for other, its in self._open.items() if its == address).end()
+        elif len(self._open) >= MAX_CONNECTIONS:
+            next(iter(self._open)).end()
+        self._open[connection] = address
+        self._of_address[address] += 1
+
+    def lost(self, connection: ProbeConnection) -> None:
+        """Unregister a connection; no-op if unknown."""
+        address = self._open.pop(connection, None)
+        if address is not None:
+            self._of_address -= collections.Counter({address: 1})
+
+    def answering(self) -> asyncio.Protocol:
+        """Return a protocol for a request other than health."""
+        return self._make()
+
+
+class ProbeConnection(asyncio.Protocol):
+    """One connection. It costs nothing more until it asks for something other than health."""
+
+    def __init__(self, connections: ProbeConnections) -> None:
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._inner: asyncio.Protocol | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio.Protocol."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(MAX_SECONDS, self.end)
+        self._connections.made(self, str((transport.get_extra_info("peername") or ("",))[0]))
+
+    def end(self) -> None:
+        """Close it in any state."""
+        self._connections.lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio.Protocol: answer health, and pass on everything else."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._inner is None and data.startswith(HEALTH):
+            self._transport.write(HEALTHY)
+            self._transport.close()
+            return
+        if self._inner is None:
+            self._inner = self._connections.answering()
+            self._inner.connection_made(self._transport)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """As asyncio.Protocol."""
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        """As asyncio.Protocol."""
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """As asyncio.Protocol."""
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """As asyncio.Protocol."""
+        self._connections.lost(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._inner is not None:
+            self._inner.connection_lost(error)

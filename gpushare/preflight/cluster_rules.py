@@ -1,4 +1,4 @@
-"""Rules of the cluster as a whole: its version, rights, namespaces, quotas, other webhooks, its network."""
+"""Rules about the cluster as a whole: its version, permissions, namespaces, quotas, other webhooks, its network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLICY_ENGINES: Final = {"kyverno": "Kyverno", "gatekeeper": "Gatekeeper", "kub
 _OPENSHIFT = "security.openshift.io"
 _PORT = 8443  # of the webhook's pods
 
-# What an installation creates and changes: verb and resource, as `kubectl auth can-i` takes them.
+# The verbs and resources that an installation uses, as `kubectl auth can-i` takes them.
 RIGHTS: Final = tuple(
     f"{verb} {resource}"
     for resource in (
@@ -45,7 +45,7 @@ RIGHTS: Final = tuple(
     for verb in ("create", "patch")
 )
 
-# One line, because what is printed is indented.
+# One line, because the output is indented.
 _QUOTA = (
     "echo '"
     '{"apiVersion":"v1","kind":"ResourceQuota",'
@@ -101,7 +101,7 @@ def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.BLOCKING,
             f"{_SYSTEM} enforces the Pod Security Standard {level}, which refuses the agent's pods",
             (f"namespace/{_SYSTEM}",),
-            "let it have privileged pods; nobody but administrators may create pods there",
+            "let it have privileged pods; allow only administrators to create pods there",
             (f"kubectl label namespace {_SYSTEM} --overwrite {_ENFORCE}=privileged",),
         )
 
@@ -138,7 +138,7 @@ def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _is_system(workload: Json) -> bool:
-    """Whether it is one of those that need privileges themselves: its namespace is no user's."""
+    """Whether the namespace belongs to the system, whose pods need privileges themselves."""
     pod = at(workload, "spec", "template", "spec") or {}
     hosts = bool(pod.get("hostPID") or pod.get("hostNetwork"))
     return str(workload.get("kind") or "DaemonSet") == "DaemonSet" and (

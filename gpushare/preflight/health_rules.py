@@ -1,4 +1,4 @@
-"""Rules of gpushare itself, once it is installed: whether its parts run, reach each other, and what agents say."""
+"""Rules about an installed gpushare: whether its parts run and reach each other, and what the agents report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _APPLY = "kubectl apply --server-side --kustomize config/default"
 _LOOK = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
 _RESTART = f"kubectl --namespace {_SYSTEM} rollout restart deployment/{WEBHOOK}"
 
-# What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.
+# Parts of the API server's message if the webhook does not answer, each with its meaning and remedy.
 _UNREACHED: Final = (
     ("no endpoints available", "no replica of the webhook is ready", "see why", _LOOK),
     (
@@ -52,7 +52,7 @@ _UNREACHED: Final = (
 
 
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
-    """The conditions of a GPUNode."""
+    """Return the conditions of a GPUNode."""
     return tuple(
         Condition(*(str(entry.get(key) or "") for key in ("type", "status", "reason", "message")))
         for entry in entries(gpunode, "status", "conditions")
@@ -60,7 +60,7 @@ def conditions(gpunode: Json) -> tuple[Condition, ...]:
 
 
 def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
-    """What the agent of a node says of it; None if it says nothing, or if that could not be read."""
+    """Return a condition of a node's GPUNode; None if absent or unreadable."""
     for gpunode in facts.known(contract.GPUNODE_KIND):
         if objects.name(gpunode) == node:
             return next((said for said in conditions(gpunode) if said.type == kind), None)
@@ -68,7 +68,7 @@ def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
 
 
 def is_installed(facts: ClusterFacts) -> bool:
-    """Whether anything of it is there; also where that could not be read."""
+    """Whether any part of gpushare exists; also true if that could not be read."""
     if not {"Deployment", "DaemonSet", "MutatingWebhookConfiguration"} <= facts.objects.keys():
         return True
     workloads = facts.system_named("Deployment", WEBHOOK), facts.system_named("DaemonSet", AGENT)
@@ -96,7 +96,7 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
     reasons = _reasons(facts, "webhook")
-    if ready < wanted or reasons:  # a replica that is to replace one of them may not start
+    if ready < wanted or reasons:  # a new replica that should replace one of them may not start
         more = "" if ready < wanted else ", and one that is to follow is not"
         yield Finding(
             Severity.BLOCKING if not ready else Severity.WARNING,
@@ -138,7 +138,7 @@ def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
 
 
 def why_not_ready(pod: Json) -> str:
-    """Why a pod is not ready, as its kubelet or the scheduler says; empty if it is."""
+    """Return why a pod is not ready, in the kubelet's or the scheduler's words; empty if it is."""
     said = {str(entry.get("type")): entry for entry in entries(pod, "status", "conditions")}
     if at(said.get("Ready"), "status") == "True":
         return ""
@@ -194,7 +194,7 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
         annotations = at(trial.pod, "metadata", "annotations") or {}
         if not {contract.ALLOCATION, contract.REASON} & set(annotations):
             sentence = (
-                "a pod that asks for a share was let in as it was: no webhook and no policy of gpushare judges pods"
+                "a pod that requests a share was admitted unchanged: no webhook or policy of gpushare reviews pods"
             )
             yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:

@@ -1,4 +1,4 @@
-"""Rules of images: whether nodes can have them at all."""
+"""Rules about images: whether nodes can get them at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, count
 from gpushare.preflight.workload import Workload
 
 _GIVEN = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
-_NOWHERE = "localhost/"  # what image builders call an image of no registry
+_NOWHERE = "localhost/"  # image builders' registry for images without one
 
 
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
     for workload, where in parts:
         for image in _unpulled(workload):
             lacking = tuple(objects.name(item) for item in where if image not in _loaded(item))
-            # A Deployment may go to any node that has the image; a DaemonSet goes to all of its nodes.
+            # A Deployment needs one node with the image, a DaemonSet needs it on all of its nodes.
             if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
                 wrong[image] = lacking
     if wrong:
@@ -51,7 +51,7 @@ def _unpulled(workload: Workload) -> tuple[str, ...]:
 
 
 def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
-    """What the kubelet says that it has; it names the largest fifty."""
+    """Return the images that the kubelet reports; it lists only the largest fifty."""
     return frozenset(str(name) for entry in entries(node, "status", "images") for name in entry.get("names") or ())
 
 

@@ -77,7 +77,7 @@ async def a_gpu_that_somebody_has_closed_is_not_opened(node: Node) -> None:
     pynvml.nvmlDeviceSetComputeMode(handle, pynvml.NVML_COMPUTEMODE_PROHIBITED)
     await node.step()
     assert node.modes[3] == "exclusive…"
-    assert "its compute mode is PROHIBITED, which lets nobody use it" in node.pending
+    assert "its compute mode is PROHIBITED, which lets no process use it" in node.pending
     assert node.facts()["compute"][3] == "PROHIBITED"
     await node.exclusive(node.uuids[3], False)
     await node.step()

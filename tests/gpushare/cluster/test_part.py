@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cluster import api_errors, informer, part
+from gpushare.cluster import api_errors, informer
 from tests.gpushare.cluster.test_object_store import Follower, collections, events
 from tests.scripted_api import ScriptedApi
 
@@ -53,7 +53,7 @@ async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
 async def check_its_changes(steps: list[Any]) -> None:
     api = ScriptedApi()
     whole = informer.Informer(api, PATH, transform=kept)
-    ours: part.Part[Any] = part.Part(whole, OURS)
+    ours: informer.Part[Any] = informer.Part(whole, OURS)
     follower, everything = PartFollower(), Follower()
     ours.subscribe(follower.follow)
     whole.subscribe(everything.follow)
@@ -75,7 +75,7 @@ def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -
 async def test_who_comes_late_is_told_of_all_that_is_there() -> None:
     api = ScriptedApi()
     whole = informer.Informer(api, PATH, transform=kept)
-    ours: part.Part[Any] = part.Part(whole, OURS)
+    ours: informer.Part[Any] = informer.Part(whole, OURS)
     late = PartFollower()
     metadata = {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "3"}
     api.objects[PATH] = [{"metadata": metadata}]

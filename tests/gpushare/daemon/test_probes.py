@@ -9,7 +9,7 @@ import aiohttp
 import prometheus_client
 import pytest
 
-from gpushare.daemon import probe_connections, probes
+from gpushare.daemon import probes
 
 
 @pytest.fixture
@@ -112,10 +112,10 @@ async def test_health_is_answered_whatever_connections_there_are(
     """More than there may be of one address, and of all: a new one ends the oldest."""
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         writers = []
-        for number in range(2, 2 + probe_connections.MAX_CONNECTIONS // probe_connections.MAX_OF_ADDRESS + 1):
-            writers += await silent(port, probe_connections.MAX_OF_ADDRESS + 1, f"127.0.0.{number}")
+        for number in range(2, 2 + probes.MAX_CONNECTIONS // probes.MAX_OF_ADDRESS + 1):
+            writers += await silent(port, probes.MAX_OF_ADDRESS + 1, f"127.0.0.{number}")
             assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
-        writers += await silent(port, 2 * probe_connections.MAX_OF_ADDRESS)
+        writers += await silent(port, 2 * probes.MAX_OF_ADDRESS)
         assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
         assert (await get(port, "/metrics"))[0] == 200
         for writer in writers:
@@ -125,16 +125,16 @@ async def test_health_is_answered_whatever_connections_there_are(
 async def test_connections_are_bounded_and_counted_until_they_end(
     registry: prometheus_client.CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[probe_connections.ProbeConnections] = []
+    made: list[probes.ProbeConnections] = []
 
-    class Counted(probe_connections.ProbeConnections):
+    class Counted(probes.ProbeConnections):
         def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
             super().__init__(make)
             made.append(self)
 
-    monkeypatch.setattr(probe_connections, "ProbeConnections", Counted)
-    monkeypatch.setattr(probe_connections, "MAX_CONNECTIONS", 6)
-    monkeypatch.setattr(probe_connections, "MAX_OF_ADDRESS", 4)
+    monkeypatch.setattr(probes, "ProbeConnections", Counted)
+    monkeypatch.setattr(probes, "MAX_CONNECTIONS", 6)
+    monkeypatch.setattr(probes, "MAX_OF_ADDRESS", 4)
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         writers = await silent(port, 10)
         assert (await get(port, "/metrics"))[0] == 200
@@ -158,7 +158,7 @@ async def test_a_connection_has_one_request_and_an_end(
             writer.write((b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") * 200)
             assert (await asyncio.wait_for(reader.read(), 20)).count(b"HTTP/1.1 200") == 1
             writer.close()
-        monkeypatch.setattr(probe_connections, "MAX_SECONDS", 0.2)
+        monkeypatch.setattr(probes, "MAX_SECONDS", 0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /hea")
         with contextlib.suppress(ConnectionError):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.mig import catalogue, feasibility, instance_layout, orders, parted
+from gpushare.mig import catalogue, feasibility, instance_layout, parted
 from gpushare.mig.geometry import Geometry, PlacedInstance
 from gpushare.mig.instance_layout import Wanted
 from tests.gpushare.mig import sequences
@@ -219,8 +219,8 @@ def test_of_each_kind_so_many_fit_as_the_table_says(geometry: Geometry) -> None:
 
 def test_orders_begin_with_the_largest_and_none_comes_twice() -> None:
     wanted = feasibility.named({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
-    permutations = list(orders.distinct(wanted))
+    permutations = list(instance_layout.distinct(wanted))
     assert [str(profile) for profile in permutations[0]] == ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
     assert len(permutations) == len(set(permutations)) == 12
-    assert orders.first_that_works(wanted, lambda order: order == permutations[5]) == permutations[5]
-    assert orders.first_that_works(wanted, lambda _: False) is None
+    assert instance_layout.first_that_works(wanted, lambda order: order == permutations[5]) == permutations[5]
+    assert instance_layout.first_that_works(wanted, lambda _: False) is None

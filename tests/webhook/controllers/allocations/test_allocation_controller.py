@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import contract, ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import api_client, api_connection, api_errors, events, informer, part, transport
+from gpushare.cluster import api_client, api_connection, api_errors, events, informer, transport
 from tests import builders
 from tests.gpushare.cluster import waiting
 from tests.webhook import replica
@@ -54,7 +54,7 @@ class Blind:
         self.api = api
         self.measures = metrics.Metrics()
         self.store = ApiStore(api, self.measures)
-        self.store.pods = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
+        self.store.pods = informer.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "ours")
         recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
         self.now = 1000.0
         self.allocations_controller = AllocationController(
