@@ -14,13 +14,13 @@ from tests.gpushare.cluster import tcp_proxy, waiting
 
 pytestmark = pytest.mark.apiserver
 
-# Nobody is deposed by it because the machine is busy for a moment; and where somebody is to be.
+# CALM tolerates a busy machine; FAST is for tests in which the leader must change.
 CALM = lease.LeaseTiming(duration_seconds=20, renew_deadline_seconds=15.0, retry_seconds=0.1)
 FAST = lease.LeaseTiming(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
 
 
 class Candidate:
-    """An Election that keeps a diary, and a common list of who leads now."""
+    """A candidate that records when it starts and stops leading, in its diary and in a common list of leaders."""
 
     def __init__(
         self,
@@ -64,9 +64,7 @@ async def stored(api: api_client.ApiClient, namespace: str, name: str) -> dict[s
     return spec
 
 
-async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(
-    api: api_client.ApiClient, namespace: str
-) -> None:
+async def test_one_candidate_leads_and_hands_over_when_it_stops(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidates = {me: Candidate(api, namespace, "many", me, leading) for me in ("a", "b", "c")}
     async with contextlib.AsyncExitStack() as stack:
@@ -87,7 +85,7 @@ async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("", 3)
 
 
-async def test_a_leader_that_is_cut_off_stops_before_another_starts(
+async def test_a_disconnected_leader_stops_before_another_starts(
     api_server: access.Access, api: api_client.ApiClient, namespace: str, tmp_path: Path
 ) -> None:
     leading: list[str] = []
@@ -100,12 +98,12 @@ async def test_a_leader_that_is_cut_off_stops_before_another_starts(
                 await waiting.until(lambda: lost.election.is_leader)
                 async with heir.standing():
                     await waiting.until(lambda: heir.election.leader == "lost")
-                    proxy.hold()  # nothing comes and nothing is refused: the worst kind
+                    proxy.hold()  # calls neither fail nor return: the worst case
                     await waiting.until(lambda: heir.election.is_leader)
                     assert lost.diary == ["started", "stopped"]
 
 
-async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_nobody(
+async def test_a_leader_renews_its_lease_with_one_call(
     api_server: access.Access, api: api_client.ApiClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with api_client.connect(str(api_server.kubeconfig)) as own:
@@ -126,7 +124,7 @@ async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_no
             assert candidate.diary == ["started"]
 
 
-async def test_a_leader_whose_lease_is_taken_stops(api: api_client.ApiClient, namespace: str) -> None:
+async def test_a_leader_stops_when_another_takes_its_lease(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "taken", "me", leading)
     async with candidate.standing():
@@ -137,7 +135,7 @@ async def test_a_leader_whose_lease_is_taken_stops(api: api_client.ApiClient, na
         assert candidate.election.leader == "thief"
 
 
-async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: api_client.ApiClient, namespace: str) -> None:
+async def test_a_leader_stops_and_recreates_a_deleted_lease(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "deleted", "me", leading)
     async with candidate.standing():
@@ -146,9 +144,7 @@ async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: api_client.Ap
         await waiting.until(lambda: candidate.diary == ["started", "stopped", "started"])
 
 
-async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_first(
-    api: api_client.ApiClient, namespace: str
-) -> None:
+async def test_the_leader_of_a_recreated_lease_is_not_the_first(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     first, second = (Candidate(api, namespace, "anew", me, leading) for me in ("first", "second"))
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/anew"
@@ -167,7 +163,7 @@ async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_fi
             assert not second.election.is_first
 
 
-async def test_what_a_callback_raises_ends_it_and_the_lease_is_released(
+async def test_an_error_in_a_callback_ends_the_election_and_releases_the_lease(
     api: api_client.ApiClient, namespace: str
 ) -> None:
     def fail() -> None:

@@ -52,7 +52,7 @@ async def told(api: api_client.ApiClient, namespace: str, name: str) -> list[dic
     return [event for event in entries if event["regarding"].get("name") == name]
 
 
-async def test_an_event_stands_under_its_object(
+async def test_an_event_regards_its_object(
     api: api_client.ApiClient, recorder: events.Recorder, namespace: str
 ) -> None:
     async with telling(recorder):
@@ -65,14 +65,14 @@ async def test_an_event_stands_under_its_object(
     assert (event["reportingController"], event["reportingInstance"]) == ("gpushare.io/webhook", "webhook-0")
 
 
-async def test_kubectl_shows_it(api_server: Any, recorder: events.Recorder, namespace: str) -> None:
+async def test_kubectl_shows_the_event(api_server: Any, recorder: events.Recorder, namespace: str) -> None:
     async with telling(recorder):
         recorder.record(pod("shown", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
     shown = api_server.kubectl("events", "--for=Pod/shown", f"--namespace={namespace}")
     assert "no GPU has 8Gi free" in shown
 
 
-async def test_a_waiting_pod_makes_one_event_whose_series_counts(
+async def test_repeated_events_are_counted_in_one_series(
     api: api_client.ApiClient, recorder: events.Recorder, clock: Clock, namespace: str
 ) -> None:
     async with telling(recorder):
@@ -90,7 +90,7 @@ async def test_a_waiting_pod_makes_one_event_whose_series_counts(
     assert event["series"]["count"] == 1001
 
 
-async def test_an_event_that_expired_on_the_server_is_made_again(
+async def test_an_event_that_expired_on_the_server_is_recreated(
     api: api_client.ApiClient, recorder: events.Recorder, clock: Clock, namespace: str
 ) -> None:
     async with telling(recorder):
@@ -104,7 +104,7 @@ async def test_an_event_that_expired_on_the_server_is_made_again(
     assert event["series"]["count"] == 2
 
 
-async def test_a_note_of_any_length_and_language_is_cut_to_what_the_api_takes(
+async def test_long_notes_are_cut_to_the_limit_of_the_api(
     api: api_client.ApiClient, recorder: events.Recorder, namespace: str
 ) -> None:
     async with telling(recorder):
@@ -124,7 +124,7 @@ async def test_an_event_about_a_cluster_scoped_object_lives_in_default(
     await api.delete(f"/apis/events.k8s.io/v1/namespaces/default/events/{event['metadata']['name']}")
 
 
-async def test_what_the_api_server_does_not_take_is_logged_and_holds_up_nothing(
+async def test_a_rejected_event_is_logged_and_does_not_delay_others(
     api: api_client.ApiClient, recorder: events.Recorder, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dropped: list[str] = []
@@ -147,7 +147,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Failing(api_client.ApiClient):
-    """It asks nobody: each creation is answered by the next of `failures`, and by success from then on."""
+    """A client without a server: each creation raises the next of `failures`, and succeeds once they are used up."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -161,12 +161,12 @@ class Failing(api_client.ApiClient):
         return {}
 
 
-async def test_what_the_api_server_cannot_take_now_is_written_later_and_others_meanwhile(
+async def test_events_are_retried_without_delaying_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
     monkeypatch.setattr(events, "FLUSH_PAUSE_SECONDS", 0.01)
-    # The first is asked to come back in an hour.
+    # The server asks to retry the first Event in an hour.
     api = Failing(api_errors.Unavailable("slow", retry_after_seconds=3600.0), api_errors.Forbidden("not read yet"))
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
     async with telling(recorder):
@@ -176,7 +176,7 @@ async def test_what_the_api_server_cannot_take_now_is_written_later_and_others_m
     assert recorder.dropped == 0
 
 
-async def test_what_was_written_though_no_answer_came_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_that_already_exists_on_retry_counts_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
     api = Failing(api_errors.Unavailable("no answer"), api_errors.AlreadyExists("it is there"))
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
@@ -186,7 +186,7 @@ async def test_what_was_written_though_no_answer_came_is_not_dropped(monkeypatch
     assert recorder.dropped == 0
 
 
-async def test_what_could_not_be_written_for_long_is_dropped(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_that_keeps_failing_is_dropped(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PAUSE_SECONDS", (0.01,))
     api = Failing(*[api_errors.Unavailable("down")] * 1000)
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x", clock=clock)
@@ -200,7 +200,7 @@ async def test_what_could_not_be_written_for_long_is_dropped(clock: Clock, monke
     assert recorder.dropped == 1
 
 
-async def test_who_fails_again_and_again_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_events_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PAUSE_SECONDS", (3600.0,))
     api = Failing(*[api_errors.Unavailable("a webhook of somebody's fails")] * 5)
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
@@ -208,12 +208,12 @@ async def test_who_fails_again_and_again_holds_up_nobody(monkeypatch: pytest.Mon
     for name in "abcdef":
         recorder.record(pod(name, "default"), contract.EVENT_GATED, "wait")
     await until(lambda: len(api.created) == 6)
-    await recorder.flush(20.0)  # what waits for an hour is tried at once
+    await recorder.flush(20.0)  # also Events whose retry is an hour away
     assert sorted(api.created) == [*"aabbccddeef"]
     task.cancel()
 
 
-async def test_who_ends_while_the_api_server_is_away_says_how_much_is_left(caplog: pytest.LogCaptureFixture) -> None:
+async def test_flush_logs_how_many_events_it_could_not_write(caplog: pytest.LogCaptureFixture) -> None:
     api = Failing(*[api_errors.Unavailable("down")] * 1000)
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
     task = asyncio.create_task(recorder.run())
@@ -225,7 +225,7 @@ async def test_who_ends_while_the_api_server_is_away_says_how_much_is_left(caplo
     assert (record.getMessage(), record.__dict__["events"]) == ("Left Events untold", 2)
 
 
-async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:
+async def test_a_full_queue_drops_events_without_waiting() -> None:
     recorder = events.Recorder(Failing(), controller="gpushare.io/webhook", instance="x")
     dropped: list[int] = []
     for number in range(events.MAX_QUEUED + 5):

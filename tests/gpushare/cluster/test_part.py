@@ -1,4 +1,4 @@
-"""Laws of a part: it holds what stands in the store where that holds anything, and its changes add up to it."""
+"""Laws of a part: it has the part of every stored object that has one, and applying its changes yields it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATH = "/things"
 
 
 class PartFollower:
-    """What the changes of a part add up to."""
+    """The objects that result from the changes of a part."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
@@ -32,7 +32,7 @@ class PartFollower:
 
 
 def kept(item: dict[str, Any]) -> dict[str, Any] | None:
-    """Nothing of the first version of an object, a part of the third."""
+    """Drop objects of version 1; add a part to those of version 3."""
     version = int(item["metadata"]["resourceVersion"])
     if version == 1:
         return None
@@ -40,7 +40,7 @@ def kept(item: dict[str, Any]) -> dict[str, Any] | None:
 
 
 async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
-    """Have it list all objects again, or hear of one event."""
+    """Make the informer list all objects again, or receive one event."""
     if isinstance(step, list):
         api.objects[PATH] = step
         api.tell(PATH, api_errors.Gone("too old resource version"))
@@ -68,11 +68,11 @@ async def check_its_changes(steps: list[Any]) -> None:
 
 @pytest.mark.slow
 @given(steps=st.lists(st.one_of(collections, events), max_size=8))
-def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -> None:
+def test_applying_the_changes_of_a_part_yields_its_objects(steps: list[Any]) -> None:
     asyncio.run(check_its_changes(steps))
 
 
-async def test_who_comes_late_is_told_of_all_that_is_there() -> None:
+async def test_a_late_subscriber_of_a_part_gets_all_its_objects() -> None:
     api = ScriptedApi()
     whole = informer.Informer(api, PATH, transform=kept)
     ours: informer.Part[Any] = informer.Part(whole, OURS)

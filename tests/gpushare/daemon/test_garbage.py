@@ -19,7 +19,7 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-async def test_what_is_there_is_left_alone_once_all_is_read() -> None:
+async def test_objects_read_at_startup_are_excluded_from_collection() -> None:
     ready = asyncio.Event()
     task = asyncio.create_task(garbage.keep(_set(ready)))
     await asyncio.sleep(0)

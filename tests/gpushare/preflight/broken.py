@@ -1,4 +1,4 @@
-"""Clusters that are broken, each in one way, and what is said of it."""
+"""Clusters with one fault each, and the finding that reports it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACCEPT = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 
 
 def having(kind: str, *more: dict[str, Any], only: bool = False) -> Change:
-    """The cluster with these objects too; or with no others of their kind."""
+    """Add these objects to the cluster; with `only`, replace all others of their kind."""
 
     def change(facts: dict[str, Any]) -> None:
         facts["objects"][kind] = more if only else (*facts["objects"][kind], *more)
@@ -47,7 +47,7 @@ def both(*changes: Change) -> Change:
 
 
 def by_variable(facts: dict[str, Any]) -> None:
-    """Devices are named by a variable, no agent has said anything yet."""
+    """Select devices by environment variable, before any agent has reported."""
     facts["plan"] = dataclasses.replace(facts["plan"], configurations={"default": "version: v1"})
     facts["objects"]["GPUNode"] = ()
 
@@ -92,7 +92,7 @@ CRASHED = {
 }
 CUT = {"status": {"allocatable": {"nvidia.com/mig-1g.5gb": "7"}}}
 
-# what is broken → rule, how bad it is then, a part of the sentence, and whom it concerns
+# fault → (change, rule, severity, part of the message, subjects)
 BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "Kubernetes too old": (setting(version="v1.29.9"), "kubernetes-version", BLOCKING, "needs 1.30 or newer", ()),
     "Kubernetes too new": (setting(version="v1.40.0-alpha"), "kubernetes-version", INFO, "1.30 to 1.37", ()),
