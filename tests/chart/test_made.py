@@ -1,4 +1,4 @@
-"""What of the chart is made is up to date, and the rest agrees with the project."""
+"""The generated parts of the chart are current, and the rest agrees with the project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.chart.conftest import CHART
 Json = dict[str, Any]
 VALUES: Json = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: Json = json.loads((CHART / "values.schema.json").read_text())
-# Of Kubernetes or the user: any key may be in them.
+# Mappings of Kubernetes or of the user, with arbitrary keys.
 OPEN = {"affinity", "podSecurityContext", "securityContext", "updateStrategy"}
 
 
@@ -47,7 +47,7 @@ def test_it_has_the_version_of_the_project() -> None:
 def test_there_are_no_hooks_and_nothing_that_differs_from_one_rendering_to_the_next() -> None:
     for path in (CHART / "templates").iterdir():
         text = path.read_text()
-        if path.name == "configurations.yaml":  # finds nothing when it is rendered without a cluster
+        if path.name == "configurations.yaml":  # finds nothing when rendered without a cluster
             assert text.count("lookup ") == 1 + text.count("(helm template, Argo CD) lookup ")
             text = text.replace("lookup ", "")
         for word in (
@@ -72,7 +72,7 @@ def resolved(schema: Json) -> Json:
 
 
 def closed(schema: Json, way: str = "") -> list[str]:
-    """Places where a mapping of the chart's own takes keys that it does not know."""
+    """Return the places where one of the chart's mappings accepts unknown keys."""
     schema = resolved(schema)
     if schema.get("type") != "object" or way.rpartition(".")[2] in OPEN:
         return []
@@ -86,7 +86,7 @@ def test_a_key_that_is_not_known_is_refused_everywhere_but_among_those_of_other_
 
 
 def leaves(values: Json, schema: Json, way: str = "") -> list[str]:
-    """Values that the schema does not know by name."""
+    """Return the values that the schema does not name."""
     missing = []
     schema = resolved(schema)
     for key, value in values.items():
@@ -103,7 +103,7 @@ def test_the_schema_knows_every_value() -> None:
 
 
 def names(schema: Json, values: Any, way: str = "") -> list[str]:
-    """What the schema knows and values.yaml does not have."""
+    """Return the names in the schema that values.yaml lacks."""
     schema = resolved(schema)
     missing = []
     for key, inner in schema.get("properties", {}).items():
@@ -115,7 +115,7 @@ def names(schema: Json, values: Any, way: str = "") -> list[str]:
 
 
 def test_values_has_every_value_that_the_schema_knows() -> None:
-    optional = {"limits", "claims", "requests", "name", "kind", "group"}  # Kubernetes' own
+    optional = {"limits", "claims", "requests", "name", "kind", "group"}  # defined by Kubernetes
     assert [name for name in names(SCHEMA, VALUES) if name.rpartition(".")[2] not in optional] == ["enabled"]
 
 
@@ -126,7 +126,7 @@ def test_words_to_choose_from_are_those_of_the_code() -> None:
 
 
 def test_every_value_that_needs_words_has_them(make: ModuleType) -> None:
-    """Names that Kubernetes or every chart has say enough."""
+    """Names that Kubernetes or all charts use need no description."""
     plain = {
         *("replicas", "resources", "nodeSelector", "tolerations", "affinity", "priorityClassName", "podAnnotations"),
         *("podLabels", "updateStrategy", "terminationGracePeriodSeconds", "maxUnavailable", "podDisruptionBudget"),

@@ -1,4 +1,4 @@
-"""The chart and config/ are one installation: object by object, with each switch and its component."""
+"""The chart and config/ give the same installation, object by object; each switch equals its component."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab import build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests
 
-pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
+pytestmark = pytest.mark.apiserver  # for Helm, which is built like the server; no server runs
 
 Json = dict[str, Any]
 RUNTIME_CLASS = {"agent.runtimeClassName": "nvidia"}
@@ -24,7 +24,7 @@ MICROK8S = {"agent.kubeletRootDir": "/var/snap/microk8s/common/var/lib/kubelet"}
 MONITORING = {
     f"monitoring.{part}.enabled": True for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")
 }
-# In the order in which kustomize has to have them.
+# In the order that kustomize requires.
 SWITCHES: dict[str, Json] = {
     "openshift": {"openshift.enabled": True},
     "cert-manager": {"webhook.certManager.enabled": True},
@@ -39,11 +39,11 @@ SWITCHES: dict[str, Json] = {
     "runtime-class": RUNTIME_CLASS,
     "monitoring": MONITORING,
 }
-TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root is in its place
+TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root replaces it
 
 
 def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]:
-    """What `kubectl apply -k` would apply of config/default with components."""
+    """Return what `kubectl apply -k` would apply: config/default with components."""
 
     def relative(path: Path) -> str:
         return os.path.relpath(path, directory.resolve())
@@ -87,7 +87,7 @@ def test_each_switch_is_its_component(helm4: Helm, tmp_path: Path, component: st
 
 
 def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, str], Json]:
-    """With flags in one order: values that are no switches come after those."""
+    """Sort flags; values of repeated flags keep their order, after the others."""
     for manifest in objects.values():
         if manifest["kind"] in {"DaemonSet", "Deployment"}:
             (container,) = manifest["spec"]["template"]["spec"]["containers"]

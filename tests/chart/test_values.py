@@ -1,4 +1,4 @@
-"""What each value changes, and how wrong ones are refused."""
+"""The effect of each value, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpushare.config import config_choice, config_file
 from tests.chart.conftest import CHART, Helm
 from webhook import webhook_settings
 
-pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
+pytestmark = pytest.mark.apiserver  # for Helm, which is built like the server; no server runs
 
 Json = dict[str, Any]
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -79,7 +79,7 @@ def test_of_a_values_file_every_typo_is_told_at_once(helm: Helm, tmp_path: Path)
 
 def test_an_older_cluster_is_refused(helm: Helm) -> None:
     assert "chart requires kubeVersion: >=1.30.0-0" in helm.refused({}, "--kube-version=1.29.9")
-    # As GKE and EKS write theirs.
+    # The version formats of GKE and EKS.
     assert helm.rendered({}, "--kube-version=1.30.1-gke.100")
 
 
@@ -214,7 +214,7 @@ def test_configurations_are_part_of_a_release_only_if_they_are_declared(helm: He
     assert maps == [contract.PLACEMENT_CONFIG_MAP]
     data = helm.one("ConfigMap", contract.CONFIG_MAP, {"config.data": {"mine": "version: v1\n"}})["data"]
     assert set(data) == {"default", "exclusive", "mine"}
-    # Nodes without a label must not follow `mine`, the only entry that is declared.
+    # Nodes without a label must not follow `mine`, the only declared entry.
     assert config_file.read(data["default"]) == config_file.read(config_choice.BUILT_IN.text)
 
 
@@ -248,7 +248,7 @@ def test_an_issuer_of_ones_own_makes_the_one_certificate(helm4: Helm) -> None:
 
 
 def sources(helm: Helm, name: str, values: Json) -> dict[str, list[Json] | None]:
-    """Who may speak to which port; None for everybody."""
+    """Return the allowed sources by port; None allows all."""
     spec = helm.one("NetworkPolicy", name, values)["spec"]
     return {port["port"]: rule.get("from") for rule in spec["ingress"] for port in rule["ports"]}
 

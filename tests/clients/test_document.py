@@ -1,4 +1,4 @@
-"""The page about other programs says what is tested."""
+"""The page about other programs matches the tests."""
 
 from __future__ import annotations
 

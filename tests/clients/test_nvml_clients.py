@@ -1,4 +1,4 @@
-"""Programs that show GPUs by NVML: on a GPU they show all of it, and in a share the share."""
+"""Programs that show GPUs by NVML: alone they show the whole GPU, and in a share the share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMANDS: Final[dict[str, Callable[[Debian], list[str | Path]]]] = {
     "py3nvml": lambda _: [sys.executable, SCRIPTS / "py3smi"],
 }
 ENDLESS: Final = {"nvtop"}
-# What each shows of the programs that use the GPU, if it does.
+# What each program shows of the processes on the GPU, if it does.
 PROCESSES: Final = {
     "nvitop": r"0 \d+ C root 1538MiB",
     "gpustat": r"root/\d+\(1538M\)",
@@ -42,12 +42,12 @@ _DRAWING: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][0-9A-B]|[=>])|[\x0
 
 
 def plain(output: bytes) -> str:
-    """What was printed, with one space between words."""
+    """Return the output with single spaces between words."""
     return re.sub(" +", " ", _DRAWING.sub("", output.decode(errors="replace")))
 
 
 def read_until(wanted: str, process: subprocess.Popen[str]) -> str:
-    """What the program prints until there is what is wanted, or it ends."""
+    """Read the program's output until it has the wanted text, or the program ends."""
     assert process.stdout is not None
     output = b""
     while wanted not in plain(output) and (more := os.read(process.stdout.fileno(), 1 << 16)):
@@ -56,7 +56,7 @@ def read_until(wanted: str, process: subprocess.Popen[str]) -> str:
 
 
 async def shown(client: clients.Client, wanted: str, place: Place, debian: Debian) -> str:
-    """What the program prints."""
+    """Return the program's output."""
     process = place.start(COMMANDS[client.name](debian))
     with container.finishing(process):
         if client.name in ENDLESS:

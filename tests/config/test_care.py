@@ -1,4 +1,4 @@
-"""What a platform team looks for before it lets a workload in: one test a question, asked of every workload there is."""
+"""Properties that platform teams require of a workload, checked for every workload of gpushare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = [manifest for manifest in manifests.objects() if manifest["kind"] == 
 WORKLOADS = {
     doc["metadata"]["name"]: doc for doc in (*manifests.objects(), *MPS) if doc["kind"] in {"Deployment", "DaemonSet"}
 }
-# Whoever ends the keeper ends all programs that share by MPS: nothing may kill it but an admin.
+# Killing the MPS keeper ends all programs that share by MPS, so only an administrator may end it.
 NEVER_KILLED = {"gpushare-mps"}
 SPEAKS_TO_THE_API_SERVER = {"gpushare-webhook", "gpushare-agent"}
 
@@ -41,7 +41,7 @@ def test_these_are_all_workloads() -> None:
 def test_it_says_what_it_needs_and_memory_has_an_end(name: str) -> None:
     resources = container_of(name)["resources"]
     assert set(resources["requests"]) == {"cpu", "memory"}
-    # A limit of CPU would make it slow just when it is needed.
+    # A CPU limit would slow it down exactly when it is needed.
     assert set(resources.get("limits", {})) == (set() if name in NEVER_KILLED else {"memory"})
 
 
@@ -76,7 +76,7 @@ def test_it_has_no_right_that_it_does_not_use(name: str) -> None:
 
 def test_the_namespace_says_which_pod_security_it_needs() -> None:
     labels = manifests.named("Namespace", contract.SYSTEM_NAMESPACE)["metadata"]["labels"]
-    # The agent has host paths and the host's pids, which only this allows.
+    # The agent uses host paths and the host's PID namespace, which only this level allows.
     modes = ("enforce", "audit", "warn")
     assert {key: labels[key] for key in labels} == {
         f"pod-security.kubernetes.io/{mode}": "privileged" for mode in modes

@@ -1,4 +1,4 @@
-"""The CRD takes what the codec writes, and no nonsense."""
+"""The CRD accepts everything the codec writes, and rejects invalid values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schema() -> Json:
 
 
 def full_node(name: str = "node-a") -> GpuNode:
-    """A node in which every field that the codec can write is written."""
+    """Build a node in which every field that the codec can write is set."""
     condition = Condition("Ready", "True", "Registered", "all is well", "2026-01-01T00:00:00Z")
     gpu = dataclasses.replace(
         builders.gpu(node=name),
@@ -114,7 +114,7 @@ def listed(documents: list[Json]) -> str:
 
 
 def at(*path: str | int) -> Callable[[Json], tuple[Any, Any]]:
-    """The container and the key of a field, in an object."""
+    """Return the container and the key of a field in an object."""
 
     def find(document: Json) -> tuple[Any, Any]:
         place: Any = document
@@ -156,7 +156,7 @@ def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], va
 
 
 def test_an_allocation_that_is_there_twice_takes_its_gpus_out_of_use() -> None:
-    """The API server would tell, were the list a map by id; but that costs it a third more at each write."""
+    """A list map keyed by id would let the API server reject it, but make each write a third more expensive."""
     document = codec.to_document(full_node("config-test-twice"))
     document["spec"]["allocations"].append(copy.deepcopy(document["spec"]["allocations"][0]))
     node = codec.read(document)

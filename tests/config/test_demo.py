@@ -34,7 +34,7 @@ def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
     nodes = [codec.read(item) for item in items if item["kind"] == contract.GPUNODE_KIND]
     assert [ledger.violations(node) for node in nodes] == [[], [], []]
     pods = [item for item in items if item["kind"] == "Pod"]
-    assert len(pods) == sum(len(node.allocations) for node in nodes) + 1  # the gated one holds nothing
+    assert len(pods) == sum(len(node.allocations) for node in nodes) + 1  # the gated pod holds nothing
 
 
 def test_a_difference_is_a_line_a_value() -> None:

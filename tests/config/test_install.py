@@ -1,4 +1,4 @@
-"""install.sh, run as a user runs it, against an API server of its own."""
+"""install.sh, run as a user runs it, against a separate API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_help_names_every_flag() -> None:
     source = (manifests.REPOSITORY / "install.sh").read_text()
     flags = set(re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE))
     taken = set(re.findall(r"(--[a-z][a-z-]+)\b(?=[ |)]|=\*)", source.partition("parse() {")[2].partition("esac")[0]))
-    assert flags == taken - {"--python"}  # which is for the Makefile
+    assert flags == taken - {"--python"}  # used by the Makefile only
 
 
 def test_an_unknown_flag_is_refused() -> None:
@@ -106,7 +106,7 @@ def test_what_blocks_is_found_before_anything_is_applied(
     assert "make images PUSH=REGISTRY/PREFIX" in refused.stdout
     assert ours(own) == []
     own.kubectl("taint", "node", "gpu-1", "sku-")
-    # Now the images have a name that a node could pull, and nothing blocks: it goes on until it has to wait for pods.
+    # Now the images have a name that nodes can pull and nothing blocks, so install.sh goes on until it waits for pods.
     installed(run("--registry", "127.0.0.1:5000/x", "--timeout", "1"))
     assert "127.0.0.1:5000/x/webhook:0.3.0" in own.kubectl("get", "deploy", "--namespace", SYSTEM, "-o", "yaml")
 
@@ -115,7 +115,7 @@ def test_what_blocks_is_found_before_anything_is_applied(
 def test_a_second_installation_resets_nothing_that_others_fill_in(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    # As the release before this did it.
+    # As the previous release did it.
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
     bundle = '[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "LS0tLS0="}]'
     for command in (
@@ -188,7 +188,7 @@ def test_no_upgrade_changes_a_configuration(
     own.kubectl("apply", before, "--filename=-", input=json.dumps(CONFIG_MAP_OF_0_2_0))
     untouched = entries()
     own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
-    assert entries() == untouched  # nothing is pruned from an entry that nobody edited
+    assert entries() == untouched  # nothing is pruned from an unedited entry
     edited = untouched | {"default": "version: v1\n", "mine": "version: v1\n"}
     patch = json.dumps({"data": edited})
     own.kubectl("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", f"--patch={patch}")
@@ -242,7 +242,7 @@ def test_who_may_not_install_is_told_which_rights_are_missing(
         own.kubectl("delete", "clusterrolebinding", "pf-viewer")
     assert refused.returncode == 1
     assert "Blocking: installer-rights:\n  Found: you may not create namespaces, patch namespaces, " in refused.stdout
-    # `view` does not show Nodes, and what is not seen is not taken to be fine.
+    # The role `view` cannot read Nodes, and facts that were not read must not count as met.
     assert 'Unknown: node-taints:\n  Found: not known: user "jane" may not list nodes' in refused.stdout
     assert "nothing was changed, because of images installer-rights" in refused.stderr or (
         "nothing was changed, because of installer-rights" in refused.stderr

@@ -1,4 +1,4 @@
-"""krew's rules for a manifest, and that it says the truth about the archive.
+"""krew's rules for a manifest; and that the manifest describes the archive correctly.
 
 Rules: https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/ and …/develop/naming-guide/
 """
@@ -21,7 +21,7 @@ import gpushare
 
 FOLDER = Path(__file__).parents[2] / "config" / "krew"
 BASE = "https://releases.invalid/v1"
-SHORT = 50  # characters of a line in `kubectl krew search`
+SHORT = 50  # characters in a line of `kubectl krew search`
 
 
 def _make() -> ModuleType:

@@ -1,4 +1,4 @@
-"""The manifests hang together: names, keys and numbers that two of them, or a manifest and the code, must agree on."""
+"""Consistency of the manifests: names, keys and numbers that manifests and code must agree on."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
 
 @functools.cache
 def pattern_of(variable: str) -> re.Pattern[str]:
-    """The regular expression in one of the policy's variables."""
+    """Return the regular expression in one of the policy's variables."""
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
     (expression,) = (entry["expression"] for entry in spec["variables"] if entry["name"] == variable)
     return re.compile("".join(re.findall(r"'([^']*)'", expression)))
@@ -124,7 +124,7 @@ def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str
     try:
         requests.parse(builders.pod(memory=text))
         taken = True
-    except errors.RequestError as error:  # what these say is left to the placer
+    except errors.RequestError as error:  # the placer handles these
         taken = "leaves no memory" in str(error) or "more bytes than there can be" in str(error)
         taken = taken or "less than 1Mi" in str(error)
     assert bool(pattern_of("wrongMemory").search(text)) == taken
@@ -187,21 +187,22 @@ def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_
     assert parsed.node_name == "x"
     assert [port["containerPort"] for port in container["ports"]] == [parsed.probe_port]
     assert spec["hostPID"] is True
-    # As tests/deviceplugin/arbiter/test_capabilities.py shows: these, and no fewer.
+    # The agent needs exactly these, as tests/deviceplugin/arbiter/test_capabilities.py shows.
     assert container["securityContext"]["capabilities"] == {
         "drop": ["ALL"],
         "add": ["CHECKPOINT_RESTORE", "SYS_PTRACE"],
     }
     host_paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    # The kubelet is told these paths, and mounts from the host's own tree.
+    # The kubelet receives these paths and mounts them from the host.
     assert set(host_paths.values()) == mounted
     for directory in (parsed.kubelet_directory, parsed.root, parsed.run_directory, parsed.state_directory):
         assert any(directory.is_relative_to(path) for path in mounted), directory
 
 
 COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
-# `openshift` comes before those that add to it; `driver-root` is `cdi` with another path, by the place of its volume.
+# `openshift` precedes the components that extend it. `driver-root` is `cdi` with another path; it depends on the
+# position of its volume.
 BEFORE, AFTER = "openshift", "deny-unregistered"
 ALL = sorted(
     (component for component in COMPONENTS if component.name != "cdi"),
@@ -210,7 +211,7 @@ ALL = sorted(
 
 
 def patched(component: Path, kind: str = "DaemonSet", name: str = "gpushare-agent") -> dict[str, Any]:
-    """A workload with a component, and with those that it is made of."""
+    """Return a workload with a component applied, and with the components that it consists of."""
     manifest = manifests.named(kind, name)
     for folder in (*_made_of(component), component):
         for entry in yaml.safe_load((folder / "kustomization.yaml").read_text()).get("patches", []):
@@ -232,7 +233,7 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
     parsed = agent_settings.parse(container["args"], environment)
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     adds = container["securityContext"]["capabilities"]["add"]
-    # With SYS_ADMIN the API server takes no promise that nothing more is to be had.
+    # The API server rejects allowPrivilegeEscalation: false together with SYS_ADMIN.
     assert ("SYS_ADMIN" in adds) is (component.name in {"mig", "mps"})
     assert container["securityContext"]["allowPrivilegeEscalation"] is ("SYS_ADMIN" in adds)
     if component.name == "mig":
@@ -290,13 +291,13 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
     assert parsed.mps_program.parent == parsed.mps_root
     sources = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
-    # Clients are given the second one by Allocate.
+    # Allocate gives clients the second path.
     mps_paths = places.Places(parsed.mps_root, "GPU-a")
     assert mounts == {str(mps_paths.root): str(mps_paths.root), "/dev/shm": str(mps_paths.shm)}
     assert spec["hostPID"] is True
     assert spec["affinity"] == agent["affinity"]
     assert spec["tolerations"] == agent["tolerations"]
-    # Whoever replaces it ends the programs that use it.
+    # Replacing it ends the programs that use it.
     assert keeper["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
@@ -323,7 +324,7 @@ def test_an_api_server_takes_the_installation_with_components(
         *(["gpushare-mps"] if "mps" in names else []),
     }
     assert all(manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "gpushare" for manifest in rendered)
-    # What a component adds to the agent it also adds to what OpenShift lets the agent do.
+    # Every right that a component adds to the agent must also be in the agent's OpenShift constraints.
     for doc in rendered:
         pods = [two["spec"]["template"]["spec"] for two in sets if two["metadata"]["name"] == doc["metadata"]["name"]]
         if doc["kind"] == "SecurityContextConstraints" and pods:
@@ -350,7 +351,9 @@ def test_images_have_the_version_of_the_project() -> None:
 
 
 def test_images_belong_to_no_registry_so_that_nobody_can_take_their_names() -> None:
-    """A runtime asks for `gpushare/agent` where it looks by default, and whoever has registered that is root on every node."""
+    """A runtime looks for `gpushare/agent` in its default registry; whoever registered that name would be root on every
+    node.
+    """
     files = [path for part in ("base", "components") for path in (manifests.CONFIG / part).rglob("*.yaml")]
     values = manifests.REPOSITORY / "charts" / "gpushare" / "values.yaml"
     named = [name for path in files for name in re.findall(r"^ *(?:- )?image: (\S+)$", path.read_text(), re.MULTILINE)]

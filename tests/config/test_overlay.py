@@ -1,4 +1,4 @@
-"""The kustomization that install.sh applies: images, components, the kubelet's directory; and what it refuses."""
+"""The kustomization that install.sh applies: images, components, the kubelet's directory, and rejected settings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def overlay() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["overlay"] = module  # where dataclasses look for it
+    sys.modules["overlay"] = module  # dataclasses look up the module there
     spec.loader.exec_module(module)
     return module
 
@@ -81,7 +81,7 @@ def test_images_are_those_of_the_registry_by_digest_where_it_is_known(
     record = pushed(tmp_path) if was_pushed else tmp_path / "none"
     folder = tmp_path / "out"
     folder.mkdir()
-    # With a component that brings a pod of its own, which has the agent's image.
+    # With a component that adds a pod, which uses the agent's image.
     assert images(rendered(overlay, folder, registry=registry, pushed=record, components=["mps"])) == wanted
 
 

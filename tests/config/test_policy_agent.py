@@ -1,4 +1,4 @@
-"""An agent writes about its own node only, and there only what is its to say."""
+"""The policy for agents: an agent writes only about its node, and only the fields that are its responsibility."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNBOUND = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.AGENT_SE
 
 
 class Agent:
-    """Whoever holds a token of the agent's ServiceAccount that is bound to the node OWN."""
+    """A client with a token of the agent's ServiceAccount that is bound to the node OWN."""
 
     def __init__(self, administrator: access.Access, directory: Path) -> None:
         bound = ("--bound-object-kind=Node", f"--bound-object-name={OWN}", f"--namespace={contract.SYSTEM_NAMESPACE}")
@@ -36,13 +36,13 @@ class Agent:
         self._token, self._server, self._ca_file = token, administrator.server, administrator.ca_file
 
     def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """PATCH without the GET before it that kubectl would make, for which the agent has no right."""
+        """Send a PATCH without kubectl's preceding GET, which the agent has no right to."""
         command = [
             *("curl", "--silent", "--show-error", "--max-time", "30", "--cacert", str(self._ca_file)),
             *("--request", "PATCH", "--header", "Content-Type: application/merge-patch+json"),
             *("--header", "@-", "--data", json.dumps(body), self._server + path),
         ]
-        header = f"Authorization: Bearer {self._token}\n"  # not an argument: those are for all to see
+        header = f"Authorization: Bearer {self._token}\n"  # not an argument: arguments are visible to all users
         answer = subprocess.run(command, input=header, capture_output=True, text=True, check=True)
         decoded: dict[str, Any] = json.loads(answer.stdout)
         return decoded

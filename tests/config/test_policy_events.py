@@ -1,4 +1,4 @@
-"""Agents and replicas write Events in their own name, about what they have to do with; each by a token of its own."""
+"""The policy for Events: agents and webhook replicas write them under their own name, about objects they work on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AGENT, WEBHOOK = contract.AGENT_SERVICE_ACCOUNT, contract.WEBHOOK_SERVICE_ACCOUN
 
 @dataclasses.dataclass(frozen=True)
 class Teller:
-    """Who tells: its ServiceAccount, the object that its token is bound to, and how it calls itself in Events."""
+    """A reporter: its ServiceAccount, the object its token is bound to, and its name in Events."""
 
     account: str
     bound: tuple[str, str]
@@ -48,7 +48,7 @@ REPLICA = Teller(WEBHOOK, ("Pod", POD), "gpushare.io/placer")
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Iterator[Cluster]:
-    """With the node and the pod to which tokens are bound."""
+    """The cluster with the node and the pod that tokens are bound to."""
     installed.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     spec = {"serviceAccountName": WEBHOOK, "containers": [{"name": "main", "image": "x"}]}
     replica = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": spec}
@@ -79,7 +79,7 @@ def event(teller: Teller, namespace: str, **changes: Any) -> dict[str, Any]:
 async def told(
     teller: Teller, cluster: Cluster, administrator: access.Access, directory: Path, **changes: Any
 ) -> str | None:
-    """The sentence with which it is refused, or None."""
+    """Write an Event; return the error message, or None if it is accepted."""
     body = event(teller, cluster.namespace, **changes)
     namespace = body["metadata"]["namespace"] = body["regarding"].get("namespace", "default")
     async with api_client.connect(teller.kubeconfig(administrator, directory / "kubeconfig"), component="test") as api:
@@ -167,7 +167,7 @@ async def test_an_agent_whose_token_is_bound_to_no_node_tells_nothing(
 async def test_what_others_have_told_is_not_changed(
     cluster: Cluster, api_server: access.Access, tmp_path: Path
 ) -> None:
-    """Nor is a series counted that is another's."""
+    """Counting another's series is rejected too."""
     namespace = cluster.namespace
     other = event(REPLICA, namespace, reportingController="example.com/other", reportingInstance="x")
     other["metadata"]["name"] = "others"

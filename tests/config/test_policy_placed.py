@@ -1,6 +1,6 @@
-"""Only a pod that the webhook was asked about may bear what the webhook writes: the policy, without a webhook.
+"""Only pods that passed through the webhook may carry its results: the policy, tested without a webhook.
 
-The MutatingWebhookConfiguration of these tests calls nobody, so that a test can write what the webhook would have.
+The MutatingWebhookConfiguration of these tests calls no webhook, so tests can write its results themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.apiserver
 
 
 def forged(**more: str) -> dict[str, Any]:
-    """Everything that the webhook writes, written by a user."""
+    """Return every result that the webhook writes, written by a user."""
     annotations = {"request": "1", "allocation": "forged", "node": "n1", "gpu_uuids": "GPU-1", **more}
     return pod("forged", labels=MUTATED, **annotations)
 
@@ -90,7 +90,7 @@ def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
 
 @pytest.fixture
 def as_it_was(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], None]]:
-    """Configures the webhook in another way, for one test."""
+    """Change the webhook's configuration for one test."""
     yield lambda configuration: configure(installed, configuration)
     configure(installed, calling_nobody())
     until(lambda: passes(installed))
@@ -105,7 +105,7 @@ def passes(installed: Cluster) -> bool:
 
 
 def until(there: Callable[[], bool]) -> None:
-    """The API server learns of a configuration a moment after it has stored it."""
+    """Wait until the API server applies a configuration, which is a moment after it stored it."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not there():
         assert time.monotonic() < deadline, f"not so after {WAIT_SECONDS} s"

@@ -1,4 +1,4 @@
-"""What the API server itself lets users do with pods of gpushare: the ValidatingAdmissionPolicy, in force."""
+"""The ValidatingAdmissionPolicy for pods: the changes to gpushare's fields that the API server allows users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
     manifest = builders.pod(name, **annotations)
     del manifest["metadata"]["namespace"]
     manifest["metadata"]["labels"] = labels or {}
-    if labels == MUTATED:  # as the webhook would have left it
+    if labels == MUTATED:  # as the webhook would leave it
         counted = {contract.RESOURCE_PERCENT: "50"}
         manifest["spec"]["containers"][0]["resources"] = {"limits": counted, "requests": counted}
         if "allocation" in annotations:
@@ -34,7 +34,7 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """With four pods: an ordinary one, one that another tool annotated, a placed one and a gated one."""
+    """The cluster with four pods: an ordinary one, one that another tool annotated, a placed one and a gated one."""
     installed.create(pod("plain"), user=USER)
     placed = pod("placed", labels=MUTATED, request="0.5", allocation="a1", node="n1", gpu_uuids="GPU-1")
     installed.create(placed, user=USER)

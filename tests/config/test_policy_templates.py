@@ -1,4 +1,4 @@
-"""Whoever writes a workload is warned of what its pods would be refused for, or would get no GPU by."""
+"""Warnings for workloads whose pods would be rejected or would get no GPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WRONG_PLACE = {f"{contract.PREFIX}request": "0.5"}
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """Where the policy is in force."""
+    """The cluster once the policy is enforced."""
     deadline = time.monotonic() + WAIT_SECONDS
     while not said(installed, workload("Deployment", own=WRONG_PLACE)):
         assert time.monotonic() < deadline, "gpushare-templates is not in force"
@@ -46,7 +46,7 @@ def cluster(installed: Cluster) -> Cluster:
 
 
 def said(cluster: Cluster, manifest: dict[str, Any]) -> str:
-    """The warnings; nothing is created."""
+    """Return the warnings of a dry run."""
     return cluster.warned(manifest, "--dry-run=server")
 
 

@@ -1,4 +1,4 @@
-"""Each ServiceAccount has exactly the rights in the tables of `tests.rights`, as the API server understands the manifests."""
+"""Each ServiceAccount has exactly the rights in the tables of `tests.rights`, according to the API server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
 def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
-    """The rights of a ServiceAccount in a namespace, by the API server's own account of them."""
+    """Return the rights of a ServiceAccount in a namespace, as the API server reports them."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -50,12 +50,12 @@ def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
 
 
 def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
-    """Whether this account may, in its own namespace."""
+    """Whether the API server allows this to the account in its namespace."""
     return may(cluster, f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}", verb, resource)
 
 
 def may(cluster: Cluster, user: str, verb: str, resource: str, *, namespace: str = contract.SYSTEM_NAMESPACE) -> bool:
-    """Whether a user may, by the answer that `kubectl auth can-i` gets; `resource` as in `Right`."""
+    """Whether `kubectl auth can-i` allows this to a user; `resource` as in `Right`."""
     what, _, name = resource.partition(" ")
     what, _, group = what.partition(".")
     plural, _, subresource = what.partition("/")
@@ -125,7 +125,7 @@ def test_used_figures_are_for_those_who_are_given_them_in_one_namespace(installe
     finally:
         installed.kubectl("-n", contract.SYSTEM_NAMESPACE, "delete", "rolebinding", "usage")
     role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-usage-viewer", "--output=json"))
-    assert "labels" not in role["metadata"]  # it is aggregated to no other role
+    assert "labels" not in role["metadata"]  # it is not aggregated to any other role
 
 
 def test_whoever_may_view_may_see_the_ledger(installed: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Every sample is what its comment says, and is accepted or refused by the real parser; workloads by the real webhook."""
+"""Every sample does what its comment says, as judged by the real parser; workloads by the real webhook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.config import manifests
 
 
 def pods(path: Path) -> list[dict[str, Any]]:
-    """The pods and pod templates of a sample."""
+    """Return the pods and pod templates of a sample."""
     documents = [document["spec"].get("template", document) for document in manifests.documents(path)]
     return [document for document in documents if "containers" in document["spec"]]
 
@@ -55,7 +55,7 @@ def test_the_webhook_admits_every_pod_of_the_workloads_and_all_fit_the_demo(tmp_
                         assert not response.get("warnings"), response
                     else:
                         waiting.setdefault(path.stem, []).append(pod.annotations_of(admitted)[contract.REASON])
-    # The placer, which the demo lacks, opens the gates of both once the second is there.
+    # The placer, which the demo does not run, would ungate both once the second exists.
     assert waiting == {"gang-job": ['waits for its group "gang": its 2 pods are placed together'] * 2}
 
 

@@ -1,4 +1,4 @@
-"""Which pods the API server sends to the webhook: with none running, exactly those fail."""
+"""The pods that the API server sends to the webhook. No webhook runs, so exactly those fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLED = f'failed calling webhook "{contract.WEBHOOK_NAME}"'
 
 @pytest.fixture(scope="module")
 def registered(installed: Cluster) -> Iterator[Cluster]:
-    """The MutatingWebhookConfiguration is in force, and leads nowhere."""
+    """The MutatingWebhookConfiguration is in force, and its URL leads nowhere."""
     flag = f"--filename={manifests.CONFIG / 'base/admission/configuration.yaml'}"
     installed.kubectl("apply", "--server-side", "--force-conflicts", flag)
     try:

@@ -1,4 +1,4 @@
-"""NVIDIA's behaviour, case by case; and the runner can tell a failure."""
+"""NVIDIA's behaviour, case by case; and that the runner detects failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Continuous integration runs failed files once more, alone: `.ci/run` itself, on small projects; and tests/flaky.md."""
+"""Continuous integration reruns failed files once, alone: `.ci/run` itself on small projects, and tests/flaky.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSING = re.compile(r"(?:=+ )?\d+ (?:passed|failed|error).* in [0-9.]+s")
 
 
 def project(folder: Path, *names: str) -> Path:
-    """A project with these test files, its suite made as ours, and the real script and plugin."""
+    """Create a project with these test files, our suite's layout, and the real script and plugin."""
     (folder / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", folder / ".ci" / "run")
     (folder / "tests").mkdir()

@@ -1,4 +1,4 @@
-"""`make check` compiles the C parts with the hardening of other distributions and with clang; a warning of either fails it."""
+"""`make check` compiles the C parts with other distributions' hardening and with clang; any warning fails it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may import whom: the rules in .importlinter hold, cover every module, and do notice when they are broken."""
+"""The import rules in .importlinter hold, cover every module, and detect violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_DOMAIN = {"__init__", "cluster", "daemon"}
 
 
 def lint(directory: Path) -> subprocess.CompletedProcess[str]:
-    # Its own program puts the working directory first on the path; run as a module it would look elsewhere.
+    # The command puts the working directory first on sys.path; run as a module, it would look elsewhere.
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
 

@@ -1,4 +1,4 @@
-"""What is to be in one place only is there only: names that cross processes, and the real dlsym."""
+"""Some things have one place only: names that cross processes, and calls of the real dlsym."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "lab")
 SOURCES = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
 
 
-# A verb's command and its view bear the verb's name; every other name says by itself which module it is.
+# A verb's command and view share the verb's name; every other name identifies its module.
 VERBS = {path.stem for path in (REPOSITORY / "kubectl_gpushare" / "commands").glob("*.py")}
 
 
@@ -36,7 +36,7 @@ def test_no_two_modules_bear_the_same_name() -> None:
 def test_no_two_public_classes_bear_the_same_name() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:
-        if "kubelet_api" in path.parts:  # made from the kubelet's own descriptions
+        if "kubelet_api" in path.parts:  # generated from the kubelet's proto files
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -45,7 +45,7 @@ def test_no_two_public_classes_bear_the_same_name() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """String constants that are not docstrings."""
+    """Return the string constants that are not docstrings."""
     docstrings = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -62,7 +62,7 @@ def test_no_key_is_written_out_beside_the_contract(path: Path) -> None:
     if path == REPOSITORY / "gpushare" / "contract.py":
         return
     written = [text for text in texts(ast.parse(path.read_text())) if text.startswith(contract.PREFIX)]
-    # The group with its version names no annotation, label or resource.
+    # The API group with a version is not part of any annotation, label or resource name.
     assert [text for text in written if text != contract.API_VERSION] == []
 
 
@@ -89,7 +89,7 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
     assert set(contract.SHARE_KEYS) == set(contract.PER_CONTAINER_KEYS)
 
 
-# A call, not a declaration, a definition or a pointer to it: nothing but an operator stands before it.
+# A call rather than a declaration, definition or pointer: only an operator precedes it.
 CALL = re.compile(
     r"(?:^|[=(,;&|!?:{}]|\breturn)\s*(dlsym|dlvsym|__libc_dlsym|_dl_sym|libc_function)\s*\(", re.MULTILINE
 )

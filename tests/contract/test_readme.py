@@ -1,4 +1,4 @@
-"""What the documents tell people to type exists."""
+"""The commands and files that the documents name exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = re.compile(
 
 
 def commands(document: Path) -> list[str]:
-    """Lines of the code blocks, and what is quoted in the text."""
+    """Return the lines of the code blocks and the quoted commands."""
     text = document.read_text()
     lines = [line.strip() for language, block in BLOCK.findall(text) if language == "sh" for line in block.splitlines()]
     return lines + INLINE.findall(BLOCK.sub("", text))

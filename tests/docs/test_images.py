@@ -1,4 +1,4 @@
-"""The pictures of docs/images are what the plugin prints today. After a change: `make docs`."""
+"""The pictures in docs/images show the plugin's present output. After a change, run `make docs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links lead somewhere, and what pages and manifests say is of this project alone."""
+"""Links are valid, and pages and manifests refer to this project only."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.docs import pages
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-# Headings of other pages are named in words as well: `[agent.md](agent.md), Health`.
+# References to headings of other pages in words: `[agent.md](agent.md), Health`.
 _NAMED_PART = re.compile(r"\]\(([\w./-]+\.md)\), ([A-Z][^).;,:|]*)")
-# Any site but those that every checkout names: where nothing is fetched from.
+# Any site except those that every checkout names, from which nothing is downloaded.
 _FOREIGN = r"[a-z]://(?!localhost\b|not-released\.invalid\b|docs\.pytest\.org\b)[\w-]+\."
-# Documents, scripts and manifests: what somebody installs, reads or runs before any code.
+# Documents, scripts and manifests: files that people install, read or run before any code.
 TEXTS = re.compile(r"(\.md|\.ya?ml|\.template|\.sh|Makefile|\.toml|\.lock|\.cfg|\.ini)$|^\.ci/")
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page, as they are made of its headings."""
+    """Return the anchors that the headings of a page get."""
     titles = _HEADING.findall(pages.prose(page))
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
@@ -62,7 +62,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def tracked() -> list[Path]:
-    """The files of the checkout that are texts for people and programs other than ours."""
+    """Return the tracked files that are text for people and for other projects' programs."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=True, timeout=30)
     return [
@@ -71,7 +71,7 @@ def tracked() -> list[Path]:
 
 
 def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
-    # An image whose name has no host comes from wherever the cluster's nodes get theirs.
+    # Nodes pull an image without a host name from their default registry.
     places = [*map(re.escape, (f"{pages.ROOT}/", f"{Path.home()}/")), _FOREIGN, r"image: *[^/\s]*[.:][^/\s]*/"]
     place = re.compile("|".join(places))
     wrong = [

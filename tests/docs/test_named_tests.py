@@ -1,4 +1,4 @@
-"""The tests that pages name exist, and the threat model claims nothing without one or an argument."""
+"""The tests that pages name exist, and every claim of the threat model has a test or an argument."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`")
 
 @functools.cache
 def functions(path: Path) -> frozenset[str]:
-    """The names of a file's functions and methods; none of a file that is not there."""
+    """Return the names of a file's functions and methods; none if the file does not exist."""
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def wrong(text: str) -> list[str]:
-    """What a text names that is not there: tests, and functions of files."""
+    """Return the tests and functions that a text names and that do not exist."""
     tests = [
         match.group()
         for match in _TEST.finditer(text)
@@ -37,7 +37,7 @@ def wrong(text: str) -> list[str]:
 
 
 def claims() -> list[list[str]]:
-    """The rows of the threat model's tables, those with a column `held`, as cells."""
+    """Return the rows of the threat model's tables that have a column `held`, as cells."""
     tables = re.findall(r"^\|[^|\n]*\| held \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", THREATS.read_text(), re.MULTILINE)
     rows = [line.strip("|").split(" | ") for table in tables for line in table.splitlines()]
     return [[cell.strip() for cell in row] for row in rows]

@@ -1,4 +1,4 @@
-"""Each name that exists is in its table, and each name in a table exists; what other pages say of them is no other name."""
+"""Every public name is in its table, every name in a table exists, and other pages use no other names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_key_of_the_contract_has_a_kind() -> None:
 
 
 def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Name as it is scraped → type, and labels without `node`."""
+    """Return metric names as scraped → type, and labels without `node`."""
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""
@@ -55,9 +55,9 @@ def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[s
 
 
 def labels(family: Metric) -> tuple[str, ...]:
-    """Those of its samples, of which it may have none yet."""
+    """Return the labels of a metric's samples; it may have no samples yet."""
     if isinstance(family, GaugeMetricFamily | CounterMetricFamily):
-        family.add_metric(["value"] * MAX_LABELS, 1.0)  # values beyond the last label are not taken
+        family.add_metric(["value"] * MAX_LABELS, 1.0)  # values after the last label are ignored
     assert family.samples, f"{family.name} has no sample to read its labels from"
     names = family.samples[-1].labels
     assert len(names) < MAX_LABELS
@@ -112,7 +112,7 @@ def test_every_event_is_in_the_table() -> None:
 
 
 def _says_a_reason(statement: ast.AST) -> bool:
-    """Whether it makes a condition, or assigns to `reason`."""
+    """Whether the statement creates a condition or assigns to `reason`."""
     if isinstance(statement, ast.Call):
         return isinstance(statement.func, ast.Name) and statement.func.id == "Condition"
     return isinstance(statement, ast.Assign) and "reason" in map(ast.unparse, statement.targets)
@@ -215,7 +215,7 @@ def test_a_page_names_no_metric_that_is_not_there(page: Path) -> None:
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
 def test_a_page_names_no_key_that_is_not_there(page: Path) -> None:
-    told = re.sub(r"^```diff\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)  # which adds names
+    told = re.sub(r"^```diff\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)  # adds names
     text = re.sub(r"[\w.-]+\.gpushare\.io|gpushare\.io/v1alpha1", "", told).replace("~1", "/")
     named = set(re.findall(r"(?<![\w.])gpushare\.io/([a-z][a-z-]*)", text))
     assert sorted(named - {key.removeprefix(contract.PREFIX) for key in EVERY_KEY}) == []

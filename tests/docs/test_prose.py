@@ -1,4 +1,4 @@
-"""Pages read as Kubernetes engineers write, and no change makes one read worse."""
+"""Pages read like text by Kubernetes engineers, and no change makes a page read worse."""
 
 from __future__ import annotations
 

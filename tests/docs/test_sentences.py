@@ -1,4 +1,4 @@
-"""The sentences that Troubleshooting explains are those that people see."""
+"""Troubleshooting quotes the sentences that the programs print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab import access, lab_errors
 from tests.docs import pages, printed
 
 LINES = (pages.ROOT / "docs" / "troubleshooting.md").read_text().splitlines()
-HEADERS = {"it says", "GPUs that are", "the node", "you see"}  # of tables whose first cells quote what is printed
+HEADERS = {"it says", "GPUs that are", "the node", "you see"}  # tables whose first cells quote output
 
 
 def sentences() -> Iterator[str]:

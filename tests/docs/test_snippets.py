@@ -1,4 +1,4 @@
-"""Every fenced block of every page is true: commands are what the programs take, YAML is what they are given."""
+"""Every fenced block of every page is valid: programs accept the commands and the YAML."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ YAML = [
     (block, document) for block in BLOCKS if block.language == "yaml" for document in yaml_documents.read(block.text)
 ]
 PODS = [(block, document) for block, document in YAML if document.get("kind") == "Pod"]
-# Of an owner of pods, the pod that it would make.
+# For an owner of pods, the pod that it would create.
 TEMPLATES = [
     (block, document["spec"]["template"]) for block, document in YAML if "template" in document.get("spec", {})
 ]
 CONFIGURATIONS = [(block, document) for block, document in YAML if document.get("version") == "v1"]
 INSTALLATIONS = [(block, document) for block, document in YAML if "components" in document]
-# What the lab's API server is given, which tests/webhook tries.
+# Files for the API server, which tests/webhook tests in the lab.
 API_SERVERS = [
     (block, document)
     for block, document in YAML
     if document.get("kind") in {"AdmissionConfiguration", "AuthorizationConfiguration", "Config"}
 ]
-# Tried in tests/monitoring, by Prometheus itself.
+# tests/monitoring tests these with Prometheus.
 SCRAPES = [(block, document) for block, document in YAML if "scrape_configs" in document]
 DIFFS = [block for block in BLOCKS if block.language == "diff"]
 WITHOUT_LANGUAGE = [block for block in BLOCKS if not block.language]
@@ -96,15 +96,15 @@ def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
     assert {text: why for text, why in flaws.items() if why} == {}
 
 
-# Flags of programs that are not ours.
+# Flags of other projects' programs.
 FOREIGN = {
-    *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # of the API server, kubectl and krew
-    *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # of the API server
-    *("--delete-emptydir-data", "--ignore-daemonsets", "--force"),  # of kubectl drain and delete
-    *("--bump-revision", "--mark-compacted"),  # of etcdutl
-    *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
-    *("--copy-to", "--set-as-default"),  # of kubectl and nvidia-ctk
-    *("--prune", "--take-ownership"),  # of kubectl apply and helm
+    *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # API server, kubectl and krew
+    *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # API server
+    *("--delete-emptydir-data", "--ignore-daemonsets", "--force"),  # kubectl drain and delete
+    *("--bump-revision", "--mark-compacted"),  # etcdutl
+    *("--gpu-reset", "--replace"),  # nvidia-smi and simgpu
+    *("--copy-to", "--set-as-default"),  # kubectl and nvidia-ctk
+    *("--prune", "--take-ownership"),  # kubectl apply and helm
 }
 
 
@@ -140,7 +140,7 @@ def test_a_diff_that_does_not_fit_is_noticed() -> None:
 
 @pytest.fixture(scope="module")
 def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.Webhook]:
-    """The real webhook, on two nodes in memory."""
+    """The real webhook with two nodes in memory."""
     folder = tmp_path_factory.mktemp("snippets")
     nodes = [codec.to_document(builders.node(name, gpus=4)) for name in ("node-a", "node-b")]
     (folder / demo.CLUSTER).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))

@@ -1,4 +1,4 @@
-"""A cell of a table is read at a glance: what needs more words is prose below the table."""
+"""Table cells are short. Longer explanations are prose below the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.docs import pages
 
 MAX_WORDS = 40
-_TARGET = re.compile(r"\]\([^)]*\)")  # of a link; nobody reads it
+_TARGET = re.compile(r"\]\([^)]*\)")  # the target of a link, which is not visible
 _CELL_END = re.compile(r"(?<!\\)\|")
 
 

@@ -1,4 +1,4 @@
-"""`kubectl gpushare defrag --apply` on a real Kubernetes: what waits for a whole GPU gets one."""
+"""`kubectl gpushare defrag --apply` on a real Kubernetes: a pod that waits for a whole GPU gets one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def workload(kind: str, name: str, replicas: int, **annotations: str) -> dict[st
 
 @pytest.fixture
 def standing(installed: lab_layout.Layout, lab: access.Access) -> Iterator[None]:
-    """The webhook with `--defrag=auto`, that plans every few seconds."""
+    """The webhook with `--defrag=auto`, planning every few seconds."""
     target = (f"deployment/{gpushare.WEBHOOK}", f"--namespace={contract.SYSTEM_NAMESPACE}")
     keys = [webhook_settings.ENVIRONMENT_PREFIX + name for name in ("DEFRAG", "DEFRAG_SECONDS")]
     lab.kubectl("set", "env", *target, f"{keys[0]}=auto", f"{keys[1]}=3")
@@ -61,7 +61,7 @@ def standing(installed: lab_layout.Layout, lab: access.Access) -> Iterator[None]
 
 
 def spread_on_four(user: Observer, kind: str) -> set[str]:
-    """A workload with a pod on each of the four GPUs; the UIDs of its pods."""
+    """Create a workload with a pod on each of the four GPUs; return the UIDs of its pods."""
     user.apply(workload(kind, "spread", 4, request="0.4", policy="spread"))
 
     def spread() -> set[str] | None:
@@ -89,14 +89,14 @@ def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, k
 def test_with_standing_defragmentation_it_gets_one_by_itself(standing: None, user: Observer) -> None:
     before = spread_on_four(user, "Deployment")
     user.apply(sleeper("whole", request="1"))
-    user.running("whole", seconds=120)  # the planner's process gives way to all others
+    user.running("whole", seconds=120)  # the planner's process has the lowest priority
     one_was_moved_for_it(user, before)
 
 
 def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
     user.running("whole")
     eventually(spread_on_three(user), seconds=60, what="four pods on three GPUs")
-    # The moved one may be there yet, on its way out.
+    # The moved pod may still be terminating.
     after = {pod["metadata"]["uid"] for pod in user.pods("app=spread") if "deletionTimestamp" not in pod["metadata"]}
     assert len(before & after) == 3, "one pod was moved, and only one"
     assert ledger.violations(user.gpunode()) == []

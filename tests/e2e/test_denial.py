@@ -1,7 +1,7 @@
-"""`--deny-unregistered` on a node: in a pod with a share only who is registered opens the driver's device file.
+"""`--deny-unregistered` on a node: in a pod with a share, only registered processes open the driver's device file.
 
-The lab's GPUs are plain files, so the driver gets a device file with the number of `/dev/nvidiactl`, which the container
-runtime gives to whoever has a GPU.
+The lab's GPUs are plain files, so the driver gets a device file with the number of `/dev/nvidiactl`, which the
+container runtime gives to every container with a GPU.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ DAEMON_SET = f"daemonset/{gpushare.AGENT}"
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = f"{create.DEVICE_DIRECTORY}/{create.CONTROL}"
 PROGRAM, MOUNTED = Path(__file__).with_name("denied.py"), "/programs"
-# Of `registers`, where nobody is denied and where it is.
+# Output of `registers` without and with denial.
 FREE, HELD = "open cuda open open", "denied cuda open denied"
-STATIC_MAY = re.compile("^$|No such device or address")  # the second from behind: there is no driver
+STATIC_MAY = re.compile("^$|No such device or address")  # allowed: the file has no driver
 NO_BPF = "no bpf file system is mounted at /sys/fs/bpf"
 
 
 class Node:
-    """The lab's node with the driver's device file; `bpf` is what the agent is told is /sys/fs/bpf there."""
+    """The lab's node with the driver's device file; `bpf` is the path that the agent uses as /sys/fs/bpf."""
 
     def __init__(self, where: lab_layout.Layout, administrator: access.Access) -> None:
         self._where, self._administrator = where, administrator
@@ -56,7 +56,7 @@ class Node:
         self._mounted = False
 
     def ask_for_it(self) -> None:
-        """The component, for this kernel's hierarchy of cgroup v2, which may be beside those of v1."""
+        """Apply the component, set up for this kernel's cgroup v2 hierarchy, which may exist next to those of v1."""
         document = yaml.safe_load(COMPONENT.read_text())
         changes = yaml.safe_load(next(patch["patch"] for patch in document["patches"] if "DaemonSet" in str(patch)))
         for change in changes:
@@ -67,7 +67,7 @@ class Node:
         self._change(changes)
 
     def mount_bpf(self) -> None:
-        """As systemd does; where the node's processes see it, and nobody else."""
+        """Mount bpffs as systemd does, visible to the node's processes only."""
         self._inside("mount", "-t", "bpf", "bpf", str(self._bpf))
         self._mounted = True
         self._administrator.kubectl("rollout", "restart", *gpushare.SCOPE, DAEMON_SET)
@@ -100,7 +100,7 @@ def node(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Node]:
 
 
 class Pods:
-    """Programs in pods, and what the kernel answers them."""
+    """Programs in pods, and the kernel's answers to them."""
 
     def __init__(self, user: Observer) -> None:
         self._user = user
@@ -108,7 +108,7 @@ class Pods:
         user.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data})
 
     def start(self, name: str, **annotations: str) -> None:
-        """One of the agent's image, which has an interpreter."""
+        """Start a pod with the agent's image, which has a Python interpreter."""
         manifest: dict[str, Any] = sleeper(name, **annotations)
         (container,) = manifest["spec"]["containers"]
         container |= {"image": gpushare.built_images().agent.name, "imagePullPolicy": "Never"}
@@ -121,7 +121,7 @@ class Pods:
         self._user.running(name)
 
     def of_static(self, name: str) -> str:
-        """What the shell of the lab's image says, which has no loader: busybox."""
+        """Return the output of busybox in the lab's image, which has no dynamic loader."""
         said = self._user.inside(name, "sh", "-c", f"(exec 3<>{CONTROL}) 2>&1 || true")
         return "denied" if "Operation not permitted" in said else "open" if STATIC_MAY.search(said) else said
 
@@ -169,7 +169,7 @@ def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, use
     node.mount_bpf()
     eventually(lambda: said("True"), what="denied, by the GPUNode")
     pods.start("new", request="0.1")
-    for name in ("python", "new"):  # one that ran before, and one that comes
+    for name in ("python", "new"):  # one that was already running, and a new one
         who_is_not_registered_is_denied(name)
     pods.of("new", "stays")
     eventually(lambda: len(pods.said("new")) > 1, what="somebody registered")

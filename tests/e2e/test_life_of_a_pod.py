@@ -18,7 +18,7 @@ SAMPLES = "config/samples"
 
 
 def sleeper(name: str, **annotations: str) -> dict[str, Any]:
-    """A pod that shares a GPU and waits."""
+    """Return a pod that shares a GPU and sleeps."""
     manifest = builders.pod(name, **annotations)
     del manifest["metadata"]["namespace"]
     for container in manifest["spec"]["containers"]:
@@ -106,7 +106,7 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     )
     ids = {name: kept[uid, name, contract.RESOURCE_PERCENT] for name in ("warm", "main")}
     assert (len(ids["warm"]), len(ids["main"])) == (80, 70)
-    assert ids["main"] < ids["warm"]  # it has them again
+    assert ids["main"] < ids["warm"]  # they are restored
     (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
     assert held.gpu_uuids == (gpu.uuid,)
     assert ledger.held(held, gpu.uuid) == (80, warm)
@@ -142,7 +142,7 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
     sentence = "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 4 with too little compute free"
 
     def is_told() -> bool:
-        """The Event says what the annotation does; both change once it is known that the holders are there."""
+        """Whether the Event has the annotation's text; both change once the holders are known to exist."""
         (pod,) = [pod for pod in user.pods() if pod["metadata"]["name"] == "waits"]
         reason = annotation(pod, contract.REASON)
         notes = [event["note"] for event in events(user, "waits") if event["reason"] == contract.EVENT_GATED]

@@ -1,4 +1,4 @@
-"""What docs/operations.md says of an agent that is away, and of gpushare that is taken away: pods that run notice neither."""
+"""What docs/operations.md states about a stopped agent and about uninstalling: running pods are not affected."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
     user.ledger_is_confirmed()
     asks = ("run", "probe", "--image=x", f"--annotations={contract.REQUEST}=0.25", "--dry-run=server", "-o", "yaml")
     with gpushare.without_agent(installed, installed.nodes[0], lab):
-        # The kubelet takes it out of what the Node offers, and the webhook watches Nodes.
+        # The kubelet removes the resource from the Node, and the webhook watches Nodes.
         eventually(lambda: contract.SCHEDULING_GATE in user.kubectl(*asks), what="known to the webhook")
         user.apply(sleeper("late", request="0.25"))
         late = user.pod("late")
         assert late is not None
         said = annotation(late, contract.REASON) or ""
-        # By what is known first: its last word, if it had the time for one, or what the kubelet offers.
+        # Either the agent's last report, if it had time for one, or what the kubelet offers.
         kubelets = f"no agent that runs: its kubelet offers no {contract.RESOURCE_PERCENT}"
         assert "the node's agent has stopped" in said or kubelets in said
     user.running("late")
@@ -44,14 +44,14 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
 
 @pytest.fixture
 def own() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
-    """A lab of its own, without gpushare: to uninstall is to take away what other tests have installed."""
+    """A separate lab without gpushare, because uninstalling would remove what other tests installed."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=1, owner=os.getpid())
             where = lab_layout.load(directory)
             gpushare.prepare(where)
-            # The check before an installation goes by what the kubelet tells of its images, twice a minute.
+            # The check before an installation uses the kubelet's list of images, which it updates twice a minute.
             eventually(lambda: "gpushare/agent" in told_images(administrator), what="told by the kubelet", seconds=90)
             yield administrator, where
         finally:
@@ -63,7 +63,7 @@ def told_images(administrator: access.Access) -> str:
 
 
 def script(administrator: access.Access, *flags: str) -> str:
-    """What install.sh says; it has to end well."""
+    """Run install.sh, which must succeed; return its output."""
     path = f"{administrator.kubectl_program.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "KUBECONFIG": str(administrator.kubeconfig), "PATH": path}
     command = ["./install.sh", *flags]

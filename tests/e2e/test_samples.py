@@ -43,8 +43,8 @@ def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to
         return shares if shares["busy-large"] > shares["busy-small"] > 0 else None
 
     eventually(busy, what="what both use in `top pods`, the larger share more")
-    # The agent audits every two seconds, and what `top` shows is measured more often.
-    # It ends with 1 or 2 where it is not certain of something at the moment.
+    # The agent audits every two seconds, and `top` shows more frequent measurements. `audit` exits with 1 or 2
+    # while something is uncertain.
     eventually(
         lambda: "2 of 2 containers limited" in user.plugin_run("audit", check=False).stdout,
         what="both containers limited in `audit`",
@@ -67,7 +67,7 @@ def test_the_workloads_run_next_to_each_other(user: Observer) -> None:
     user.apply(str(SAMPLES / "workloads"))
 
     def held(selector: str, count: int) -> Callable[[], set[str] | None]:
-        """The GPUs of a workload's pods, once so many run or have completed."""
+        """Return the GPUs of a workload's pods, once that many run or have completed."""
 
         def look() -> set[str] | None:
             pods = user.pods(selector)

@@ -1,4 +1,4 @@
-"""Every input that is kept, seeds and what was wrong once, through its target; and that a law can be broken."""
+"""Runs every kept input, seeds and fixed faults, through its target; and checks that breaking a law is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory limits on the GPU: to the byte for every allocator, seen by programs, free again after a SIGKILL."""
+"""Memory limits on the GPU: exact to the byte for every allocator, visible to programs, released after SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gpu.conftest import Play
 from tests.interposer import container
 
 LIMIT = (4 << 30) + 4096 * 7
-# What the driver may take for a context beside what a program asks for, and charge to nobody.
+# Memory that the driver may use for a context in addition to the program's, and that is charged to no process.
 MAX_OF_A_CONTEXT = 2 << 30
 
 

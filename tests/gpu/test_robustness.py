@@ -1,4 +1,4 @@
-"""A tenant's neighbour faults or is killed, the arbiter restarts, or a request changes in use."""
+"""A tenant's neighbour faults or is killed, the arbiter restarts, or a request changes while in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.gpu.tenants import Gpu
 from tests.gpu.conftest import Play
 
 SECONDS = 2.0
-ERRORS = {"illegal": 700, "trap": 719, "assert": 710}  # of CUDA: illegal address, launch failed, assert
+ERRORS = {"illegal": 700, "trap": 719, "assert": 710}  # CUDA's errors: illegal address, launch failed, assert
 
 
 def figures(play: Play, case: Callable[[Bench], Awaitable[None]]) -> dict[str, float]:

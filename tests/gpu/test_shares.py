@@ -14,7 +14,7 @@ from tests.gpu.conftest import Play
 
 SECONDS = 3.0
 WARM_MS = 1000
-POINTS = 4.0  # bench.gpu measures finer; here a limit that does not bite shall fail
+POINTS = 4.0  # bench.gpu measures precisely; here only an ineffective limit must fail
 
 WORKLOADS = {"async": ("async", 1000), "sync": ("sync", 1000), "graph": ("graph", 1000)}
 
@@ -66,7 +66,7 @@ def test_a_process_that_is_killed_with_the_lease_holds_up_nobody(play: Play) -> 
             assert holder.stdin is not None
             holder.stdin.write(f"{now_ms} {now_ms} {now_ms + 60_000}\n")
             holder.stdin.flush()
-            await asyncio.sleep(0.5)  # it holds the lease, and has work queued
+            await asyncio.sleep(0.5)  # it holds the lease and has queued work
             moments = f"{now_ms} {now_ms} {now_ms + 1500}\n"
             answer = asyncio.create_task(asyncio.to_thread(waiting.communicate, moments, timeout=30))
             holder.kill()

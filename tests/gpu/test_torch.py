@@ -1,4 +1,4 @@
-"""PyTorch of the machine's own in a share: it sees the share, meets its end as the exception it knows, and goes on."""
+"""The machine's PyTorch in a share: it sees the share, gets its usual exception at the limit, and continues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _torch(which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def rates(_torch: None, which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPathFactory) -> Rates:
-    """Steps a second of each workload, natively and in a share, by two processes for all of them."""
+    """Return the steps per second of each workload, natively and in a share, from one process each."""
 
     async def measured() -> Rates:
         found = {}
@@ -127,6 +127,6 @@ def test_collectives_over_all_gpus_are_right(play: Play) -> None:
 def test_communicators_that_come_and_go_take_nothing_with_them(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         free = (await frameworks.story(gpu, "communicators", 20, memory_bytes=LIMIT))["free"]
-        assert free[-1] >= free[1]  # the first one loads what stays
+        assert free[-1] >= free[1]  # the first run loads modules that stay
 
     play(story)

@@ -1,4 +1,4 @@
-"""What other tools make of the archives: containerd, skopeo; and of an archive for two processors."""
+"""Other tools read the archives: containerd and skopeo; also an archive for two architectures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ state = "{directory}/state"
   address = "{directory}/ttrpc.sock"
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first of them builds what has not been built yet
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test builds what is missing
 
 
 def skopeo(*words: str) -> Any:
@@ -38,7 +38,7 @@ def skopeo(*words: str) -> Any:
 
 @pytest.fixture(scope="module")
 def ctr() -> Iterator[list[str]]:
-    """The command of a containerd of its own."""
+    """A separate containerd's command."""
     if os.geteuid() != 0:
         pytest.skip("containerd takes root")
     with tempfile.TemporaryDirectory(prefix="gpushare-containerd-", dir="/tmp") as directory:

@@ -1,4 +1,6 @@
-"""Images for the other processor, built on this one: their programs run by an emulator, both pushed under one name."""
+"""Images for the other architecture, built on this one: their programs run in an emulator; both are pushed as one
+name.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ IMPORTED = {"webhook": "numpy, cryptography.x509, webhook.cluster_process", "age
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),  # builds what has not been built yet
+    pytest.mark.timeout(900),  # builds what is missing
     pytest.mark.skipif(layers.native() != "amd64", reason="emulates arm64 on amd64"),
 ]
 

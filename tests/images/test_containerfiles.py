@@ -1,4 +1,4 @@
-"""The Containerfiles make what `make images` makes: same user, environment, entry point, packages of ours and wheels."""
+"""The Containerfiles produce the same as `make images`: user, environment, entry point, our packages and wheels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import gpushare
 from config.images import archive, contents, requirements
 
 DIRECTORY = requirements.ROOT / "config" / "images"
-BROUGHT = {"python3.11-minimal", "libpython3.11-stdlib", "libstdc++6"}  # the rest of the table is what these depend on
+BROUGHT = {"python3.11-minimal", "libpython3.11-stdlib", "libstdc++6"}  # the rest of the table are their dependencies
 
 
 def instructions(name: str) -> list[tuple[str, str]]:
@@ -70,7 +70,7 @@ def test_debians_packages_are_of_the_table(image: contents.Image) -> None:
 
 
 def test_the_wheels_are_those_of_the_image_by_hash(image: contents.Image) -> None:
-    # Debian's own Python runs this in the Containerfile, without any package beside it.
+    # In the Containerfile, Debian's Python runs this without any other package.
     command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, '.'); sys.argv = ['', %r]; "]
     command[-1] = command[-1] % image.name + "runpy.run_module('config.images.requirements', run_name='__main__')"
     printed = subprocess.run([*command], cwd=requirements.ROOT, capture_output=True, text=True, check=True).stdout

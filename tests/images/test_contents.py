@@ -1,4 +1,4 @@
-"""What is in the images, and what is not: looked up in the files themselves."""
+"""The contents of the images, checked in the files themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNCHECKED_HASH = 0b01
 
 PROGRAM = Path(__file__).parent / "programs" / "imports.py"
 
-# The first of them builds what has not been built yet.
+# The first test builds what is missing.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -61,7 +61,7 @@ def test_every_program_and_library_finds_what_it_is_linked_with(made: Image) -> 
     loader, _, directory, _ = bytecode.command(made.root, architecture)
     looked_at = 0
     for path in sorted(made.root.rglob("*")):
-        # The preloaded library is for others' containers, and its loader not to be found is the case of no interest.
+        # The preloaded library runs in users' containers, so its loader need not be in the image.
         if not path.is_file() or path.is_symlink() or path.is_relative_to(made.root / contents.LIBRARIES):
             continue
         with path.open("rb") as file:
@@ -170,7 +170,7 @@ def test_of_numpy_only_what_is_there_is_used(laid_out: dict[str, Image]) -> None
 
 def test_the_agent_has_the_library_for_both_processors(laid_out: dict[str, Image]) -> None:
     directory = laid_out["agent"].root / contents.LIBRARIES
-    machines = {"x86_64": 62, "aarch64": 183}  # as elf.h numbers them
+    machines = {"x86_64": 62, "aarch64": 183}  # as in elf.h
     for machine, number in machines.items():
         head = (directory / f"libgpushare-{machine}.so").read_bytes()[:20]
         assert struct.unpack("<H", head[18:20]) == (number,)

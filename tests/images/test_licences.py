@@ -1,4 +1,4 @@
-"""What the images are made of may be handed on: every part has a licence that is allowed, and says so itself."""
+"""The images may be redistributed: every part has an allowed licence, and states it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from config.krew import make as krew
 from lab import lab_errors
 
 SPDX = get_spdx_licensing()
-# What metadata from before licence expressions says, and means.
+# Licence names in metadata older than licence expressions, and their SPDX ids.
 MEANT = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -24,7 +24,7 @@ SHIPPED = {name for image in contents.IMAGES for name in image.wheels}
 
 
 def declared(name: str) -> str:
-    """What a distribution says of itself."""
+    """Return the licence that a distribution's metadata states."""
     metadata = importlib.metadata.metadata(name)
     text = metadata.get("License-Expression") or metadata.get("License") or ""
     return MEANT.get(text, text)

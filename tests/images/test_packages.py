@@ -1,4 +1,4 @@
-"""The lock of Debian's packages: what it says is what is taken, and what it cannot say any more is said."""
+"""The lock of Debian packages: it is followed, and entries that no longer work are reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_mirror_that_does_not_answer_is_no_version_that_is_gone(
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
     with chosen.held():
         shutil.copytree(lists, tmp_path / "cache" / "images" / "apt" / "lists")
-    # A proxy on a reserved port, where nobody listens.
+    # A proxy on a reserved port, where nothing listens.
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")
     with pytest.raises(lab_errors.LabError, match=r"apt could not download libuuid1:.*127\.0\.0\.1"):

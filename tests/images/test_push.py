@@ -1,4 +1,4 @@
-"""Pushing to a real registry, on this machine's loopback; and to those that are none."""
+"""Pushing to a real registry on loopback, and to servers that are not registries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archi
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> None:
-    # Port 1 is reserved and nobody listens there.
+    # Port 1 is reserved, and nothing listens there.
     with pytest.raises(
         lab_errors.LabError, match=r"^127\.0\.0\.1:1/a/webhook:\S+ was not pushed: .*refused.*skopeo login"
     ):

@@ -1,4 +1,6 @@
-"""The same files give the same images: from another folder, with another umask, hash seed and time zone, and no cache."""
+"""The same files give the same images: from another folder, with another umask, hash seed and time zone, without a
+cache.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def test_two_builds_give_the_same_digests(archives: build.Archives, tmp_path: Pa
             shutil.copytree(source, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "kubernetes"))
         else:
             shutil.copy(source, checkout)
-    # Packages need not be downloaded twice: they are known by their hashes.
+    # Packages need not be downloaded again: their hashes identify them.
     (cache / "images").mkdir(parents=True)
     (cache / "images" / "packages").symlink_to(lab_build.cache_directory() / "images" / "packages")
     script = "import os, runpy, sys; os.umask(0o077); sys.argv = ['x']; runpy.run_module('config.images', run_name='__main__')"

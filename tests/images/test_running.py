@@ -1,4 +1,6 @@
-"""The components run from their images, as a container runtime runs them: own user, root read-only, no capability more."""
+"""The components run from their images as a container runtime runs them: their user, a read-only root, no extra
+capability.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ READY_SECONDS = 60.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),  # the first of them builds what has not been built yet
+    pytest.mark.timeout(900),  # the first test builds what is missing
     pytest.mark.skipif(os.geteuid() != 0, reason="a container with another user takes root"),
 ]
 
@@ -73,7 +75,7 @@ def test_the_agent_serves_and_gives_out_its_library(laid_out: dict[str, Image], 
     account, host = directory / "account", directory / "host"
     account.mkdir()
     host.mkdir()
-    # An API server that nobody answers for: what can be done without it is done.
+    # No API server answers; everything that does not need one works.
     certificates.create(account, ())
     (account / "token").write_text("token")
     arguments = (

@@ -1,4 +1,4 @@
-"""Dashboards are what their tables say, are laid out plainly, and ask for nothing that nobody tells."""
+"""Dashboards match their tables, have a regular layout, and query only metrics that exist."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import yaml
 from tests.docs import pages, test_names
 from tests.monitoring import dashboards, promql, rules
 
-# Of Prometheus itself, and of rules that have been evaluated.
+# Prometheus' metrics, and those of evaluated rules.
 OWN = {
     "up": {"job", "instance", "node"},
     "ALERTS": {"alertname", "alertstate", "severity", "node", "namespace", "pod"},
 }
 TOLD = {name: {*labels, "node"} for metrics in test_names.METRICS.values() for name, (_, labels) in metrics.items()}
 TOLD |= {f"{name}_bucket": {*labels, "le"} for name, labels in TOLD.items() if name.endswith("_duration_seconds")}
-# What a rule records is called LEVEL:METRIC:OPERATION, and has its level for a label.
+# Recorded metrics are named LEVEL:METRIC:OPERATION, and have the level as a label.
 RECORDED = {name: set() if name.startswith("cluster:") else {name.partition(":")[0]} for name in rules.RECORDS}
 KNOWN = {**OWN, **TOLD, **RECORDED}
 EXPRESSIONS = {

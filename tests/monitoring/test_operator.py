@@ -1,4 +1,4 @@
-"""The Prometheus operator takes the component's objects: judged by its own CRDs, on a real API server."""
+"""The Prometheus operator's CRDs accept the component's objects, on a real API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("podmonitors", "prometheusrules", "servicemonitors")
 
 @pytest.fixture(scope="module")
 def operators(api_server: access.Access, tmp_path_factory: pytest.TempPathFactory) -> access.Access:
-    """An API server that knows the operator's kinds. Go keeps the module, by its version."""
+    """An API server with the operator's CRDs. Go's module cache keeps them by version."""
     go = shutil.which("go") or "/usr/local/go/bin/go"
     command = [go, "mod", "download", "-json", OPERATOR]
     done = subprocess.run(

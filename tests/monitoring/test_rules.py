@@ -1,4 +1,4 @@
-"""Every alert fires when it should, not before, and not when it should not; judged by promtool."""
+"""Every alert fires when it should and not before, and stays silent otherwise, according to promtool."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def firing(name: str, at: str, count: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(slots=True)
 class Story:
-    """Series, and what is expected of them; `about`: every metric that matters for that, be it there or not."""
+    """Series and the expected alerts.
+
+    about: all metrics that the alerts depend on, present or absent.
+    """
 
     series: dict[str, str]
     expected: list[dict[str, Any]]
@@ -68,7 +71,7 @@ def stories() -> Iterator[Story]:
 
 
 def packed(batch: Iterable[Story]) -> list[Story]:
-    """Fewer of them: those that are about different metrics are told at once: each takes half a second."""
+    """Merge stories about different metrics, because each run of promtool takes half a second."""
     bins: list[Story] = []
     for story in batch:
         for other in bins:
@@ -94,7 +97,7 @@ def test_a_story_that_is_wrong_is_found_out(tmp_path: Path) -> None:
 
 
 def judged(directory: Path, batch: Iterable[Story]) -> str:
-    """What promtool has to say against them."""
+    """Run promtool on the stories; return its errors."""
     tests = [story.document() for story in batch]
     document = {"rule_files": [str(rules.FILE)], "evaluation_interval": "1m", "tests": tests}
     (directory / "test.yaml").write_text(yaml.safe_dump(document))

@@ -1,4 +1,4 @@
-"""What an agent leaves on disk is read by the next release's, and by the last one's when it comes back."""
+"""The next release's agent reads the files of an agent, and the previous one's does after a rollback."""
 
 from __future__ import annotations
 

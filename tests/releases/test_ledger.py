@@ -1,4 +1,4 @@
-"""A ledger of the release before, read and written by this one, and what this one writes, read by that one."""
+"""The previous release's ledger is read and written by this release, and this release's ledger by the previous one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
     read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    # It knows no steps: in it all shares of a pod are in use at once.
+    # It does not know steps, so all shares of a pod count at once.
     held = [
         (
             allocation.id,
@@ -134,7 +134,7 @@ def test_a_shares_annotation_is_read_by_both() -> None:
 @pytest.mark.slow
 def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path) -> None:
     meant = {name: entry for name, entry in by_name(codec.read(kept)).items() if name != "waits"}
-    # In memory there is no agent, whose word would be waited for.
+    # In memory there is no agent to wait for.
     shrunk = dataclasses.replace(meant["shrinks"].shares[0], memory_bytes=15 * GIB, shrink_to_bytes=None)
     meant["shrinks"] = dataclasses.replace(meant["shrinks"], shares=(shrunk,))
     source = LEDGER

@@ -1,4 +1,4 @@
-"""Programs that run while their node's agent is replaced by the next release's, and by the last one's again."""
+"""Programs that run while their node's agent is replaced by the next release's, and by the previous one's again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(
     *,
     pod: str = "pod1",
 ) -> subprocess.Popen[str]:
-    """A program in a container of a pod that was made when this release's agent ran."""
+    """Start a program in a container of a pod that was created under this release's agent."""
     box = Container(directory / "arbiter", gpus, preload=(release.library,))
     environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
     return box.start(command(program), environment)
@@ -49,7 +49,7 @@ def asked(process: subprocess.Popen[str], take_bytes: int) -> str:
 
 
 def becomes_limited(process: subprocess.Popen[str], limit_bytes: int) -> None:
-    """It may take so much, and is refused the byte above: at once, or when it has met the next arbiter."""
+    """Wait until it may allocate so much and not a byte more: at once, or after it has joined the next arbiter."""
     until = time.monotonic() + 20
     while (answer := asked(process, limit_bytes)) != f"0 2 {limit_bytes}":
         assert time.monotonic() < until, (answer, limit_bytes)

@@ -1,4 +1,4 @@
-"""MPS: how many clients, which limits, and how a daemon is started and stopped."""
+"""MPS: the number of clients, the limits, and how a daemon is started and stopped."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mps_daemon_start(case: Case) -> Any:
 
 
 def _started(*specs: steps.Spec) -> list[steps.Step]:
-    """What `Daemons` does for these: each one's steps, then the file that says that all run."""
+    """Do what `Daemons` does: each daemon's steps, then the file that reports that all run."""
     done = [step for spec in specs for step in steps.start(spec, places.Places(ROOT, spec.name))]
     return [*done, steps.Touch(places.Places(ROOT, "").ready, last=bool(specs))]
 
@@ -67,7 +67,7 @@ def _stopped(spec: steps.Spec) -> list[steps.Step]:
 
 
 def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:
-    """One daemon for all GPUs of a resource, as NVIDIA has it."""
+    """Describe one daemon for all GPUs of a resource, as NVIDIA's plugin runs it."""
     shared = (
         steps.MpsGpu(
             uuid,

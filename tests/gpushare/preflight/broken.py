@@ -234,7 +234,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         refused('Forbidden: admission webhook "pods.gpushare.io" denied the request: not yet'), "webhook-reached", INFO, "the webhook answers", ()),
     "a policy without its webhook": (
         refused("Forbidden: ValidatingAdmissionPolicy 'gpushare-pods' denied request"), "webhook-reached", BLOCKING, "the webhook was not asked", ()),
-    "a pod that nobody judges": (setting(trial=Trial({"metadata": {"annotations": {}}})), "webhook-reached", BLOCKING, "let in as it was", ()),
+    "a pod that nobody judges": (setting(trial=Trial({"metadata": {"annotations": {}}})), "webhook-reached", BLOCKING, "admitted unchanged", ()),
     "a quota in the way of the trial": (refused("Forbidden: exceeded quota"), "webhook-reached", UNKNOWN, "cannot be tried", ()),
     "a policy that is not bound": (
         having("ValidatingAdmissionPolicyBinding", *(named("ValidatingAdmissionPolicyBinding", f"gpushare-{name}") for name in ("ephemeral", "events", "placed", "pods", "webhook")), only=True),
