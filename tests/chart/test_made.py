@@ -32,19 +32,19 @@ def make() -> ModuleType:
     return module
 
 
-def test_copies_and_table_are_up_to_date(make: ModuleType) -> None:
+def test_generated_files_and_table_are_up_to_date(make: ModuleType) -> None:
     made = make.made()
     assert make.there() == set(made), "run make chart"
     assert [str(path) for path, text in made.items() if path.read_text() != text] == [], "run make chart"
 
 
-def test_it_has_the_version_of_the_project() -> None:
+def test_the_chart_has_the_version_of_the_project() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (gpushare.__version__, gpushare.__version__)
     assert chart["kubeVersion"].startswith(">=1.30")
 
 
-def test_there_are_no_hooks_and_nothing_that_differs_from_one_rendering_to_the_next() -> None:
+def test_the_chart_has_no_hooks_and_renders_deterministically() -> None:
     for path in (CHART / "templates").iterdir():
         text = path.read_text()
         if path.name == "configurations.yaml":  # finds nothing when rendered without a cluster
@@ -81,7 +81,7 @@ def closed(schema: Json, way: str = "") -> list[str]:
     return [*inner, *([way] if is_open else [])]
 
 
-def test_a_key_that_is_not_known_is_refused_everywhere_but_among_those_of_other_charts() -> None:
+def test_the_schema_rejects_unknown_keys() -> None:
     assert closed(SCHEMA) == [".global"]
 
 
@@ -98,7 +98,7 @@ def leaves(values: Json, schema: Json, way: str = "") -> list[str]:
     return missing
 
 
-def test_the_schema_knows_every_value() -> None:
+def test_the_schema_names_every_value() -> None:
     assert leaves(VALUES, SCHEMA) == []
 
 
@@ -114,18 +114,18 @@ def names(schema: Json, values: Any, way: str = "") -> list[str]:
     return missing
 
 
-def test_values_has_every_value_that_the_schema_knows() -> None:
+def test_values_yaml_has_every_value_of_the_schema() -> None:
     optional = {"limits", "claims", "requests", "name", "kind", "group"}  # defined by Kubernetes
     assert [name for name in names(SCHEMA, VALUES) if name.rpartition(".")[2] not in optional] == ["enabled"]
 
 
-def test_words_to_choose_from_are_those_of_the_code() -> None:
+def test_enums_of_the_schema_equal_those_of_the_code() -> None:
     webhook = SCHEMA["properties"]["webhook"]["properties"]
     assert webhook["policy"]["enum"] == ["", *policies.POLICIES]
     assert SCHEMA["$defs"]["logLevel"]["enum"] == ["", *logs.LEVELS]
 
 
-def test_every_value_that_needs_words_has_them(make: ModuleType) -> None:
+def test_every_value_has_a_description(make: ModuleType) -> None:
     """Names that Kubernetes or all charts use need no description."""
     plain = {
         *("replicas", "resources", "nodeSelector", "tolerations", "affinity", "priorityClassName", "podAnnotations"),

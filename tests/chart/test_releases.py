@@ -73,7 +73,7 @@ def ours(own: access.Access) -> set[str]:
 
 
 @pytest.mark.timeout(600)  # a dozen Helm commands, on a busy machine
-def test_a_release_comes_changes_and_goes(here: Helm, own: access.Access, bundle: str) -> None:
+def test_a_release_is_installed_upgraded_and_uninstalled(here: Helm, own: access.Access, bundle: str) -> None:
     flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace")
     checked = here.text("install", *flags, "--dry-run=server")
     assert "name: gpushare-agent" in checked
@@ -150,7 +150,7 @@ def edit(own: access.Access, **changed: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: access.Access, tmp_path: Path) -> None:
+def test_an_upgrade_keeps_edited_configurations(here: Helm, own: access.Access, tmp_path: Path) -> None:
     before = tmp_path / "gpushare"
     shutil.copytree(CHART, before)
     (before / "templates" / "configurations.yaml").write_text(CONFIGURATIONS_OF_0_2_0)
@@ -193,7 +193,7 @@ def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: acc
 
 
 @pytest.mark.timeout(600)
-def test_helm_takes_an_installation_over_that_was_applied(here: Helm, own: access.Access) -> None:
+def test_helm_adopts_an_installation_applied_with_kubectl(here: Helm, own: access.Access) -> None:
     own.kubectl("delete", "crd", contract.GPUNODE_PLURAL + "." + contract.GROUP_NAME, "--ignore-not-found")
     own.kubectl("apply", "--server-side", f"--kustomize={CHART.parents[1] / 'config' / 'default'}")
     own.kubectl(
@@ -240,7 +240,7 @@ def conform(schemas: Path, documents: list[Json]) -> subprocess.CompletedProcess
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_every_object_is_one_of_this_kubernetes(schemas: Path, helm4: Helm, tmp_path: Path) -> None:
+def test_every_object_is_valid_in_this_kubernetes(schemas: Path, helm4: Helm, tmp_path: Path) -> None:
     for documents in (helm4.rendered({"createNamespace": True}), helm4.rendered(ALL_SWITCHES)):
         done = conform(schemas, documents)
         assert done.returncode == 0, done.stdout
@@ -249,7 +249,7 @@ def test_every_object_is_one_of_this_kubernetes(schemas: Path, helm4: Helm, tmp_
     assert conform(schemas, list(kustomized(tmp_path).values())).returncode == 0
 
 
-def test_a_field_that_kubernetes_does_not_know_is_told(schemas: Path, helm4: Helm) -> None:
+def test_an_unknown_field_is_reported(schemas: Path, helm4: Helm) -> None:
     workload = helm4.one("DaemonSet", "gpushare-agent")
     workload["spec"]["template"]["spec"]["hostPids"] = True
     done = conform(schemas, [workload])
@@ -257,5 +257,5 @@ def test_a_field_that_kubernetes_does_not_know_is_told(schemas: Path, helm4: Hel
     assert "additional properties 'hostPids' not allowed" in done.stdout
 
 
-def test_helm_finds_nothing_to_say_about_it(helm: Helm) -> None:
+def test_helm_lint_reports_nothing(helm: Helm) -> None:
     assert "1 chart(s) linted, 0 chart(s) failed" in helm.text("lint", "--strict", str(CHART))

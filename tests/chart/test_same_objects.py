@@ -65,11 +65,11 @@ def build_kustomization(directory: Path) -> str:
 WITHOUT_HELMS_OWN: Json = {"createNamespace": True, "crds.keep": False}
 
 
-def test_with_its_own_values_it_is_the_default_installation(helm: Helm, tmp_path: Path) -> None:
+def test_the_charts_defaults_equal_the_default_installation(helm: Helm, tmp_path: Path) -> None:
     assert comparable(helm.rendered(WITHOUT_HELMS_OWN)) == kustomized(tmp_path)
 
 
-def test_by_default_it_leaves_the_namespace_to_helm_and_keeps_the_ledger(helm4: Helm) -> None:
+def test_the_default_chart_omits_the_namespace_and_keeps_the_crd(helm4: Helm) -> None:
     whole, default = comparable(helm4.rendered(WITHOUT_HELMS_OWN)), comparable(helm4.rendered())
     assert set(whole) - set(default) == {("Namespace", "gpushare-system")}
     crd = default.pop(("CustomResourceDefinition", "gpunodes.gpushare.io"))
@@ -80,7 +80,7 @@ def test_by_default_it_leaves_the_namespace_to_helm_and_keeps_the_ledger(helm4: 
 
 
 @pytest.mark.parametrize("component", SWITCHES)
-def test_each_switch_is_its_component(helm4: Helm, tmp_path: Path, component: str) -> None:
+def test_each_switch_equals_its_component(helm4: Helm, tmp_path: Path, component: str) -> None:
     rendered = comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **SWITCHES[component]}))
     assert rendered == kustomized(tmp_path, component)
     assert rendered != comparable(helm4.rendered(WITHOUT_HELMS_OWN))
@@ -95,23 +95,23 @@ def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, st
     return objects
 
 
-def test_all_switches_are_all_components(helm4: Helm, tmp_path: Path) -> None:
+def test_all_switches_together_equal_all_components(helm4: Helm, tmp_path: Path) -> None:
     values = {key: value for name in TOGETHER for key, value in SWITCHES[name].items()}
     rendered = sorted_arguments(comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **values})))
     assert rendered == sorted_arguments(kustomized(tmp_path, *TOGETHER))
 
 
-def test_every_component_is_a_switch_or_a_value() -> None:
+def test_every_component_has_a_switch_or_value() -> None:
     components = {path.parent.name for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml")}
     assert components == set(SWITCHES)
 
 
-def test_rendered_twice_it_is_the_same(helm: Helm) -> None:
+def test_rendering_twice_gives_the_same_objects(helm: Helm) -> None:
     assert helm.rendered(SWITCHES["mps"]) == helm.rendered(SWITCHES["mps"])
     arguments = ("template", "gpushare", str(manifests.REPOSITORY / "charts" / "gpushare"))
     assert helm.text(*arguments) == helm.text(*arguments)
 
 
-def test_the_namespace_of_the_release_changes_nothing(helm4: Helm) -> None:
+def test_the_release_namespace_has_no_effect(helm4: Helm) -> None:
     assert helm4.rendered({}, "--namespace=elsewhere") == helm4.rendered()
     assert {doc["metadata"].get("namespace", "gpushare-system") for doc in helm4.rendered()} == {"gpushare-system"}

@@ -75,7 +75,7 @@ async def test_a_program_shows_the_gpu(client: clients.Client, alone: Place, deb
 
 
 @pytest.mark.parametrize("client", clients.NVML, ids=lambda client: client.name)
-async def test_in_a_share_it_shows_the_share(client: clients.Client, share: Place, debian: Debian) -> None:
+async def test_a_program_in_a_share_shows_the_share(client: clients.Client, share: Place, debian: Debian) -> None:
     text = await shown(client, client.shared, share, debian)
     assert client.shared in text, text
     assert client.alone not in text
@@ -105,7 +105,7 @@ async def test_nvidia_smi_answers_the_usual_questions(alone: Place, debian: Debi
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="nvidia-smi cuts GPUs for root alone")
-def test_nvidia_smi_cuts_a_gpu_and_others_show_its_parts(debian: Debian, tmp_path: Path) -> None:
+def test_nvidia_smi_creates_mig_devices_that_others_show(debian: Debian, tmp_path: Path) -> None:
     simulated.build()
     (tmp_path / "node.ini").write_text(DESCRIPTION.format(driver=debian.driver))
     simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")

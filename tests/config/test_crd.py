@@ -76,7 +76,7 @@ def described(properties: Json, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_schema_has_exactly_the_fields_that_the_codec_writes() -> None:
+def test_the_schema_has_exactly_the_fields_of_the_codec() -> None:
     document = codec.to_document(full_node())
     for part in ("spec", "status"):
         assert set(described(schema()[part]["properties"])) == set(fields(document[part]))
@@ -96,7 +96,7 @@ def several_nodes(draw: st.DrawFn) -> list[GpuNode]:
 @pytest.mark.apiserver
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(several_nodes())
-def test_whatever_the_codec_writes_comes_back_unchanged(installed: Cluster, nodes: list[GpuNode]) -> None:
+def test_gpunodes_of_the_codec_are_stored_unchanged(installed: Cluster, nodes: list[GpuNode]) -> None:
     wanted = {node.name: dataclasses.replace(node, version="", created="") for node in nodes}
     documents = [codec.to_document(node) for node in wanted.values()]
     try:
@@ -147,7 +147,9 @@ NONSENSE = [
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize(("path", "value", "sentence"), NONSENSE, ids=lambda value: str(value)[:40])
-def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], value: object, sentence: str) -> None:
+def test_invalid_gpunodes_are_rejected(
+    installed: Cluster, path: tuple[str | int, ...], value: object, sentence: str
+) -> None:
     document = codec.to_document(full_node("config-test-nonsense"))
     installed.create(document, dry_run=True)
     place, key = at(*path)(document)
@@ -155,7 +157,7 @@ def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], va
     assert sentence in installed.refused(document, dry_run=True)
 
 
-def test_an_allocation_that_is_there_twice_takes_its_gpus_out_of_use() -> None:
+def test_a_duplicate_allocation_quarantines_its_gpus() -> None:
     """A list map keyed by id would let the API server reject it, but make each write a third more expensive."""
     document = codec.to_document(full_node("config-test-twice"))
     document["spec"]["allocations"].append(copy.deepcopy(document["spec"]["allocations"][0]))
@@ -166,7 +168,7 @@ def test_an_allocation_that_is_there_twice_takes_its_gpus_out_of_use() -> None:
 
 
 @pytest.mark.apiserver
-def test_a_status_that_makes_no_sense_is_refused(installed: Cluster) -> None:
+def test_an_invalid_status_is_rejected(installed: Cluster) -> None:
     document = codec.to_document(full_node("config-test-status"))
     installed.create(document)
     try:
@@ -181,7 +183,7 @@ def test_a_status_that_makes_no_sense_is_refused(installed: Cluster) -> None:
 
 
 @pytest.mark.apiserver
-def test_kubectl_get_shows_what_an_admin_looks_for(installed: Cluster) -> None:
+def test_kubectl_get_shows_gpus_and_shares(installed: Cluster) -> None:
     document = codec.to_document(full_node("config-test-columns"))
     installed.create(document)
     try:

@@ -14,7 +14,7 @@ from tests.config import manifests
 
 
 @pytest.mark.slow
-def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
+def test_the_demo_places_gates_and_rejects_pods_with_the_real_webhook() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "lab.demo"],
         cwd=manifests.REPOSITORY,
@@ -37,7 +37,7 @@ def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
     assert len(pods) == sum(len(node.allocations) for node in nodes) + 1  # the gated pod holds nothing
 
 
-def test_a_difference_is_a_line_a_value() -> None:
+def test_a_difference_is_shown_one_value_per_line() -> None:
     before = {"spec": {"containers": [{"name": "a", "image": "x", "env": [{"name": "K", "value": "1"}]}]}}
     after = {
         "spec": {

@@ -25,7 +25,7 @@ def test_help_names_every_flag() -> None:
     assert flags == taken - {"--python"}  # used by the Makefile only
 
 
-def test_an_unknown_flag_is_refused() -> None:
+def test_an_unknown_flag_is_rejected() -> None:
     done = install("--remove")
     assert done.returncode == 1
     assert "error: --remove is not a flag of install.sh" in done.stderr
@@ -52,7 +52,7 @@ def test_an_unknown_flag_is_refused() -> None:
         (("--dryrun",), "--dryrun is not a flag of install.sh"),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
+def test_contradictory_flags_are_rejected_before_any_change(
     flags: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
     kubectl = tmp_path / "kubectl"
@@ -65,7 +65,7 @@ def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
 
 
 @pytest.mark.slow
-def test_nothing_is_missing_where_the_tests_run() -> None:
+def test_install_finds_all_tools_on_this_machine() -> None:
     done = install("--prerequisites")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -79,7 +79,7 @@ GPU_NODE = {
 
 
 @pytest.mark.apiserver
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+def test_a_dry_run_prints_the_steps_and_changes_nothing(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     dry_run = run("--dry-run")
@@ -92,7 +92,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
 
 
 @pytest.mark.apiserver
-def test_what_blocks_is_found_before_anything_is_applied(
+def test_blocking_problems_are_found_before_anything_is_applied(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     own.kubectl("create", "-f", "-", input=json.dumps(GPU_NODE))
@@ -112,7 +112,7 @@ def test_what_blocks_is_found_before_anything_is_applied(
 
 
 @pytest.mark.apiserver
-def test_a_second_installation_resets_nothing_that_others_fill_in(
+def test_a_second_installation_keeps_fields_set_by_others(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     # As the previous release did it.
@@ -174,7 +174,7 @@ CONFIG_MAP_OF_0_2_0 = {
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize("before", ["--server-side", "--server-side=false"])
-def test_no_upgrade_changes_a_configuration(
+def test_an_upgrade_keeps_the_configurations(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], before: str
 ) -> None:
     kustomize = f"--kustomize={manifests.CONFIG / 'default'}"
@@ -201,7 +201,7 @@ def test_no_upgrade_changes_a_configuration(
 
 
 @pytest.mark.apiserver
-def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
+def test_a_field_of_another_manager_is_a_conflict_with_a_remedy(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     installed(run(*QUICKLY))
@@ -228,7 +228,7 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
 
 
 @pytest.mark.apiserver
-def test_who_may_not_install_is_told_which_rights_are_missing(
+def test_a_user_without_rights_gets_the_missing_ones_listed(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     own.kubectl("create", "clusterrolebinding", "pf-viewer", "--clusterrole=view", "--user=jane")
@@ -251,7 +251,7 @@ def test_who_may_not_install_is_told_which_rights_are_missing(
 
 
 @pytest.mark.apiserver
-def test_a_release_of_helm_is_left_to_helm(
+def test_install_refuses_to_change_a_helm_release(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
@@ -267,7 +267,7 @@ def test_a_release_of_helm_is_left_to_helm(
 
 
 @pytest.mark.apiserver
-def test_pods_that_hold_shares_are_named_when_gpushare_goes(
+def test_uninstalling_names_the_pods_that_hold_shares(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     with own.namespace("holders") as namespace:
@@ -288,13 +288,13 @@ def test_pods_that_hold_shares_are_named_when_gpushare_goes(
 
 
 @pytest.mark.apiserver
-def test_without_a_cluster_it_says_so(own: access.Access) -> None:
+def test_install_reports_a_missing_cluster(own: access.Access) -> None:
     done = install(path=str(own.kubectl_program.parent))
     assert done.returncode == 1
     assert "error: no cluster answers in the context 'none'" in done.stderr
 
 
-def test_a_long_step_of_the_demo_shows_that_it_goes_on(tmp_path: Path) -> None:
+def test_a_long_step_of_the_demo_shows_progress(tmp_path: Path) -> None:
     make, go = tmp_path / "make", tmp_path / "go"
     make.write_text(f"#!/bin/sh\nfor _ in $(seq 600); do [ -e {go} ] && exit 3; sleep 0.1; done\n")
     make.chmod(0o755)

@@ -35,14 +35,14 @@ def test_every_file_is_part_of_the_default_installation() -> None:
     assert set(manifests.files(manifests.CONFIG / "default")) == on_disk
 
 
-def test_the_lab_gets_what_everybody_installs_and_nothing_of_its_own() -> None:
+def test_the_lab_installs_the_default_installation() -> None:
     lab = yaml.safe_load((manifests.CONFIG / "lab" / "kustomization.yaml").read_text())
     assert lab["resources"] == ["../default"]
     assert set(lab) == {"apiVersion", "kind", "resources", "components"}
     assert all(part.startswith("../components/") for part in lab["components"])
 
 
-def test_names_are_those_of_the_contract() -> None:
+def test_names_in_manifests_equal_the_contract() -> None:
     for name in (contract.WEBHOOK_SERVICE_ACCOUNT, contract.AGENT_SERVICE_ACCOUNT):
         assert manifests.named("ServiceAccount", name)["metadata"]["namespace"] == contract.SYSTEM_NAMESPACE
     manifests.named("Namespace", contract.SYSTEM_NAMESPACE)
@@ -71,7 +71,7 @@ def keys_in(expression: str) -> set[str]:
 SHARE_KEYS_IN_CEL = {*contract.SHARE_KEYS, *(key + "." for key in contract.PER_CONTAINER_KEYS)}
 
 
-def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> None:
+def test_the_webhook_is_called_for_exactly_the_requesting_keys() -> None:
     (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
     conditions = {match_condition["name"]: match_condition["expression"] for match_condition in hook["matchConditions"]}
     (asks,) = conditions.values()
@@ -79,7 +79,7 @@ def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> No
     assert hook["failurePolicy"] == "Fail"
 
 
-def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
+def test_the_policy_protects_exactly_the_contracts_keys() -> None:
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
     variables = {variable["name"]: variable["expression"] for variable in spec["variables"]}
     assert keys_in(variables["asksForShare"]) == SHARE_KEYS_IN_CEL
@@ -110,7 +110,7 @@ AMOUNTS = st.from_regex(
 
 
 @given(AMOUNTS)
-def test_the_policy_takes_the_parts_of_a_gpu_that_the_webhook_takes(text: str) -> None:
+def test_policy_and_webhook_accept_the_same_gpu_fractions(text: str) -> None:
     try:
         quantity.parse_compute(text)
         taken = True
@@ -120,7 +120,7 @@ def test_the_policy_takes_the_parts_of_a_gpu_that_the_webhook_takes(text: str) -
 
 
 @given(AMOUNTS)
-def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str) -> None:
+def test_policy_and_webhook_accept_the_same_memory_quantities(text: str) -> None:
     try:
         requests.parse(builders.pod(memory=text))
         taken = True
@@ -130,7 +130,7 @@ def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str
     assert bool(pattern_of("wrongMemory").search(text)) == taken
 
 
-def test_every_policy_is_bound_to_deny_and_the_one_of_templates_to_warn() -> None:
+def test_every_policy_denies_and_the_template_policy_warns() -> None:
     bound = {
         binding["spec"]["policyName"]: binding["spec"]["validationActions"]
         for binding in manifests.objects()
@@ -140,7 +140,7 @@ def test_every_policy_is_bound_to_deny_and_the_one_of_templates_to_warn() -> Non
     assert bound == {name: ["Warn" if name == "gpushare-templates" else "Deny"] for name in policies}
 
 
-def test_no_sentence_of_the_webhook_is_needed_in_its_own_namespace() -> None:
+def test_the_webhook_is_not_called_for_its_own_namespace() -> None:
     (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
     (rule,) = hook["namespaceSelector"]["matchExpressions"]
     assert rule["operator"] == "NotIn"
@@ -153,7 +153,7 @@ def workload(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return spec, container
 
 
-def test_the_webhook_survives_a_drain_and_keeps_to_the_restricted_standard() -> None:
+def test_the_webhook_survives_a_drain_and_meets_the_restricted_standard() -> None:
     deployment = manifests.named("Deployment", "gpushare-webhook")["spec"]
     assert deployment["replicas"] >= 2
     spec, container = workload("Deployment", "gpushare-webhook")
@@ -172,7 +172,7 @@ def test_the_webhook_survives_a_drain_and_keeps_to_the_restricted_standard() -> 
     assert constraint["labelSelector"]["matchLabels"] == selected
 
 
-def test_the_webhook_takes_its_arguments_and_serves_on_the_ports_of_its_probes() -> None:
+def test_the_webhook_accepts_its_arguments_and_serves_its_probes() -> None:
     _, container = workload("Deployment", "gpushare-webhook")
     parsed = webhook_settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -181,7 +181,7 @@ def test_the_webhook_takes_its_arguments_and_serves_on_the_ports_of_its_probes()
     assert str(parsed.certificate_directory) in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
-def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_same_paths() -> None:
+def test_the_agent_accepts_its_arguments_and_has_its_mounts() -> None:
     spec, container = workload("DaemonSet", "gpushare-agent")
     parsed = agent_settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
     assert parsed.node_name == "x"
@@ -226,7 +226,7 @@ def _made_of(component: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
-def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
+def test_the_agent_accepts_every_component(component: Path) -> None:
     spec = patched(component)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     environment = {entry["name"]: entry.get("value", "x") for entry in container["env"]}
@@ -247,7 +247,7 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
         assert {str(parsed.cdi_directory), NodeSettings().container_driver_root} <= mounted
 
 
-def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> None:
+def test_the_webhook_serves_the_certificate_of_cert_manager() -> None:
     directory = manifests.CONFIG / "components" / "cert-manager"
     spec = patched(directory, "Deployment", "gpushare-webhook")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -269,7 +269,7 @@ def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> 
     assert injected == ("cert-manager.io/inject-ca-from", f"{contract.SYSTEM_NAMESPACE}/gpushare-webhook")
 
 
-def test_with_cert_manager_nothing_is_left_of_our_own_certificates() -> None:
+def test_with_cert_manager_the_webhook_makes_no_certificates() -> None:
     directory = manifests.CONFIG / "components" / "cert-manager"
     entries = yaml.safe_load((directory / "kustomization.yaml").read_text())["patches"]
     gone = [yaml.safe_load(entry["patch"]) for entry in entries if "target" not in entry]
@@ -280,7 +280,7 @@ def test_with_cert_manager_nothing_is_left_of_our_own_certificates() -> None:
     )
 
 
-def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
+def test_the_agent_finds_the_mps_keeper() -> None:
     account, keeper = manifests.documents(manifests.CONFIG / "components" / "mps" / "daemonset.yaml")
     assert keeper["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
     spec = keeper["spec"]["template"]["spec"]
@@ -305,7 +305,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
 @pytest.mark.parametrize(
     "chosen", [*([component] for component in COMPONENTS), ALL], ids=lambda some: "+".join(path.name for path in some)
 )
-def test_an_api_server_takes_the_installation_with_components(
+def test_the_api_server_accepts_the_installation_with_components(
     api_server: access.Access, tmp_path: Path, chosen: list[Path]
 ) -> None:
     def relative(path: Path) -> str:
@@ -350,7 +350,7 @@ def test_images_have_the_version_of_the_project() -> None:
     assert used == {image["name"] for image in images}
 
 
-def test_images_belong_to_no_registry_so_that_nobody_can_take_their_names() -> None:
+def test_image_names_cannot_be_claimed_in_a_public_registry() -> None:
     """A runtime looks for `gpushare/agent` in its default registry; whoever registered that name would be root on every
     node.
     """
@@ -367,7 +367,7 @@ def test_images_belong_to_no_registry_so_that_nobody_can_take_their_names() -> N
     ("directory", "more"),
     [("default", []), ("lab", [("DaemonSet", "gpushare-mps"), ("ServiceAccount", "gpushare-mps")])],
 )
-def test_kubectl_renders_exactly_these_objects(
+def test_kubectl_renders_exactly_the_listed_objects(
     api_server: access.Access, directory: str, more: list[tuple[str, str]]
 ) -> None:
     rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))

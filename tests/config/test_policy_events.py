@@ -95,7 +95,7 @@ def about(kind: str, name: str, api: str = contract.API_VERSION) -> dict[str, st
 
 
 @pytest.mark.parametrize("teller", [AGENT_OF_NODE, REPLICA], ids=lambda teller: teller.account)
-async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
+async def test_agents_and_replicas_write_and_count_their_events(
     cluster: Cluster, api_server: access.Access, tmp_path: Path, teller: Teller
 ) -> None:
     now = 0.0
@@ -149,14 +149,14 @@ ELSEWHERE = "in its own name only: reportingInstance is "
         (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "about pods and GPUNodes only"),
     ],
 )
-async def test_nobody_tells_in_anothers_name_or_of_what_is_not_its_own(
+async def test_events_under_another_name_or_about_foreign_objects_are_rejected(
     cluster: Cluster, api_server: access.Access, tmp_path: Path, teller: Teller, changes: dict[str, Any], said: str
 ) -> None:
     assert await told(teller, cluster, api_server, tmp_path) is None
     assert said in (await told(teller, cluster, api_server, tmp_path, **changes) or "")
 
 
-async def test_an_agent_whose_token_is_bound_to_no_node_tells_nothing(
+async def test_an_agent_token_without_a_node_writes_no_events(
     cluster: Cluster, api_server: access.Access, tmp_path: Path
 ) -> None:
     unbound = dataclasses.replace(AGENT_OF_NODE, bound=("", NODE))
@@ -164,9 +164,7 @@ async def test_an_agent_whose_token_is_bound_to_no_node_tells_nothing(
     assert "reportingInstance is the node that its token is bound to" in (said or "")
 
 
-async def test_what_others_have_told_is_not_changed(
-    cluster: Cluster, api_server: access.Access, tmp_path: Path
-) -> None:
+async def test_events_of_others_cannot_be_changed(cluster: Cluster, api_server: access.Access, tmp_path: Path) -> None:
     """Counting another's series is rejected too."""
     namespace = cluster.namespace
     other = event(REPLICA, namespace, reportingController="example.com/other", reportingInstance="x")

@@ -51,7 +51,7 @@ def said(cluster: Cluster, manifest: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_annotation_on_the_workload_itself_is_told_of(cluster: Cluster, kind: str) -> None:
+def test_an_annotation_on_the_workload_itself_is_a_warning(cluster: Cluster, kind: str) -> None:
     place = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
     sentence = (
         f"gpushare.io/request on the {kind} itself gives its pods no GPU: write it into {place}.metadata.annotations"
@@ -72,12 +72,12 @@ def test_an_annotation_on_the_workload_itself_is_told_of(cluster: Cluster, kind:
         ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations asks for a share of a GPU"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_in_a_template_is_told_of(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
+def test_an_invalid_value_in_a_template_is_a_warning(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
     assert sentence in said(cluster, workload("Deployment", **template))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_right_or_nothing_of_gpushare_is_silent(cluster: Cluster, kind: str) -> None:
+def test_valid_and_unrelated_workloads_give_no_warning(cluster: Cluster, kind: str) -> None:
     right = {
         "request": "50%",
         "limit": "1",
@@ -90,7 +90,7 @@ def test_what_is_right_or_nothing_of_gpushare_is_silent(cluster: Cluster, kind: 
     assert said(cluster, workload(kind, own={"example.org/request": "x"})) == ""
 
 
-def test_what_a_controller_makes_is_not_warned_of_again(cluster: Cluster) -> None:
+def test_objects_created_by_controllers_give_no_warning(cluster: Cluster) -> None:
     made = workload("ReplicaSet", own=WRONG_PLACE)
     owner = {
         "apiVersion": "apps/v1",
@@ -120,9 +120,7 @@ def test_the_policy_knows_the_keys_of_the_contract() -> None:
         ({"replicas": 1}, False),
     ],
 )
-def test_a_group_whose_pods_come_one_after_the_other_is_told_of(
-    cluster: Cluster, more: dict[str, Any], is_told: bool
-) -> None:
+def test_a_group_with_sequential_pods_is_a_warning(cluster: Cluster, more: dict[str, Any], is_told: bool) -> None:
     manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
     manifest["spec"] |= more
     assert ("write spec.podManagementPolicy Parallel" in said(cluster, manifest)) is is_told

@@ -64,7 +64,7 @@ PINNED = {
         ("was-placed", noted(reason=None, held=None)),
     ],
 )
-def test_what_its_work_takes_is_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
+def test_the_webhooks_own_changes_are_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
     cluster.patch(name, body, **BY_IT)
 
 
@@ -98,5 +98,7 @@ TOLERATION = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator":
         ),
     ],
 )
-def test_and_nothing_else(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str) -> None:
+def test_other_changes_by_the_webhook_are_denied(
+    cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str
+) -> None:
     assert said in cluster.patch_refused(name, body, **BY_IT)

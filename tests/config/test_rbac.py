@@ -37,14 +37,14 @@ def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
 
 
 @pytest.mark.parametrize("account", ACCOUNTS)
-def test_in_its_own_namespace(installed: Cluster, account: str) -> None:
+def test_rights_in_the_own_namespace_equal_the_table(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", contract.SYSTEM_NAMESPACE)
     rights = granted(installed, account, contract.SYSTEM_NAMESPACE) - anyone
     assert rights == expected(EVERYWHERE[account], AT_HOME[account])
 
 
 @pytest.mark.parametrize("account", ACCOUNTS)
-def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
+def test_rights_in_other_namespaces_equal_the_table(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", "default")
     assert granted(installed, account, "default") - anyone == expected(EVERYWHERE[account])
 
@@ -73,7 +73,7 @@ def may(cluster: Cluster, user: str, verb: str, resource: str, *, namespace: str
     return bool(answer["status"]["allowed"])
 
 
-def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
+def test_the_webhook_has_the_rights_it_needs(installed: Cluster) -> None:
     assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", "gpunodes.gpushare.io")
     assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", f"secrets {contract.CERTIFICATE_SECRET}")
 
@@ -98,11 +98,11 @@ def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
         ("escalate", "clusterroles.rbac.authorization.k8s.io"),
     ],
 )
-def test_it_may_not(installed: Cluster, account: str, verb: str, resource: str) -> None:
+def test_the_accounts_lack_dangerous_rights(installed: Cluster, account: str, verb: str, resource: str) -> None:
     assert not allowed(installed, account, verb, resource)
 
 
-def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None:
+def test_spec_and_status_of_a_gpunode_have_one_writer_each(installed: Cluster) -> None:
     def can(account: str, verb: str, resource: str) -> bool:
         return (resource, verb) in granted(installed, account, "default")
 
@@ -113,7 +113,7 @@ def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None
     assert not can(agent, "update", "gpunodes.gpushare.io")
 
 
-def test_used_figures_are_for_those_who_are_given_them_in_one_namespace(installed: Cluster) -> None:
+def test_usage_is_readable_only_with_a_grant_in_the_namespace(installed: Cluster) -> None:
     installed.kubectl(
         *("-n", contract.SYSTEM_NAMESPACE, "create", "rolebinding", "usage"),
         *("--clusterrole=gpushare-usage-viewer", "--user=jane"),
@@ -128,7 +128,7 @@ def test_used_figures_are_for_those_who_are_given_them_in_one_namespace(installe
     assert "labels" not in role["metadata"]  # it is not aggregated to any other role
 
 
-def test_whoever_may_view_may_see_the_ledger(installed: Cluster) -> None:
+def test_the_view_role_can_read_gpunodes(installed: Cluster) -> None:
     role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-viewer", "--output=json"))
     ledger, profile = role["rules"]
     assert (ledger["resources"], ledger["verbs"]) == (["gpunodes"], ["get", "list", "watch"])

@@ -42,7 +42,7 @@ def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tupl
 
 
 @pytest.mark.apiserver
-def test_on_a_terminal_an_uninstallation_asks(
+def test_uninstalling_asks_for_confirmation_on_a_terminal(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")

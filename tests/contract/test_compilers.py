@@ -18,7 +18,7 @@ UNUSED = "static inline int unused(void) { return 1; }\n"
     ("compiler", "planted", "warning"),
     [("hardened", UNCHECKED, "unused-result"), ("clang", UNUSED, "unused-function")],
 )
-def test_a_warning_of_one_compiler_fails_the_check(tmp_path: Path, compiler: str, planted: str, warning: str) -> None:
+def test_a_warning_of_any_compiler_fails_the_check(tmp_path: Path, compiler: str, planted: str, warning: str) -> None:
     source = tmp_path / "planted.c"
     source.write_text(planted)
     command = ["make", "--silent", "-C", ROOT / "tests" / "compilers", compiler, f"SOURCES={source}"]

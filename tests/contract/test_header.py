@@ -92,11 +92,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("expression", LAYOUT)
-def test_a_struct_lies_in_memory_as_the_contract_packs_it(measured: dict[str, int], expression: str) -> None:
+def test_structs_have_the_layout_of_the_contract(measured: dict[str, int], expression: str) -> None:
     assert measured[expression] == LAYOUT[expression]
 
 
-def test_the_contract_packs_its_own_records_to_the_sizes_it_names() -> None:
+def test_records_of_the_contract_have_their_declared_sizes() -> None:
     assert struct.calcsize(contract.LIMITS_RECORD) == contract.LIMITS_RECORD_SIZE
     header, slot = struct.calcsize(contract.LIMITS_HEADER), struct.calcsize(contract.LEDGER_SLOT)
     assert header + contract.MAX_GPUS * contract.LIMITS_RECORD_SIZE <= contract.PAGE_SIZE

@@ -21,7 +21,7 @@ SOURCES = [path for package in PACKAGES for path in (REPOSITORY / package).rglob
 VERBS = {path.stem for path in (REPOSITORY / "kubectl_gpushare" / "commands").glob("*.py")}
 
 
-def test_no_two_modules_bear_the_same_name() -> None:
+def test_module_names_are_unique() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:
         if not path.name.startswith("__"):
@@ -33,7 +33,7 @@ def test_no_two_modules_bear_the_same_name() -> None:
 
 
 @pytest.mark.slow
-def test_no_two_public_classes_bear_the_same_name() -> None:
+def test_public_class_names_are_unique() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:
         if "kubelet_api" in path.parts:  # generated from the kubelet's proto files
@@ -58,7 +58,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_no_key_is_written_out_beside_the_contract(path: Path) -> None:
+def test_keys_are_spelled_out_only_in_the_contract(path: Path) -> None:
     if path == REPOSITORY / "gpushare" / "contract.py":
         return
     written = [text for text in texts(ast.parse(path.read_text())) if text.startswith(contract.PREFIX)]
@@ -105,7 +105,7 @@ def test_only_driver_c_calls_the_real_dlsym() -> None:
     assert {path.name for path in sources if calls(path.read_text())} == {"driver.c"}
 
 
-def test_a_call_of_dlsym_is_told_from_its_mention() -> None:
+def test_calls_of_dlsym_are_distinguished_from_mentions() -> None:
     assert calls("void *p = dlsym(RTLD_NEXT, name);") == ["dlsym"]
     assert calls("if (x && dlvsym(h, n, v)) return dlsym(h, n);") == ["dlvsym", "dlsym"]
     assert calls('/* p = dlsym(x) */ void *dlsym(void *h, const char *s); say("= dlsym(");') == []

@@ -23,7 +23,7 @@ INSTEAD = {
 }
 
 
-def test_no_text_goes_back_to_them() -> None:
+def test_no_text_uses_a_banned_phrase() -> None:
     listed = subprocess.run(["git", "ls-files", *READ], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     again = [
         f"{name}:{number}: {match[0]}: write: {instead}"

@@ -27,7 +27,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_link_target_exists(page: Path) -> None:
     wrong = []
     for target in _LINK.findall(pages.prose(page)):
         path, _, anchor = target.partition("#")
@@ -42,7 +42,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_part_of_another_page_that_is_named_exists(page: Path) -> None:
+def test_headings_named_on_other_pages_exist(page: Path) -> None:
     links = [
         ((page.parent / target).resolve(), part.strip()) for target, part in _NAMED_PART.findall(pages.prose(page))
     ]
@@ -50,7 +50,7 @@ def test_a_part_of_another_page_that_is_named_exists(page: Path) -> None:
     assert wrong == []
 
 
-def test_every_page_can_be_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     seen: set[Path] = set()
     ahead = [pages.ROOT / "README.md"]
     while ahead:
@@ -70,7 +70,7 @@ def tracked() -> list[Path]:
     ]
 
 
-def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
+def test_no_text_has_a_registry_or_a_local_path() -> None:
     # Nodes pull an image without a host name from their default registry.
     places = [*map(re.escape, (f"{pages.ROOT}/", f"{Path.home()}/")), _FOREIGN, r"image: *[^/\s]*[.:][^/\s]*/"]
     place = re.compile("|".join(places))
@@ -83,6 +83,6 @@ def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
     assert wrong == []
 
 
-def test_no_text_has_what_a_merge_leaves_behind() -> None:
+def test_no_text_has_merge_conflict_markers() -> None:
     left = re.compile(r"^(<{7}|>{7}|\|{7}) ", re.MULTILINE)
     assert [path for path in tracked() if left.search(path.read_text())] == []

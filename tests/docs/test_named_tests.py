@@ -44,7 +44,7 @@ def claims() -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_test_that_a_page_names_exists(page: Path) -> None:
+def test_every_test_named_on_a_page_exists(page: Path) -> None:
     assert wrong(page.read_text()) == []
 
 
@@ -57,7 +57,7 @@ def test_a_test_that_a_page_names_exists(page: Path) -> None:
         "`missing` in `gpushare/pod.py`",
     ],
 )
-def test_one_that_does_not_is_noticed(text: str) -> None:
+def test_a_missing_test_is_detected(text: str) -> None:
     assert len(wrong(text)) == 1
 
 

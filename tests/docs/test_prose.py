@@ -48,7 +48,7 @@ def test_a_construction_is_counted(sentence: str) -> None:
         "Pods that wait keep their place in the queue.",
     ],
 )
-def test_plain_text_code_and_headings_are_not(text: str) -> None:
+def test_plain_text_code_and_headings_are_not_counted(text: str) -> None:
     assert prose.measure(f"{text}\n").sentences == ()
 
 

@@ -47,20 +47,20 @@ def test_every_page_is_on_the_site(site: Path) -> None:
     assert len(there) == len(list(site.rglob("*.html")))  # some file systems ignore case
 
 
-def test_links_lead_to_pages_that_are_not_below_docs(site: Path) -> None:
+def test_links_to_pages_outside_docs_work(site: Path) -> None:
     assert 'href="ARCHITECTURE.html"' in (site / "index.html").read_text()
     assert 'href="../first-pod.html"' in (site / "interposer" / "index.html").read_text()  # in the navigation
     assert 'href="operations.html"' in (site / "readme.html").read_text()
     assert "half-gpu.yaml" in (site / "config" / "samples.html").read_text()
 
 
-def test_nothing_is_loaded_from_another_place(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     texts = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
     assert [str(path) for path in texts if _FETCHED.search(path.read_text())] == []
     assert _FETCHED.search('<link rel="preconnect" href="https://fonts.invalid">')
 
 
-def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     pictures = [
         path
         for kind in ("svg", "png")

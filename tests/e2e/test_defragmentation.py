@@ -74,7 +74,7 @@ def spread_on_four(user: Observer, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind: str) -> None:
+def test_a_pod_waiting_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind: str) -> None:
     before = spread_on_four(user, kind)
     user.apply(sleeper("whole", request="1"))
     eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
@@ -86,7 +86,7 @@ def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, k
     one_was_moved_for_it(user, before)
 
 
-def test_with_standing_defragmentation_it_gets_one_by_itself(standing: None, user: Observer) -> None:
+def test_automatic_defragmentation_frees_a_gpu_for_a_waiting_pod(standing: None, user: Observer) -> None:
     before = spread_on_four(user, "Deployment")
     user.apply(sleeper("whole", request="1"))
     user.running("whole", seconds=120)  # the planner's process has the lowest priority

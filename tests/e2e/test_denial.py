@@ -132,7 +132,7 @@ class Pods:
         return self._user.inside(name, "python", "-c", f"print(open({denied.SAID!r}).read())").split()
 
 
-def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, user: Observer) -> None:
+def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, user: Observer) -> None:
     pods = Pods(user)
     user.apply(sleeper("static", request="0.1"))
     user.running("static")

@@ -23,9 +23,7 @@ FEWEST_A_SECOND = 20
 AGENT_BYTES = 256 << 20  # the memory limit of its container
 
 
-def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
-    user: Observer, installed: lab_layout.Layout
-) -> None:
+def test_attacks_of_two_pods_do_not_affect_a_third_or_the_node(user: Observer, installed: lab_layout.Layout) -> None:
     """All attacks at once, while the node does its usual work; then the attacks that bypass the library."""
     ground = Ground(user, installed)
     ground.neighbour(request=REQUEST, memory=str(MEMORY_BYTES))

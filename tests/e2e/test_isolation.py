@@ -115,7 +115,7 @@ def next_window(user: Observer, where: lab_layout.Layout) -> Window:
     return Window(done, eventually(lambda: measured(user, where), what="both measured by the agent"))
 
 
-def test_two_containers_do_work_as_their_requests_are(user: Observer, installed: lab_layout.Layout) -> None:
+def test_two_containers_do_work_in_proportion_to_their_requests(user: Observer, installed: lab_layout.Layout) -> None:
     for name, request in REQUESTS.items():
         share(user, name, str(request))
     for name in REQUESTS:
@@ -129,9 +129,7 @@ def test_two_containers_do_work_as_their_requests_are(user: Observer, installed:
     user.ledger_is_empty()
 
 
-def test_a_program_that_computes_beside_an_idle_one_fills_the_gpu_and_is_seen_to(
-    user: Observer, installed: lab_layout.Layout
-) -> None:
+def test_a_program_next_to_an_idle_one_uses_the_whole_gpu(user: Observer, installed: lab_layout.Layout) -> None:
     share(user, "trainer", "0.5")
     share(user, "notebook", "0.25")
     idle = f"gpushare-probe --allocate 1GiB --hold {LONG_SECONDS}"
@@ -157,7 +155,7 @@ def test_a_program_that_computes_beside_an_idle_one_fills_the_gpu_and_is_seen_to
     user.ledger_is_empty()
 
 
-def test_a_container_that_is_killed_with_memory_and_lease_takes_nothing_from_its_neighbour(user: Observer) -> None:
+def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Observer) -> None:
     victim_bytes = share(user, "victim", "0.9", memory="8Gi")
     neighbour_bytes = share(user, "neighbour", "0.1", memory="4Gi")
     assert (victim_bytes, neighbour_bytes) == (8 * builders.GIB, 4 * builders.GIB)

@@ -19,7 +19,7 @@ from tests.e2e.test_life_of_a_pod import sleeper
 pytestmark = pytest.mark.lab
 
 
-def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
+def test_a_pod_waits_while_the_only_nodes_agent_is_down(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("early", request="0.25"))
@@ -80,7 +80,7 @@ def by_helm(version: str, administrator: access.Access, *arguments: str) -> None
 
 
 @pytest.mark.timeout(900)
-def test_every_way_to_install_ends_with_shares_and_a_pod_that_runs_keeps_its_own_over_all_of_them(
+def test_a_running_pod_keeps_its_share_across_reinstallations(
     own: tuple[access.Access, lab_layout.Layout],
 ) -> None:
     administrator, _ = own

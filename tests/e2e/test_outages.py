@@ -55,7 +55,7 @@ def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any], installed
     assert row["reasons"] == {}, row["notes"]
 
 
-def test_a_killed_replica_takes_with_it_only_what_was_sent_to_it(counted: dict[str, Any]) -> None:
+def test_a_killed_replica_fails_only_the_reviews_sent_to_it(counted: dict[str, Any]) -> None:
     row = counted["kill -9 of a replica"]
     assert row["admissions"] > 100
     other = {why: count for why, count in row["reasons"].items() if not any(words in why for words in OF_THE_KILLED)}

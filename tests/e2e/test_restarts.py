@@ -30,7 +30,7 @@ def kill(where: lab_layout.Layout, name: str) -> None:
     eventually(lambda: daemon_process.pid_of(name, where.processes) is None, what=f"{name} gone")
 
 
-def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
+def test_a_running_pod_keeps_its_limit_after_its_agent_is_killed(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("holder", request="0.25"))
@@ -58,7 +58,7 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     user.ledger_is_empty()
 
 
-def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: access.Access) -> None:
+def test_no_pod_is_rejected_while_the_agent_is_replaced(user: Observer, lab: access.Access) -> None:
     """Replace the agent as an upgrade does, while bare pods, which no controller would recreate, keep arriving."""
     (first,) = gpushare.pods(lab, "agent")
     lab.kubectl("delete", "pod", first["metadata"]["name"], *gpushare.SCOPE, "--wait=false")
@@ -130,7 +130,7 @@ def restarted_over_a_pod(user: Observer, where: lab_layout.Layout) -> dict[str, 
     return None
 
 
-def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
+def test_without_the_webhook_only_requesting_pods_are_rejected(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("early", request="0.25"))

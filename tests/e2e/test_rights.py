@@ -20,7 +20,7 @@ from tests.e2e.test_life_of_a_pod import sleeper
 pytestmark = pytest.mark.lab
 
 # Rights that need more than a moment or a conflict: the test that causes it and checks the same audit log.
-REPETITION = "tests/config/test_policy_events.py::test_each_tells_what_it_lives_by_and_counts_what_happens_again"
+REPETITION = "tests/config/test_policy_events.py::test_agents_and_replicas_write_and_count_their_events"
 ELSEWHERE: dict[tuple[str, str, str], str] = {
     (contract.WEBHOOK_SERVICE_ACCOUNT, "pods/eviction", "create"): (
         "tests/webhook/test_stuck_on_a_real_scheduler.py::"
@@ -67,7 +67,7 @@ def test_every_right_is_used(user: Observer, installed: lab_layout.Layout, lab: 
     user.ledger_is_empty()
 
 
-def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_told_so(
+def test_an_agent_reads_only_its_nodes_pods_with_the_field_selector_authorizer(
     installed: lab_layout.Layout, lab: access.Access, tmp_path: Path
 ) -> None:
     (node,) = installed.nodes
@@ -90,7 +90,7 @@ def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_t
     assert json.loads(agent.kubectl("get", "--raw", "/api/v1/nodes"))["items"]  # its role allows that
 
 
-def test_what_is_used_elsewhere_is_a_right_and_is_asked_for_there() -> None:
+def test_rights_used_elsewhere_exist_and_are_tested_there() -> None:
     for (account, what, verb), place in ELSEWHERE.items():
         assert (what, verb) in rights.expected(rights.EVERYWHERE[account], rights.AT_HOME[account])
         path, name = place.split("::")

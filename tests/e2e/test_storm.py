@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # for a busy machine
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "storm.py"
 
 
-def test_the_kubelet_refuses_no_pod_while_there_is_an_agent_and_all_that_are_placed_run(
+def test_the_kubelet_rejects_no_pod_with_an_agent_and_all_placed_pods_run(
     installed: lab_layout.Layout,
 ) -> None:
     # Like all random tests, the same on every run of continuous integration.

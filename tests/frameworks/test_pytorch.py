@@ -58,7 +58,7 @@ def check_sizes(output: str, total_bytes: int, allocator: str) -> None:
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_alone_all_of_a_gpu_can_be_had(pytorch: Path, gpus: Path, allocator: str) -> None:
+def test_a_program_alone_can_allocate_the_whole_gpu(pytorch: Path, gpus: Path, allocator: str) -> None:
     check_sizes(
         share.run_alone(gpus, [pytorch, PROGRAMS / "sizes.py", str(PIECE_BYTES)], environment(allocator)),
         GPU_BYTES,
@@ -67,7 +67,9 @@ def test_alone_all_of_a_gpu_can_be_had(pytorch: Path, gpus: Path, allocator: str
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-async def test_in_a_share_all_of_the_share_can_be_had(pytorch: Path, shares: share.Shares, allocator: str) -> None:
+async def test_a_program_in_a_share_can_allocate_the_whole_share(
+    pytorch: Path, shares: share.Shares, allocator: str
+) -> None:
     pod = shares.add()
     check_sizes(
         await shares.run(pod, [pytorch, PROGRAMS / "sizes.py", str(PIECE_BYTES)], environment(allocator)),
@@ -76,7 +78,7 @@ async def test_in_a_share_all_of_the_share_can_be_had(pytorch: Path, shares: sha
     )
 
 
-async def test_what_programs_do_with_a_gpu_works_in_a_share(pytorch: Path, shares: share.Shares) -> None:
+async def test_typical_gpu_work_runs_in_a_share(pytorch: Path, shares: share.Shares) -> None:
     answer = json.loads(await shares.run(shares.add(), [pytorch, PROGRAMS / "work.py"]))
     assert answer["name"] == "NVIDIA A100-SXM4-40GB"
     assert answer["graph"] == [0, 3], "a copy of a graph is done when the graph is launched"
@@ -140,7 +142,7 @@ async def storms(
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-async def test_processes_of_a_share_never_have_more_than_it(
+async def test_processes_of_a_share_never_exceed_it(
     pytorch: Path, shares: share.Shares, gpus: Path, allocator: str, count: int
 ) -> None:
     pod = shares.add()

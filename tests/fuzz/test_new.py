@@ -38,7 +38,9 @@ def test_new_inputs_break_no_law(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(table.PLANTED))
-def test_a_fault_that_was_planted_is_found_and_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzing_finds_and_reports_the_planted_fault(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _engine(name)
     monkeypatch.setattr(running, "FINDS", tmp_path)
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))

@@ -61,7 +61,7 @@ def ctr() -> Iterator[list[str]]:
             process.wait(30)
 
 
-def test_containerd_takes_them_under_the_names_of_the_manifests(ctr: list[str], archives: build.Archives) -> None:
+def test_containerd_imports_images_under_the_manifests_names(ctr: list[str], archives: build.Archives) -> None:
     for made in (archives.webhook, archives.agent):
         subprocess.run([*ctr, "images", "import", made.path], check=True, capture_output=True, timeout=300)
         shown = subprocess.run(
@@ -72,19 +72,19 @@ def test_containerd_takes_them_under_the_names_of_the_manifests(ctr: list[str], 
         assert made.digest in line
 
 
-def test_skopeo_reads_them(archives: build.Archives) -> None:
+def test_skopeo_reads_the_archives(archives: build.Archives) -> None:
     for made in (archives.webhook, archives.agent):
         shown = skopeo("inspect", f"oci-archive:{made.path}")
         assert (shown["Digest"], shown["Architecture"]) == (made.digest, layers.native())
         assert len(shown["Layers"]) == 3
 
 
-def test_a_docker_that_reads_no_index_finds_its_own(archives: build.Archives) -> None:
+def test_docker_without_index_support_reads_the_archive(archives: build.Archives) -> None:
     shown = skopeo("inspect", "--config", f"docker-archive:{archives.webhook.path}")
     assert shown["config"]["Entrypoint"] == ["python", "-m", "webhook"]
 
 
-def test_both_images_share_the_layer_of_the_system(archives: build.Archives) -> None:
+def test_both_images_share_the_system_layer(archives: build.Archives) -> None:
     webhook, agent = (
         skopeo("inspect", f"oci-archive:{made.path}")["Layers"] for made in (archives.webhook, archives.agent)
     )
@@ -92,7 +92,7 @@ def test_both_images_share_the_layer_of_the_system(archives: build.Archives) -> 
     assert set(webhook[1:]) & set(agent[1:]) == set()
 
 
-def test_an_archive_for_two_processors_is_an_index_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_for_two_architectures_has_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
     images = []
     for architecture in contents.MACHINES:

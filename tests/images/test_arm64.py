@@ -44,7 +44,7 @@ def test_the_components_import_on_64_bit_arm(tmp_path: Path) -> None:
     assert (tmp_path / "agent/opt/gpushare/libgpushare.so").resolve().name == "libgpushare-aarch64.so"
 
 
-def test_one_name_leads_to_both(registry: str, both: build.Archives, archives: build.Archives) -> None:
+def test_one_name_refers_to_both_architectures(registry: str, both: build.Archives, archives: build.Archives) -> None:
     places = push.push(both, f"{registry}/both", options=["--dest-tls-verify=false"])
     place = places["agent"]
     reference = f"docker://{place['repository']}@{place['digest']}"
@@ -55,6 +55,6 @@ def test_one_name_leads_to_both(registry: str, both: build.Archives, archives: b
     assert digests["amd64"] == archives.agent.digest
 
 
-def test_a_processor_that_there_are_no_images_for_is_named() -> None:
+def test_an_unsupported_architecture_is_named_in_the_error() -> None:
     with pytest.raises(lab_errors.LabError, match=r"no images for riscv64; .* amd64, arm64"):
         build.ensure(("riscv64",))

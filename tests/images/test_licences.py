@@ -30,28 +30,28 @@ def declared(name: str) -> str:
     return MEANT.get(text, text)
 
 
-def test_every_part_is_in_the_tables_and_nothing_else_is() -> None:
+def test_the_licence_tables_have_exactly_the_shipped_parts() -> None:
     assert set(licences.DEBIAN) == set(contents.PACKAGES)
     assert set(licences.WHEELS) == SHIPPED
 
 
 @pytest.mark.parametrize("expression", sorted({licences.OWN, *licences.DEBIAN.values(), *licences.WHEELS.values()}))
-def test_each_licence_is_one_of_spdx_and_allowed(expression: str) -> None:
+def test_each_licence_is_an_allowed_spdx_id(expression: str) -> None:
     parsed = SPDX.parse(expression, validate=True)
     assert {str(key) for literal in parsed.literals for key in re.split(r" WITH ", str(literal))} <= licences.ALLOWED
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_a_wheel_says_the_same_of_itself(name: str) -> None:
+def test_wheel_metadata_states_the_same_licence(name: str) -> None:
     assert declared(name)
     assert licences.WHEELS[name].startswith(declared(name))
 
 
 @pytest.mark.parametrize("name", sorted(krew.LIBRARIES))
-def test_so_does_what_the_plugin_brings_along(name: str) -> None:
+def test_plugin_dependencies_state_the_same_licence(name: str) -> None:
     assert declared(name) in licences.ALLOWED
 
 
-def test_what_nobody_has_read_is_not_shipped() -> None:
+def test_unreviewed_licence_files_are_not_shipped() -> None:
     with pytest.raises(lab_errors.LabError, match=r"the licence of left-pad is unknown: read it, and write it into"):
         licences.of("pypi", "left-pad")

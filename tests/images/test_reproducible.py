@@ -48,7 +48,7 @@ def test_two_builds_give_the_same_digests(archives: build.Archives, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_revision_is_a_label_for_whoever_wants_it(archives: build.Archives, tmp_path: Path) -> None:
+def test_a_revision_becomes_a_label(archives: build.Archives, tmp_path: Path) -> None:
     labelled = build.ensure(directory=tmp_path, revision="0123abc")
     assert labelled.webhook.digest != archives.webhook.digest
     config = json.loads(

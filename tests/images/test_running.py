@@ -69,7 +69,7 @@ def test_the_webhook_places_a_pod(laid_out: dict[str, Image], directory: Path) -
         assert process.wait(20) == 0, (directory / "log").read_text()
 
 
-def test_the_agent_serves_and_gives_out_its_library(laid_out: dict[str, Image], directory: Path) -> None:
+def test_the_agent_serves_and_installs_its_library(laid_out: dict[str, Image], directory: Path) -> None:
     simulated.build()
     gpus = simulated.create(directory / "gpus")
     account, host = directory / "account", directory / "host"
@@ -132,7 +132,7 @@ def answer(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_kubeconfig_is_refused_with_a_sentence(laid_out: dict[str, Image], directory: Path) -> None:
+def test_a_kubeconfig_is_rejected_with_a_reason(laid_out: dict[str, Image], directory: Path) -> None:
     (directory / "shared").mkdir()
     (directory / "shared" / "config").write_text("{}")
     arguments = ("--kubeconfig=/run/config", "--certificate-directory=/run/certificates", "--probe-port=0")
@@ -143,6 +143,6 @@ def test_a_kubeconfig_is_refused_with_a_sentence(laid_out: dict[str, Image], dir
     assert "which the container images leave out" in log
 
 
-def test_the_keeper_of_mps_is_in_the_agents_image(laid_out: dict[str, Image]) -> None:
+def test_the_mps_keeper_is_in_the_agents_image(laid_out: dict[str, Image]) -> None:
     shown = laid_out["agent"].python("-m", "deviceplugin.mps.supervisor", "--help")
     assert "--socket" in shown

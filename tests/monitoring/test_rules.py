@@ -26,7 +26,7 @@ def promtool(*arguments: str | Path) -> str:
 
 
 @pytest.mark.slow
-def test_promtool_finds_no_fault() -> None:
+def test_promtool_accepts_the_rules() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "rules", rules.FILE)
 
 
@@ -91,7 +91,7 @@ def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_story_that_is_wrong_is_found_out(tmp_path: Path) -> None:
+def test_a_wrong_expectation_is_detected(tmp_path: Path) -> None:
     case = cases.CASES["GpushareRunsUnlimited"]
     assert "FAILED" in judged(tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())])
 
@@ -109,7 +109,7 @@ def judged(directory: Path, batch: Iterable[Story]) -> str:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_what_is_the_matter_and_where_to_read_what_to_do(name: str) -> None:
+def test_each_alert_has_a_summary_and_a_runbook_link(name: str) -> None:
     alert = ALERTS[name]
     assert name.startswith("Gpushare")
     assert alert.severity in {"critical", "warning", "info"}
@@ -121,7 +121,7 @@ def test_an_alert_says_what_is_the_matter_and_where_to_read_what_to_do(name: str
     assert anchor in test_links.anchors(pages.ROOT / page)
 
 
-def test_the_manual_lists_every_alert_with_its_severity_and_where_to_read_what_to_do() -> None:
+def test_the_manual_lists_every_alert_with_severity_and_runbook() -> None:
     listed = {
         name: (cells[0], re.findall(r"\(#([\w-]+)\)", cells[-1]))
         for name, cells in pages.rows("docs/operations.md", "## Alerts").items()

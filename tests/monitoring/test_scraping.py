@@ -34,7 +34,7 @@ TARGETS = {
 
 
 @pytest.mark.slow
-def test_promtool_finds_no_fault_in_what_the_manual_says(tmp_path: Path) -> None:
+def test_promtool_accepts_the_manuals_configuration(tmp_path: Path) -> None:
     for number, scrapes in enumerate((OURS, OTHERS)):
         path = tmp_path / f"{number}.yaml"
         path.write_text(yaml.safe_dump({"scrape_configs": [finding(scrape, []) for scrape in scrapes.values()]}))
@@ -54,7 +54,7 @@ def finding(scrape: dict[str, Any], targets: list[dict[str, Any]]) -> dict[str, 
     return {**rest, "static_configs": [*rest.get("static_configs", ()), *targets]}
 
 
-def test_all_jobs_that_are_asked_for_are_scraped() -> None:
+def test_all_jobs_in_expressions_are_scraped() -> None:
     asked = set(re.findall(r'job="([^"]+)"', rules.FILE.read_text()))
     assert asked == set(OURS) == set(TARGETS)
 
@@ -91,7 +91,7 @@ def discovered() -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(tmp_path: Path) -> None:
+def test_scraped_pods_get_the_labels_of_rules_and_dashboards(tmp_path: Path) -> None:
     assert len(discovered()) == 3
     with prometheus.running(tmp_path, [finding(our, discovered()) for our in OURS.values()]) as seen:
         targets = eventually(
@@ -118,7 +118,7 @@ def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
         ("podmonitor.yaml", "gpushare-agent", {"namespace", "pod", "container", "endpoint"}),
     ],
 )
-def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -> None:
+def test_the_monitors_have_the_same_relabeling(file: str, job: str, dropped: set[str]) -> None:
     (monitor,) = [
         document
         for document in manifests.documents(rules.FOLDER / file)
@@ -138,7 +138,7 @@ def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -
 
 
 @pytest.mark.slow
-def test_the_monitors_select_what_there_is() -> None:
+def test_the_monitors_select_existing_workloads() -> None:
     service, webhooks = manifests.documents(rules.FOLDER / "servicemonitor.yaml")
     (agents,) = manifests.documents(rules.FOLDER / "podmonitor.yaml")
     assert webhooks["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -157,7 +157,7 @@ def test_the_monitors_select_what_there_is() -> None:
 
 
 @pytest.mark.apiserver
-def test_kustomize_makes_an_object_of_each(api_server: access.Access, tmp_path: Path) -> None:
+def test_kustomize_renders_every_monitoring_object(api_server: access.Access, tmp_path: Path) -> None:
     default, component = (os.path.relpath(path, tmp_path) for path in (manifests.CONFIG / "default", rules.FOLDER))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [default], "components": [component]}))
     made = [*yaml_documents.read(api_server.kubectl("kustomize", str(tmp_path)))]

@@ -114,7 +114,7 @@ def night(lab: access.Access, tmp_path: Path) -> Iterator[Night]:
             made.cordon()
 
 
-def test_a_night(night: Night) -> None:
+def test_every_expression_works_during_a_night(night: Night) -> None:
     seen = night.seen
     night.becomes("sum(gpushare_placer_gpus)", 4)
     night.becomes("sum(gpushare_gpu_healthy)", 4)

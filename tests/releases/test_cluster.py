@@ -131,7 +131,7 @@ def given(node: GpuNode) -> dict[str, Allocation]:
 PATIENCE = "--patience-seconds=1"
 
 
-def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Cluster, base_before: Path) -> None:
+def test_upgrade_and_downgrade_in_place_keep_every_share(cluster: Cluster, base_before: Path) -> None:
     old = cluster.start(PATIENCE, environment=BEFORE.environment)
     fill(cluster)
     assert old.stop() == 0
@@ -180,9 +180,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     assert back.stop() == 0
 
 
-def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_one_returns(
-    cluster: Cluster, base_before: Path
-) -> None:
+def test_the_previous_schema_accepts_every_field_of_this_release(cluster: Cluster, base_before: Path) -> None:
     conftest.apply(cluster.administrator)
     node = dataclasses.replace(full_node("node-b"), version="")
     cluster.add_node(node)

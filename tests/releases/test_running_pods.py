@@ -57,7 +57,7 @@ def becomes_limited(process: subprocess.Popen[str], limit_bytes: int) -> None:
 
 
 @by_library
-def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_resized(
+def test_a_running_program_keeps_exact_limits_across_upgrade_and_downgrade(
     short_path: Path, gpus: Path, library: Release
 ) -> None:
     uuid = simulated.uuids(gpus)[0]
@@ -85,7 +85,7 @@ def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_r
 
 @by_library
 @pytest.mark.parametrize("agent", BOTH, ids=lambda release: f"agent of {release.name}")
-def test_a_refusal_is_understood_whichever_release_says_it(
+def test_a_rejection_is_understood_across_releases(
     short_path: Path, gpus: Path, library: Release, agent: Release
 ) -> None:
     with arbiter(agent, short_path, simulated.uuids(gpus)[0]):
@@ -97,7 +97,7 @@ def test_a_refusal_is_understood_whichever_release_says_it(
     assert "cuInit: 802" in errors + output
 
 
-def test_processes_with_different_libraries_keep_one_ledger(short_path: Path, gpus: Path) -> None:
+def test_processes_with_different_libraries_share_one_ledger(short_path: Path, gpus: Path) -> None:
     with arbiter(THIS, short_path, simulated.uuids(gpus)[0]) as arbiters:
         first, second = (started(short_path, gpus, library, running.holds) for library in BOTH)
         with finishing(first), finishing(second):

@@ -46,15 +46,15 @@ def check(output: str, total_bytes: int) -> None:
     assert "CUDA_ERROR_OUT_OF_MEMORY" in error
 
 
-def test_every_program_of_the_table_is_tried() -> None:
+def test_every_program_of_the_table_is_tested() -> None:
     assert {client.name for client in clients.CUDA} - FRAMEWORKS == set(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_alone_it_has_the_whole_gpu(python: Path, gpus: Path, program: str) -> None:
+def test_a_program_alone_has_the_whole_gpu(python: Path, gpus: Path, program: str) -> None:
     check(share.run_alone(gpus, command(python, program)), GPU_BYTES)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_in_a_share_it_has_the_share(python: Path, shares: share.Shares, program: str) -> None:
+async def test_a_program_in_a_share_has_the_share(python: Path, shares: share.Shares, program: str) -> None:
     check(await shares.run(shares.add(), command(python, program)), share.SHARE_BYTES)
