@@ -91,7 +91,7 @@ def test_every_platform_has_the_program_and_a_licence(
         assert "gpushare/LICENSE" in members
 
 
-def test_the_archive_has_only_relative_paths_and_no_bytecode(members: dict[str, tarfile.TarInfo]) -> None:
+def test_the_archive_stays_in_its_folder_and_has_no_compiled_files(members: dict[str, tarfile.TarInfo]) -> None:
     for name, member in members.items():
         assert member.isfile()
         assert name.startswith("gpushare/")

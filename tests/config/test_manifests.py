@@ -140,7 +140,7 @@ def test_every_policy_denies_and_the_template_policy_warns() -> None:
     assert bound == {name: ["Warn" if name == "gpushare-templates" else "Deny"] for name in policies}
 
 
-def test_the_webhook_is_not_called_for_its_own_namespace() -> None:
+def test_the_webhook_is_not_called_for_exempt_namespaces() -> None:
     (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
     (rule,) = hook["namespaceSelector"]["matchExpressions"]
     assert rule["operator"] == "NotIn"

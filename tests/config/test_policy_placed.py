@@ -66,7 +66,7 @@ def test_a_result_that_quota_would_not_count_is_rejected(installed: Cluster) -> 
         assert "has resources of gpushare.io" in installed.refused(manifest, user=USER, dry_run=True)
 
 
-def test_a_placed_pod_without_the_needed_fields_is_rejected(installed: Cluster) -> None:
+def test_a_placed_pod_with_a_foreign_gate_is_rejected(installed: Cluster) -> None:
     gated = forged()
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     sentence = installed.refused(gated, user=USER, dry_run=True)

@@ -121,7 +121,7 @@ def test_even_administrators_cannot_remove_results(cluster: Cluster, key: str) -
         ("placed", contract.REQUEST + "s", "0.5", "exists"),
     ],
 )
-def test_a_request_cannot_be_changed_after_placement(
+def test_only_the_amounts_of_a_request_can_be_changed(
     cluster: Cluster, name: str, key: str, value: str, said: str
 ) -> None:
     sentence = cluster.patch_refused(name, annotated(key, value), user=USER)

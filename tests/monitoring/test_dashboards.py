@@ -108,7 +108,7 @@ def test_panels_have_no_gaps_or_overlaps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", dashboards.DOCUMENTS)
-def test_each_panel_has_one_idea_and_a_description(name: str) -> None:
+def test_each_panel_has_a_description_and_a_unit(name: str) -> None:
     shown = dashboards.panels(dashboards.DOCUMENTS[name])
     titles = [panel["title"] for panel in shown]
     assert len(titles) >= 8
