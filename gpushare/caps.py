@@ -48,7 +48,7 @@ def exceeded(manifest: Mapping[str, Any]) -> str | None:
 
 
 def _sentence(what: str, there: int, most: int) -> str:
-    return f"{what} has {there} entries: of a pod with a share of a GPU it may have at most {most}"
+    return f"{what} has {there} entries: a pod with a GPU share may have at most {most}"
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ def parse(text: str) -> Fraction:
     match = re.fullmatch(_QUANTITY, text)
     if match is None:
         raise errors.QuantityError(
-            f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, as "8Gi"'
+            f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, such as "8Gi"'
         )
     number, suffix, exponent = match.groups()
     value = Fraction(number)
@@ -43,7 +43,7 @@ def parse_bytes(text: str) -> int:
     value = parse(text)
     whole = -(-value.numerator // value.denominator)
     if whole > _MAX_BYTES:
-        raise errors.QuantityError(f"{errors.quoted(text)} is more bytes than there can be")
+        raise errors.QuantityError(f"{errors.quoted(text)} exceeds the maximum of 2^63-1 bytes")
     return whole
 
 

@@ -17,7 +17,7 @@ from gpushare import errors
 DEEPEST: Final = 100  # levels; an object of the API server has about 20
 MAX_REPEATED: Final = 100_000  # values that aliases may stand for, besides those in the text
 
-_TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels make sense"
+_TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels are allowed"
 _ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
 
 
@@ -40,7 +40,7 @@ def read(text: str) -> Iterator[Any]:
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, errors.CodecError):
             raise
-        raise errors.CodecError(f"a value does not have the type that it seems to have: {error}") from error
+        raise errors.CodecError(f"a value does not have the type that its notation implies: {error}") from error
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def _count(document: Any) -> None:
             written += 1
             return 1, 0
         if id(value) in inside:
-            raise errors.CodecError("an alias stands for what it is itself in")
+            raise errors.CodecError("an alias refers to a value that contains it")
         if id(value) not in known:
             written += 1
             inside.add(id(value))
@@ -92,4 +92,4 @@ def _count(document: Any) -> None:
     if levels > DEEPEST:
         raise errors.CodecError(_TOO_DEEP)
     if values > written + MAX_REPEATED:
-        raise errors.CodecError(f"its aliases stand for more than {MAX_REPEATED} values")
+        raise errors.CodecError(f"its aliases expand to more than {MAX_REPEATED} values")

@@ -123,7 +123,7 @@ class ApiClient:
                 # A list that names a version comes from the API server's cache, in one piece whatever the limit. If
                 # that is too much for the timeout or for a proxy, pages are not; and they are no older.
                 asked = _without_version(asked)
-                logger.info("Listing again, in pages: it broke off", extra={"path": path, "err": str(error)})
+                logger.info("Listing again in pages: the response broke off", extra={"path": path, "err": str(error)})
                 continue
             objects += page.items
             if not page.rest:

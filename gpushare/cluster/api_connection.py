@@ -139,7 +139,7 @@ async def _from_service_account(environment: Mapping[str, str], directory: Path)
     if not host or not port:
         raise api_errors.ClusterError(
             "a ServiceAccount token is mounted but KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set; "
-            "name a kubeconfig instead"
+            "specify a kubeconfig instead"
         )
     token = (directory / "token").read_text().strip()
     if not token:
@@ -155,7 +155,7 @@ def _from_kubeconfig(paths: str) -> Source:
     if not any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path):
         raise api_errors.ClusterError(
             f"no ServiceAccount is mounted and there is no kubeconfig at {paths}; "
-            "name one with --kubeconfig or KUBECONFIG"
+            "specify one with --kubeconfig or KUBECONFIG"
         )
     try:
         from kubernetes_asyncio import client as generated
@@ -163,7 +163,7 @@ def _from_kubeconfig(paths: str) -> Source:
     except ImportError as error:
         raise api_errors.ClusterError(
             f"the kubeconfig {paths} cannot be read without the Python package kubernetes-asyncio, which the container "
-            "images leave out; in a pod leave --kubeconfig and KUBECONFIG out, elsewhere install the package"
+            "images leave out; in a pod, use neither --kubeconfig nor KUBECONFIG; elsewhere, install the package"
         ) from error
 
     configuration = generated.Configuration()

@@ -91,7 +91,7 @@ class Election:
             async with asyncio.timeout(max(limit, 0.0)):
                 return await self._look_and_act()
         except (api_errors.Conflict, api_errors.AlreadyExists):
-            self._log(logging.DEBUG, "Another candidate was faster")
+            self._log(logging.DEBUG, "Another candidate acquired the Lease first")
         except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not reach the Lease", err=str(error) or "no answer in time")
         if self._renewed_at is None:
@@ -164,7 +164,7 @@ class Election:
         if self._renewed_at is None:
             return
         self._renewed_at = self._own = None
-        self._log(logging.WARNING, "Ceased to lead", reason=why)
+        self._log(logging.WARNING, "Stopped leading", reason=why)
         self._stopped()
 
     async def _resign(self) -> None:

@@ -40,7 +40,7 @@ def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | N
     """Return a sentence about an API server that answered once and has not served us for longer."""
     for copy in informers:
         if copy.synced.is_set() and copy.age_seconds > longest_seconds:
-            return f"the API server has told nothing for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
+            return f"no update from the API server for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
     return None
 
 
@@ -163,7 +163,7 @@ class Informer:
             self._was_cut = False
             watched_seconds = await self._watch()
         except api_errors.Gone as error:
-            logger.info("Listing again: the watch was too far behind", extra={"path": self._path, "err": str(error)})
+            logger.info("Listing again: the watch expired", extra={"path": self._path, "err": str(error)})
             return self._list_again()
         except api_errors.Unavailable as error:
             if error.status == 504:
@@ -175,12 +175,12 @@ class Informer:
                 pause = self._lose()
                 if not error.status:
                     self._unanswered_since = self._api.answers.count
-            logger.warning("Lost contact", extra=self._seen(error, pause))
+            logger.warning("Lost the connection", extra=self._seen(error, pause))
             # A proxy may ask for an hour, without knowing about the API server behind it.
             return max(pause, min(error.retry_after_seconds or 0.0, MAX_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
             pause = self._list_again()
-            logger.warning("Was refused", extra=self._seen(error, pause))
+            logger.warning("The API server rejected the request", extra=self._seen(error, pause))
             if is_believed:
                 self.answered.set()
             return pause

@@ -59,7 +59,7 @@ class Items:
         yield from self._complete()
         left = len(self._text) - self._at
         if is_last and self._next is not None:
-            raise ValueError("it is not a list, or not all of one")
+            raise ValueError("it is not a list, or it is truncated")
         if left > MAX_BYTES:
             raise ValueError(f"one item is longer than {MAX_BYTES} bytes")
         # An incomplete value is parsed again when twice as much is there: that costs no more than receiving it.
@@ -92,7 +92,7 @@ class Items:
             self._next = self._after_items if self._begins_with("]") else self._item
         else:  # null: no items
             if self._value() is not None:
-                raise ValueError("its items are no list")
+                raise ValueError("its items are not a list")
             self._after_field()
 
     def _item(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Items:
     def _mark(self, expected: str) -> str:
         mark = self._text[self._begin()]
         if mark not in expected:
-            raise ValueError(f"it is not a list: there is {mark!r} in place of {' or '.join(expected)}")
+            raise ValueError(f"it is not a list: found {mark!r} instead of {' or '.join(expected)}")
         self._at += 1
         return mark
 

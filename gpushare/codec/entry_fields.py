@@ -20,7 +20,7 @@ def whole(value: Any, name: str, *, most: int = MAX) -> int:
 def text(value: Any, name: str) -> str:
     """Return a non-empty text. Raises CodecError."""
     if not isinstance(value, str) or not value:
-        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a text")
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a string")
     return value
 
 

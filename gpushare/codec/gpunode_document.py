@@ -123,7 +123,7 @@ def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[s
     if isinstance(value, kind):
         return value
     if value is not None:
-        problems.append(f"{where}: {key} is invalid and is set aside: it is {errors.quoted(str(value))}")
+        problems.append(f"{where}: {key} is invalid and is ignored: it is {errors.quoted(str(value))}")
     return kind()
 
 
@@ -164,7 +164,7 @@ def _entries(
             entries.append(read_one(entry))
         except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(f"{where}.{key}[{position}] is invalid and is set aside: {errors.shortened(what)}")
+            problems.append(f"{where}.{key}[{position}] is invalid and is ignored: {errors.shortened(what)}")
             unread.append(entry)
     return entries, unread
 
@@ -176,7 +176,7 @@ def _unique(
     twice = []
     for entry in entries:
         if key(entry) in kept:
-            problems.append(f"{where}: {errors.quoted(key(entry))} is there twice and the second is set aside")
+            problems.append(f"{where}: {errors.quoted(key(entry))} occurs twice; the second entry is ignored")
             twice.append(entry)
         else:
             kept[key(entry)] = entry

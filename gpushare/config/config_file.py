@@ -43,7 +43,7 @@ def read(text: str) -> Config:
     parsed = yaml_tree.parse(text)
     warnings = list(parsed.warnings)
     if parsed.root.value is None:
-        warnings.append(f"the file is empty, so every GPU is given whole: write version: {VERSION} if that is meant")
+        warnings.append(f"the file is empty, so every GPU is exclusive: write version: {VERSION} if that is intended")
     file_config = config(parsed.root, warnings)
     return dataclasses.replace(file_config, warnings=tuple(warnings))
 
@@ -74,7 +74,7 @@ def _refuse_other_forms(item: Item) -> None:
         names = [errors.shortened(name) for name in layouts.value] if isinstance(layouts.value, Mapping) else []
         of_them = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
         raise layouts.error(
-            "belongs to a file of mig-parted, with a list of entries for each layout: write the list of one"
+            "belongs to a mig-parted file, which has a list of entries per layout: write the list of one"
             f"{of_them} as mig"
         )
 
@@ -119,7 +119,7 @@ def _duration(item: Item) -> int:
         return int(item.value)
     nanoseconds = file_keys.whole(item)
     if abs(nanoseconds) > durations.FOREVER_NANOSECONDS:
-        raise item.error('is longer than there can be: write "infinite"')
+        raise item.error('exceeds the maximum duration: write "infinite"')
     return nanoseconds
 
 
@@ -191,7 +191,7 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     if replicas * counted > MAX_DEVICES:
         of_all = f" of {counted} devices" if counted > 1 else ""
         raise file.at("replicas").error(
-            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet takes at most {MAX_DEVICES} "
+            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet accepts at most {MAX_DEVICES} "
             "devices of a node"
         )
     renamed = _name(file.at("rename")) if file.get("rename") is not None else None
@@ -224,7 +224,7 @@ def devices(item: Item) -> Devices:
         return ALL
     if item.value is None or isinstance(item.value, str):
         raise item.error(f"devices set as '{item.value or ''}' but the only valid string input is 'all'")
-    raise item.error("unsupported type for devices: write all, how many, or a list of indices and UUIDs")
+    raise item.error("unsupported type for devices: write all, a count, or a list of indices and UUIDs")
 
 
 def _reference(item: Item) -> str:
@@ -233,7 +233,8 @@ def _reference(item: Item) -> str:
         value = str(value)
     if not isinstance(value, str) or references.kind(value) is None:
         raise item.error(
-            'unsupported type for device in devices list: write an index as 0 or "0:1", or a UUID as GPU-… or MIG-…'
+            'unsupported type for device in devices list: write an index such as 0 or "0:1", or a UUID such as '
+            "GPU-… or MIG-…"
         )
     return value
 
@@ -288,5 +289,5 @@ def _interval(item: Item) -> str:
         return ""
     word = file_keys.text(item).lower()
     if word not in INTERVALS:
-        raise item.error(f"is no length of a time slice: write one of {', '.join(INTERVALS)}")
+        raise item.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
     return word

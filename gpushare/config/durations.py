@@ -36,9 +36,9 @@ def parse(text: str) -> int:
         total += Fraction(match[1]) * _UNITS[match[2]]
         position = match.end()
     if position == 0 or position != len(body):
-        raise errors.ConfigError('is not a duration: write a number with a unit, as "60s", "1h30m" or "infinite"')
+        raise errors.ConfigError('is not a duration: write a number with a unit, such as "60s", "1h30m" or "infinite"')
     if total > FOREVER_NANOSECONDS:
-        raise errors.ConfigError('is longer than there can be: write "infinite"')
+        raise errors.ConfigError('exceeds the maximum duration: write "infinite"')
     return sign * int(total)
 
 

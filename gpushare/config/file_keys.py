@@ -44,7 +44,7 @@ class Fields:
                 continue
             meant = _nearest(key, known)
             if warnings is None or meant in guarded:
-                raise errors.ConfigError(_unknown(value, meant, known, "leave it out"))
+                raise errors.ConfigError(_unknown(value, meant, known, "remove it"))
             warnings.append(_unknown(value, meant, known, "it has no effect"))
 
     def __contains__(self, key: str) -> bool:
@@ -114,5 +114,5 @@ def _nearest(key: str, known: Sequence[str]) -> str:
 
 
 def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
-    hint = f"did you mean {meant}?" if meant else f"{remedy}; known here: {', '.join(known)}"
+    hint = f"did you mean {meant}?" if meant else f"{remedy}; known keys: {', '.join(known)}"
     return f"{located(value.path, value.line)} is unknown: {hint}"

@@ -24,7 +24,7 @@ class FlagType(enum.Enum):
 
     TEXT = "a text"
     BOOL = "true or false"
-    TEXTS = "a text or a list of texts"
+    TEXTS = "a string or a list of strings"
     DURATION = 'a duration such as "60s"'
     NUMBERS = "a list of whole numbers"
 

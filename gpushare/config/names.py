@@ -22,8 +22,8 @@ def parse(text: str) -> str:
         raise errors.ConfigError(f"fully-qualified resource name must be {MAX} characters or less, not {len(name)}")
     if not _SUBDOMAIN.fullmatch(name.removeprefix(PREFIX)):
         raise errors.ConfigError(
-            f"incorrect format for resource name: write {PREFIX} and then small letters, digits, '-' and '.', "
-            "a letter or digit at both ends"
+            f"incorrect format for resource name: write {PREFIX} and then lower-case letters, digits, '-' and "
+            "'.', with a letter or digit at both ends"
         )
     return name
 

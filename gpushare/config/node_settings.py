@@ -105,7 +105,7 @@ def too_late(
     """Return a warning for each value in the file that differs from the agent's and takes effect only at its start."""
     present = values_of(Config(), arguments=arguments, environment=environment)
     return tuple(
-        f"flags.{key} {value} has no effect: it is fixed when the agent starts, by {option}"
+        f"flags.{key} {value} has no effect: the agent takes it from {option} when it starts"
         for key, option in AT_START.items()
         if (value := config.flags.values.get(key)) not in (None, "", present[key])
     )

@@ -23,7 +23,7 @@ def strict(config: Config) -> Config:
     if config.resources != Resources():
         warnings.append(f"resources has no effect: {ADVICE}, and customizing the 'resources' field is not supported")
     if config.sharing.mps is not None and config.sharing.time_slicing is not None:
-        warnings.append(f"sharing.timeSlicing has no effect: {ADVICE}, and sharing.mps is there")
+        warnings.append(f"sharing.timeSlicing has no effect: {ADVICE}, and sharing.mps is set")
     if config.sharing.fractional:
         warnings.append(f"sharing.fractional has no effect: {ADVICE}")
     if config.mig:

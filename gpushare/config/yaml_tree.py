@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         if self._depth > DEEPEST + 1:
             line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-            raise errors.ConfigError(f"line {line}: nested too deeply: at most {DEEPEST} levels make sense")
+            raise errors.ConfigError(f"line {line}: nested too deeply: at most {DEEPEST} levels are allowed")
         try:
             return super().compose_node(parent, index)
         finally:
@@ -143,7 +143,7 @@ def documents(text: str) -> tuple[Document, ...]:
 
 def _loader(text: str) -> _Loader:
     if len(text) > MAX_TEXT:
-        raise errors.ConfigError(f"the file has {len(text)} characters: at most {MAX_TEXT} make sense")
+        raise errors.ConfigError(f"the file has {len(text)} characters: at most {MAX_TEXT} are allowed")
     return _Loader(text.removeprefix("\ufeff"))
 
 
@@ -189,7 +189,7 @@ class _Reader:
         if self.left < 0:
             raise errors.ConfigError(f"{located(path, line)}: the file has more than {MAX_ITEMS} values")
         if depth > DEEPEST:
-            raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels make sense")
+            raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels are allowed")
         if isinstance(node, yaml.MappingNode):
             return Item(path, line, self._entries(node, path, depth))
         if isinstance(node, yaml.SequenceNode):
@@ -206,7 +206,7 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise errors.ConfigError(f"{located(path, line)}: a key is a list or a mapping: write a word")
+                raise errors.ConfigError(f"{located(path, line)}: a key is a list or a mapping: write a string")
             if key_node.tag == _TAG + "merge":
                 for source in reversed(_merge_sources(value_node, path, line)):
                     merged |= self._entries(source, path, depth + 1) if self._within(depth, path, line) else {}
@@ -221,7 +221,7 @@ class _Reader:
     def _within(self, depth: int, path: str, line: int) -> bool:
         self.left -= 1
         if depth >= DEEPEST or self.left < 0:
-            raise errors.ConfigError(f"{located(path, line)}: merged too deeply: at most {DEEPEST} levels make sense")
+            raise errors.ConfigError(f"{located(path, line)}: merged too deeply: at most {DEEPEST} levels are allowed")
         return True
 
 
@@ -254,8 +254,8 @@ def _scalar(node: yaml.Node, path: str, line: int) -> bool | int | float | str |
             number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
             return int(number) if number.is_integer() and abs(number) < 2**63 else number
     except (KeyError, ValueError) as error:
-        raise errors.ConfigError(f"{located(path, line)} {errors.quoted(text)}: is no {kind}") from error
-    raise errors.ConfigError(f"{located(path, line)}: has the tag {errors.quoted(node.tag)}: leave it out")
+        raise errors.ConfigError(f"{located(path, line)} {errors.quoted(text)}: is not of type {kind}") from error
+    raise errors.ConfigError(f"{located(path, line)}: has the tag {errors.quoted(node.tag)}: remove it")
 
 
 _BOOLS: Final = {word: word in {"yes", "true", "on"} for word in ("yes", "no", "true", "false", "on", "off")}

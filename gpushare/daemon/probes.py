@@ -89,7 +89,7 @@ def application(
         async def answer(_: web.Request) -> web.Response:
             page = pages.get(path, make)
             if page is None:
-                return web.Response(status=503, text="nothing is known yet: ask again in a few seconds\n")
+                return web.Response(status=503, text="no data yet: try again in a few seconds\n")
             return web.json_response(body=page)
 
         return answer
@@ -215,7 +215,7 @@ class ProbeConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio.Protocol."""
         if not isinstance(transport, asyncio.Transport):
-            raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
+            raise TypeError(f"a connection over {type(transport).__name__} is not writable")
         self._transport = transport
         self._timer = asyncio.get_running_loop().call_later(MAX_SECONDS, self.end)
         self._connections.made(self, str((transport.get_extra_info("peername") or ("",))[0]))

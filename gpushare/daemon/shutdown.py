@@ -62,7 +62,7 @@ class Daemon:
         if error is not None:
             self.fail(f"The background task {task.get_name()} failed", error)
         elif not self.stopping.is_set():
-            self.fail(f"The background task {task.get_name()} ended, and should not have")
+            self.fail(f"The background task {task.get_name()} ended unexpectedly")
 
     async def end_tasks(self) -> None:
         """Cancel the background tasks, and wait briefly for them to clean up."""
@@ -77,7 +77,7 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
         return
     _, left = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
     for task in left:
-        logger.error("A task does not stop though it was cancelled", extra={"task": task.get_name()})
+        logger.error("A cancelled task does not stop", extra={"task": task.get_name()})
 
 
 def run(main: Callable[[Daemon], Awaitable[None]], *, grace_seconds: float = GRACE_SECONDS) -> int:
@@ -111,10 +111,10 @@ async def _supervised(main: Callable[[Daemon], Awaitable[None]], grace_seconds: 
         if not task.done():
             await _first(task, hurry.wait(), timeout_seconds=grace_seconds)
         if not task.done():
-            daemon.fail("The work in hand was cut short: it was not done in time")
+            daemon.fail("Cancelled the remaining work: it did not finish in time")
             await _cancel(task)
         elif task.cancelled():
-            daemon.fail("The daemon was cancelled from within")
+            daemon.fail("The daemon cancelled itself")
         elif (error := task.exception()) is not None:
             daemon.fail("The daemon failed", error)
     finally:

@@ -52,7 +52,7 @@ def without_node(entries: parted.Config | str) -> WithoutNode:
     """
     if isinstance(entries, str):
         return WithoutNode(
-            unknown=tuple(_unknown(f"mig is {entries}, which no known GPU can be", entries, _generated_names()))
+            unknown=tuple(_unknown(f"mig is {entries}, which no known GPU supports", entries, _generated_names()))
         )
     warnings: list[str] = []
     unknown: list[str] = []

@@ -32,7 +32,7 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
     largest = " or ".join(shown(part) for part in largest_parts(geometry, wanted))
     return (
         f"{shown(wanted)} does not fit on {geometry.name}: it has {geometry.gpu_slices} GPU slices and "
-        f"{geometry.memory_slices} places{f'; of this, {largest} fits' if largest else ''}"
+        f"{geometry.memory_slices} memory slices{f'; {largest} would fit' if largest else ''}"
     )
 
 

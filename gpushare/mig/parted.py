@@ -65,7 +65,7 @@ def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
     if enabled and wanted is None:
         raise PartedError(f"{where} has mig-enabled: true and no mig-devices: list them, or write {{}} for none")
     if not enabled and wanted:
-        raise PartedError(f"{where} has mig-devices and mig-enabled: false: leave the devices out, or enable MIG")
+        raise PartedError(f"{where} has mig-devices and mig-enabled: false: remove mig-devices, or enable MIG")
     return MigConfigEntry(
         devices=_devices(fields["devices"], f"{where}.devices"),
         enabled=enabled,
@@ -85,7 +85,7 @@ def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] 
         except profile.ProfileError as error:
             raise PartedError(f"{where}: {error}") from error
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise PartedError(f"{where}.{name} is {_shown(count)}: write how many, 0 or more")
+            raise PartedError(f"{where}.{name} is {_shown(count)}: write a count, 0 or more")
         wanted[name] = count
     if wanted and not any(wanted.values()):
         raise PartedError(f"{where} has only counts of 0: write {{}} for no instance, or a count above 0")
@@ -126,7 +126,7 @@ def _filters(value: Any, where: str) -> tuple[str, ...]:
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise PartedError(f"{where} is {_shown(value)}: write names with values")
+        raise PartedError(f"{where} is {_shown(value)}: write a mapping")
     return value
 
 

@@ -70,8 +70,8 @@ def parse(text: str) -> Profile:
     match = _NAME.fullmatch(text)
     if match is None:
         raise ProfileError(
-            f'{errors.quoted(text)} is not a MIG profile: write slices and memory, as "3g.40gb", and attributes '
-            "after + or -"
+            f'{errors.quoted(text)} is not a MIG profile: write slices and memory such as "3g.40gb", and '
+            "attributes after + or -"
         )
     compute, gpu, memory, sign, listed = match.groups()
     attributes = () if sign is None else _attributes(text, listed)
@@ -89,8 +89,8 @@ def _attributes(text: str, listed: str) -> tuple[str, ...]:
     bad = next((word for word in words if _ATTRIBUTE.fullmatch(word) is None or words.count(word) > 1), None)
     if bad is not None:
         raise ProfileError(
-            f"{errors.quoted(text)} is not a MIG profile: the attribute {errors.quoted(bad)} is not a name, or is "
-            'twice there: write each once, as "+me" or "+me.all"'
+            f"{errors.quoted(text)} is not a MIG profile: the attribute {errors.quoted(bad)} is not a name, or "
+            'occurs twice: write each once, such as "+me" or "+me.all"'
         )
     return tuple(sorted(words))
 

@@ -17,21 +17,21 @@ from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 # In MIG mode a program can use only MIG devices, and only one of them, so several programs cannot share the GPU.
 _NEED_ALL_OF_IT: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
 _UNDONE_BY: Final = (
-    "`mig: all-disabled` in the configuration makes it whole, flags.migStrategy mixed offers its devices"
+    "`mig: all-disabled` in the configuration turns MIG off, flags.migStrategy mixed offers its MIG devices"
 )
 
 NO_MEMORY: Final = (
-    "the driver does not tell how much memory it has, so it cannot be shared by annotation: list it under "
-    "`sharing.timeSlicing` or `sharing.mps`, or leave it out of `sharing` to give it whole"
+    "the driver does not report how much memory it has, so it cannot be shared by annotation: list it under "
+    "`sharing.timeSlicing` or `sharing.mps`, or remove it from `sharing` to make it exclusive"
 )
 
 _ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
 # The MPS server is the one process that has the GPU, and goes on if another program relaxes the compute mode.
 _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
 _LETS: Final = {
-    ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
-    ComputeMode.EXCLUSIVE_PROCESS: "which lets a single process use it",
-    ComputeMode.PROHIBITED: "which lets no process use it",
+    ComputeMode.EXCLUSIVE_THREAD: "which allows one thread only",
+    ComputeMode.EXCLUSIVE_PROCESS: "which allows one process only",
+    ComputeMode.PROHIBITED: "which allows no process",
 }
 
 
@@ -59,9 +59,9 @@ def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     # MIG without devices is for users who create their own.
     is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
     if wanted is not None and (gpu.mig_capable or wanted.enabled) and not is_somebodys and not is_so(gpu, wanted):
-        return f"it has {_shown(gpu)}, and is to have {wanted}"
+        return f"it has {_shown(gpu)}, but should have {wanted}"
     if gpu.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
-        return f"it is in MIG mode with {_shown(gpu)}, of which a program can use one only: {_UNDONE_BY}"
+        return f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: {_UNDONE_BY}"
     if not gpu.mig_enabled and assignment.mode is Mode.MIG:
         return "it is not in MIG mode"
     return ""

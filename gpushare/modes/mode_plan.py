@@ -37,7 +37,7 @@ def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = nam
     mig_strategy: the effective one, `none`, `single` or `mixed` (`NodeSettings.mig_strategy`).
     """
     if mig_strategy == naming.NONE and config.makes_mig_devices:
-        raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
+        raise errors.ConfigError("mig creates MIG devices, which flags.migStrategy none hides: write single or mixed")
     entries = _entries(config, gpus)
     partitions = {gpu.uuid: _partition(entries[gpu.uuid], gpu) for gpu in gpus}
     become = [_partitioned(gpu, partitions[gpu.uuid]) for gpu in gpus]
@@ -72,7 +72,7 @@ def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) 
     if count > MAX_DEVICES:
         most = max(owners.values(), key=lambda owner: owner.replicas)
         raise errors.ConfigError(
-            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, and a kubelet takes at most "
+            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, but a kubelet accepts at most "
             f"{MAX_DEVICES}: write fewer replicas"
         )
 
@@ -101,12 +101,12 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
             word = "MPS" if owner.mode is Mode.MPS else "annotations"
             raise errors.ConfigError(
                 f"{owner.path}: sharing using {word} is not supported for MIG devices, such as {device.index} "
-                f"({device.uuid}): list the devices that it is for"
+                f"({device.uuid}): list the devices it applies to"
             )
         if owner.interval:
             raise errors.ConfigError(
-                f"{owner.path}.interval: the driver has a time slice for whole GPUs only, and {device.index} "
-                f"({device.uuid}) is a MIG device: leave it out"
+                f"{owner.path}.interval: the driver supports time slices on whole GPUs only, and {device.index} "
+                f"({device.uuid}) is a MIG device: remove the interval"
             )
         own.setdefault(owner, []).append(device.index)
     return Assignment(
@@ -138,8 +138,8 @@ def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted
     known = {gpu.uuid: _generated(gpu) for gpu in gpus if gpu.mig_capable}
     if config.mig != generation.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
-        there = f"write {', '.join(names)}" if names else "none of them can do MIG"
-        raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")
+        there = f"write {', '.join(names)}" if names else "none of them supports MIG"
+        raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node supports: {there}")
     return {gpu.uuid: known.get(gpu.uuid, {}).get(config.mig, ()) for gpu in gpus}
 
 
@@ -156,12 +156,14 @@ def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
             continue
         if not gpu.mig_capable:
             if entry.devices is not None and entry.enabled:
-                raise errors.ConfigError(f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which cannot do MIG")
+                raise errors.ConfigError(
+                    f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which does not support MIG"
+                )
             continue
         if entry.enabled and gpu.geometry is not None:
             reason = feasibility.config_error(gpu.geometry, entry.wanted)
             if reason is not None:
-                raise errors.ConfigError(f"mig[{number}] cannot be on GPU {gpu.index}: {reason}")
+                raise errors.ConfigError(f"mig[{number}] cannot be applied to GPU {gpu.index}: {reason}")
         partition = Partition(entry.enabled, _counts(entry.wanted))
     return partition
 
@@ -179,20 +181,18 @@ def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iter
         missing = [index for index in dict.fromkeys(entry.devices or ()) if index not in present]
         unknown = entry.filters and any(gpu.mig_capable and gpu.hardware is None for gpu in gpus)
         if unknown:
-            yield f"mig[{number}] is left out: the PCI numbers that its device-filter needs are unknown here"
+            yield f"mig[{number}] is skipped: the PCI numbers that its device-filter needs are unknown on this node"
         elif not found and entry.filters and is_filtered:
             continue
         elif missing:
             yield f"mig[{number}] names GPU {_few(missing)}, which this node lacks: it has {_few(sorted(present))}"
         elif not found:
-            why = (
-                "its device-filter names the model of no GPU here" if entry.filters else "its list of devices is empty"
-            )
+            why = "its device-filter matches no GPU of this node" if entry.filters else "its list of devices is empty"
             yield f"mig[{number}] has no effect: {why}"
         elif entry.enabled and not any(gpu.mig_capable for gpu in found):
-            yield f"mig[{number}] has no effect: no GPU that it is about can do MIG"
+            yield f"mig[{number}] has no effect: none of its GPUs supports MIG"
         elif all(last[gpu.uuid] != number for gpu in found):
-            yield f"mig[{number}] has no effect: later entries are about the same GPUs"
+            yield f"mig[{number}] has no effect: later entries apply to the same GPUs"
 
 
 def _few(numbers: Sequence[int]) -> str:
@@ -225,7 +225,7 @@ def _ambiguous(resources: naming.Named, owners: Mapping[str, SharedResource]) ->
         names = {owners[device.uuid].advertised for device in devices if device.uuid in owners}
         if name in names and (len(shared) > 1 or any(device.uuid not in owners for device in devices)):
             warnings.append(
-                f"{name} is both whole devices and shares of them on this node, or shares of different sizes: "
-                "give those that are shared another name with rename"
+                f"{name} would mean both whole devices and shares of them on this node, or shares of different "
+                "sizes: give the shared ones another name with rename"
             )
     return warnings

@@ -98,8 +98,8 @@ def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
             owner = first.setdefault(resource.resource, resource)
             if owner is not resource:
                 sentences[resource.path] = (
-                    f"{resource.path} has no effect: {owner.path} has all devices of {resource.resource} that no other "
-                    "entry names"
+                    f"{resource.path} has no effect: {owner.path} claims all devices of {resource.resource} that no "
+                    "other entry names"
                 )
     return sentences
 
@@ -109,7 +109,7 @@ def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDe
         return f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
     if resource.devices.listed == ():
         return "its list of devices is empty"
-    return f"every device of {resource.resource} is another entry's"
+    return f"other entries claim every device of {resource.resource}"
 
 
 def _taken(

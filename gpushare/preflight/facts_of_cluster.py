@@ -91,13 +91,13 @@ class ClusterFacts:
     def allowed(self) -> Mapping[str, bool]:
         """Return what the user may do. Raises `Unread`."""
         if self.rights is None:
-            raise self._unread("rights", "what the user may do is unknown")
+            raise self._unread("rights", "the user's permissions are unknown")
         return self.rights
 
     def tried(self) -> Trial:
         """Return the result of the dry run. Raises `Unread`."""
         if self.trial is None:
-            raise self._unread("trial", "no pod was tried")
+            raise self._unread("trial", "no test pod was submitted")
         return self.trial
 
     def gpu_nodes(self) -> tuple[Json, ...]:

@@ -32,18 +32,19 @@ _RESTART = f"kubectl --namespace {_SYSTEM} rollout restart deployment/{WEBHOOK}"
 
 # Parts of the API server's message if the webhook does not answer, each with its meaning and remedy.
 _UNREACHED: Final = (
-    ("no endpoints available", "no replica of the webhook is ready", "see why", _LOOK),
+    ("no endpoints available", "no replica of the webhook is ready", "check its pods and endpoints", _LOOK),
     (
         "x509",
         "the API server does not trust the webhook's certificate",
-        "a replica puts its caBundle right within a minute; if not, restart it, and let no GitOps tool write another",
+        "a replica repairs the caBundle within a minute; if it does not, restart it, and stop any GitOps tool "
+        "from overwriting it",
         _RESTART,
     ),
-    ("not found", "the Service of the webhook is not there", "install again", "./install.sh"),
-    ("refused", "nothing listens where the Service leads", "see whether the webhook runs", _LOOK),
+    ("not found", "the webhook's Service does not exist", "install again", "./install.sh"),
+    ("refused", "nothing listens on the Service's endpoints", "check whether the webhook runs", _LOOK),
     (
         "",
-        "the API server does not reach the webhook",
+        "the API server cannot reach the webhook",
         "open port 8443 of the webhook's pods to the control plane: firewall of the nodes, security group, "
         "NetworkPolicy",
         _LOOK,
@@ -77,7 +78,7 @@ def is_installed(facts: ClusterFacts) -> bool:
 
 def _installed(facts: ClusterFacts) -> Iterator[Finding]:
     if not is_installed(facts):
-        sentence = f"nothing of gpushare is there: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
+        sentence = f"gpushare is not installed: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
         yield Finding(Severity.BLOCKING, sentence, (), "install it", ("./install.sh",))
 
 
@@ -90,19 +91,19 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     replicas = at(deployment, "spec", "replicas")
     if replicas == 0:
         scale = f"kubectl --namespace {_SYSTEM} scale deployment/{WEBHOOK} --replicas=2"
-        sentence = "the webhook is scaled to no replica"
+        sentence = "the webhook is scaled to zero replicas"
         yield Finding(Severity.BLOCKING, sentence, (f"deployment/{WEBHOOK}",), "scale it up again", (scale,))
         return
     wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
     reasons = _reasons(facts, "webhook")
     if ready < wanted or reasons:  # a new replica that should replace one of them may not start
-        more = "" if ready < wanted else ", and one that is to follow is not"
+        more = "" if ready < wanted else ", but a new one is not"
         yield Finding(
             Severity.BLOCKING if not ready else Severity.WARNING,
             f"{ready} of {wanted} replicas of the webhook are ready{more}{reasons}",
             (f"deployment/{WEBHOOK}",),
-            "see what they say",
+            "read their logs",
             (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
         )
 
@@ -125,7 +126,7 @@ def _agents(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.BLOCKING if ill == len(chosen) else Severity.WARNING,
             f"no agent is ready on {listed(concerned)}: {reason}",
             tuple(f"node/{name}" for name in concerned),
-            "see what the pod says",
+            "describe the pod",
             (f"kubectl --namespace {_SYSTEM} describe pods --selector {_COMPONENT}=agent",),
         )
 
@@ -134,7 +135,7 @@ def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
     if pod is not None:
         return why_not_ready(pod)
     taint = facts.plan.agent.repelled(node)
-    return f"its taint {taint} is not tolerated" if taint is not None else "the DaemonSet has made no pod there"
+    return f"its taint {taint} is not tolerated" if taint is not None else "the DaemonSet has created no pod there"
 
 
 def why_not_ready(pod: Json) -> str:
@@ -171,14 +172,14 @@ def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
     ours = _configuration(facts)
     subject = (f"mutatingwebhookconfiguration/{_CONFIGURATION}",)
     if ours is None:
-        sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is refused"
+        sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is rejected"
         yield Finding(Severity.BLOCKING, sentence, subject, "install it again", ("./install.sh",))
     elif not all(at(entry, "clientConfig", "caBundle") for entry in entries(ours, "webhooks")):
         yield Finding(
             Severity.BLOCKING,
             "its caBundle is empty: the API server trusts no webhook",
             subject,
-            "the webhook writes it when it starts; see what it says",
+            "the webhook writes it when it starts; read its logs",
             (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
         )
 
@@ -207,14 +208,14 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
             (command,),
         )
     elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
-        yield Finding(Severity.INFO, f"the webhook answers, and would give out no share now: {trial.refusal}")
+        yield Finding(Severity.INFO, f"the webhook answers, but would grant no share now: {trial.refusal}")
     elif "gpushare-pods" in trial.refusal:
-        sentence = f"the webhook was not asked, and so the policy refused a pod with a share: {trial.refusal}"
+        sentence = f"the webhook was not called, so the policy rejected a pod with a share: {trial.refusal}"
         yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     else:
         yield Finding(
             Severity.UNKNOWN,
-            f"a pod with a share cannot be tried: {trial.refusal}",
+            f"a test pod with a share was not accepted: {trial.refusal}",
             (),
             "name a namespace in which you may create pods",
             ("kubectl gpushare check --namespace NAME",),
@@ -227,7 +228,7 @@ def _policies(facts: ClusterFacts) -> Iterator[Finding]:
     if missing:
         yield Finding(
             Severity.BLOCKING,
-            f"the policy bindings {listed(missing)} are not there: users can write themselves shares",
+            f"the policy bindings {listed(missing)} are missing: users can forge shares",
             tuple(f"validatingadmissionpolicybinding/{name}" for name in missing),
             "install them again",
             (_APPLY,),
@@ -241,7 +242,7 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
         for said in conditions(item):
             if said.trouble:
                 sentence = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
-                remedy = "docs/operations.md has each condition, with what to do about it"
+                remedy = "docs/operations.md explains each condition and what to do about it"
                 yield Finding(
                     Severity.WARNING,
                     sentence,
@@ -253,9 +254,9 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
     if silent:
         yield Finding(
             Severity.WARNING,
-            f"no agent has said anything of {listed(silent)} yet",
+            f"no agent has reported {listed(silent)} yet",
             tuple(f"node/{name}" for name in silent),
-            "see whether it runs there",
+            "check whether it runs there",
             (f"kubectl --namespace {_SYSTEM} get pods -o wide",),
         )
 

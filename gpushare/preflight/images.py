@@ -17,8 +17,8 @@ _NOWHERE = "localhost/"  # image builders' registry for images without one
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.of("Node")
     if not facts.plan.is_known:
-        sentence = "which images are to be installed was not told"
-        yield Finding(Severity.INFO, sentence, (), "give the manifests", (_GIVEN,))
+        sentence = "the images to install are unknown"
+        yield Finding(Severity.INFO, sentence, (), "pass the manifests", (_GIVEN,))
         return
     parts = ((facts.plan.agent, facts.gpu_nodes() or machines), (facts.plan.webhook, machines))
     wrong: dict[str, tuple[str, ...]] = {}
@@ -31,7 +31,7 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
     if wrong:
         yield Finding(
             Severity.BLOCKING,
-            f"{listed(sorted(wrong))}: names that belong to no registry{_who(wrong)}",
+            f"{listed(sorted(wrong))}: names without a registry{_who(wrong)}",
             tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some})),
             "push the images to a registry that the nodes can pull from, and name it",
             ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX"),

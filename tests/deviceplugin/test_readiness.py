@@ -50,7 +50,7 @@ async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:
     assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
     now[0] += 2
     assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) == (
-        "the API server has told nothing for 61 seconds: the API server answered 401: Unauthorized"
+        "no update from the API server for 61 seconds: the API server answered 401: Unauthorized"
     )
     api.refuses = False
     await pods.step()

@@ -63,7 +63,7 @@ def test_only_a_missing_name_makes_reading_a_gpunode_fail(part: str | None, key:
     expected = dict if key in {"spec", "status", "labels"} else list
     if key not in {"resourceVersion", "creationTimestamp", "config"} and not isinstance(scalar, expected):
         where = f"node-a: {part}" if part in {"spec", "status"} else "node-a"
-        assert f'{where}: {key} is invalid and is set aside: it is "{scalar}"' in node.problems
+        assert f'{where}: {key} is invalid and is ignored: it is "{scalar}"' in node.problems
 
 
 def test_an_allocation_json_cannot_express_quarantines_its_gpu() -> None:

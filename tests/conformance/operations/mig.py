@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpushare.mig import catalogue, device_id, feasibility, generation, orders, parted, profile
+from gpushare.mig import catalogue, device_id, feasibility, generation, instance_layout, parted, profile
 from gpushare.mig.geometry import Geometry
 from tests.conformance.runner import Case, Facets
 from tests.gpushare.mig import sequences
@@ -174,7 +174,7 @@ def creation_order_attempts(case: Case) -> Any:
         attempts += 1
         return attempts == succeeds_at
 
-    orders.first_that_works(feasibility.named(case.input["config"]), attempt)
+    instance_layout.first_that_works(feasibility.named(case.input["config"]), attempt)
     return Facets(attempts=attempts, ok=succeeds_at is not None and attempts == succeeds_at)
 
 

@@ -156,7 +156,7 @@ def test_what_a_pod_holds_is_in_use_before_its_process_runs() -> None:
 def test_nothing_is_touched_for_what_can_never_be() -> None:
     refused = made(present(instance(1, "3g.20gb", 4)), {"1g.5gb": 8})
     assert (refused.verdict, refused.steps) == (MigVerdict.REFUSE, ())
-    assert "of this, 7 × 1g.5gb fits" in refused.reason
+    assert "7 × 1g.5gb would fit" in refused.reason
     assert made(present(mode=OFF), {"1g.5gb": 8}).verdict is MigVerdict.REFUSE, "before MIG is turned on"
     assert "cannot do MIG" in made(present(mode=None), {"1g.5gb": 1}).reason
 

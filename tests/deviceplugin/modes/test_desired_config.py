@@ -18,9 +18,9 @@ def warnings(flags: str, *arguments: str, environment: dict[str, str] | None = N
 
 def test_what_is_fixed_at_the_start_cannot_be_said_by_a_file_which_is_told() -> None:
     (warning,) = warnings("mpsRoot: /run/nvidia/mps")
-    assert warning == "flags.mpsRoot /run/nvidia/mps has no effect: it is fixed when the agent starts, by --mps-root"
+    assert warning == "flags.mpsRoot /run/nvidia/mps has no effect: the agent takes it from --mps-root when it starts"
     (warning,) = warnings("failOnInitError: false")
-    assert "by --fail-on-init-error" in warning
+    assert "from --fail-on-init-error" in warning
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ async def test_missing_credentials_are_named_in_the_error(mounted: Path, tmp_pat
     (mounted / "ca.crt").write_text("nothing")
     with pytest.raises(api_errors.ClusterError, match="cannot use the credentials"):
         await api_connection.find(None, environment=SERVICE, service_account=mounted)
-    with pytest.raises(api_errors.ClusterError, match=r"no kubeconfig at .*/none; name one with"):
+    with pytest.raises(api_errors.ClusterError, match=r"no kubeconfig at .*/none; specify one with"):
         await api_connection.find(str(tmp_path / "none"))
 
 
@@ -124,7 +124,7 @@ async def test_a_missing_kubernetes_asyncio_is_reported_with_a_remedy(
     monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # this makes Python's import fail
     (tmp_path / "config").write_text("{}")
     with pytest.raises(
-        api_errors.ClusterError, match=r"without the Python package kubernetes-asyncio.*leave --kubeconfig"
+        api_errors.ClusterError, match=r"without the Python package kubernetes-asyncio.*neither --kubeconfig"
     ):
         await api_connection.find(str(tmp_path / "config"), service_account=tmp_path)
 

@@ -222,7 +222,7 @@ async def test_flush_logs_how_many_events_it_could_not_write(caplog: pytest.LogC
     await recorder.flush(0.5)
     task.cancel()
     (record,) = caplog.records
-    assert (record.getMessage(), record.__dict__["events"]) == ("Left Events untold", 2)
+    assert (record.getMessage(), record.__dict__["events"]) == ("Could not write all Events", 2)
 
 
 async def test_a_full_queue_drops_events_without_waiting() -> None:

@@ -288,7 +288,7 @@ async def test_an_informer_backs_off_while_its_kind_does_not_exist(
     pauses = [await follower.step() for _ in range(12)]
     assert all(0.0 < pause <= informer.MAX_PAUSE_SECONDS for pause in pauses)
     assert max(pauses[-4:]) > informer.FIRST_PAUSE_SECONDS
-    assert caplog.records[-1].getMessage() == "Was refused"
+    assert caplog.records[-1].getMessage() == "The API server rejected the request"
     assert not follower.synced.is_set()
 
 

@@ -98,7 +98,9 @@ def test_an_empty_file_shares_no_gpu(text: str) -> None:
         pytest.param("flags: {gfd: {sleepInterval: soon}}", ("flags.gfd.sleepInterval", '"soon"', '"60s"')),
         pytest.param("imex:\n  channelIDs: [1]", ("line 2", "imex.channelIDs", "[0]")),
         pytest.param("resources: {gpus: [{name: a}]}", ("resources.gpus[0]", "'pattern'")),
-        pytest.param("resources: {gpus: [{pattern: a, name: A}]}", ("resources.gpus[0].name", '"A"', "small letters")),
+        pytest.param(
+            "resources: {gpus: [{pattern: a, name: A}]}", ("resources.gpus[0].name", '"A"', "lower-case letters")
+        ),
         pytest.param("mig:\n- devices: all", ("line 2", "mig[0]", "mig-enabled")),
         pytest.param("mig:\n- {devices: all, mig-enabled: false, device-filter: A100}", ("line 2", "mig[0]", '"A100"')),
     ],
@@ -144,7 +146,7 @@ def test_an_unknown_harmless_key_is_a_warning_with_line_and_suggestion() -> None
     )
     first, second = config.warnings
     assert first == "line 2: flag is unknown: did you mean flags?"
-    assert "line 5: resources.gpus[0].colour is unknown: it has no effect; known here: pattern, name" in second
+    assert "line 5: resources.gpus[0].colour is unknown: it has no effect; known keys: pattern, name" in second
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_an_unknown_harmless_key_is_a_warning_with_line_and_suggestion() -> None
         ),
         (
             "sharing: {colour: red}",
-            "sharing.colour is unknown: leave it out; known here: timeSlicing, mps, fractional",
+            "sharing.colour is unknown: remove it; known keys: timeSlicing, mps, fractional",
         ),
         ("sharing: {mps: {resource: []}}", "sharing.mps.resource is unknown: did you mean resources?"),
         (

@@ -76,7 +76,7 @@ async def test_a_document_is_served_once_it_exists(
     documents = {"/audit": lambda: known or None}
     async with probes.serve({}, registry, host="127.0.0.1", port=0, documents=documents) as port:
         status, _, text = await get(port, "/audit")
-        assert (status, text) == (503, "nothing is known yet: ask again in a few seconds\n")
+        assert (status, text) == (503, "no data yet: try again in a few seconds\n")
         known["node"] = "a"
         assert await get(port, "/audit") == (200, "application/json", '{"node": "a"}')
 

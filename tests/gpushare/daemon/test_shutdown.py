@@ -70,7 +70,7 @@ def test_a_background_task_that_returns_ends_the_process(main: Main) -> None:
         main,
     )
     assert code == 1
-    assert log[0]["msg"] == "The background task informer ended, and should not have"
+    assert log[0]["msg"] == "The background task informer ended unexpectedly"
 
 
 def test_background_tasks_clean_up_when_main_fails() -> None:
@@ -98,4 +98,4 @@ def test_a_drain_that_takes_too_long_is_cancelled(signals: tuple[signal.Signals,
         grace_seconds=grace_seconds,
     )
     assert (code, said) == (1, ["ready", "ready", "cleaned up"])
-    assert log[-1]["msg"] == "The work in hand was cut short: it was not done in time"
+    assert log[-1]["msg"] == "Cancelled the remaining work: it did not finish in time"

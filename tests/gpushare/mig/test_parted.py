@@ -31,7 +31,7 @@ def read(**changes: Any) -> parted.MigConfigEntry:
         ({"mig-devices": {"1g.5gb": 1.5}}, 'mig-devices.1g.5gb is "1.5"'),
         ({"mig-devices": {"1g.5gb": True}}, "mig-devices.1g.5gb is"),
         ({"mig-devices": {"1g.5gb": 0}}, "only counts of 0"),
-        ({"mig-devices": ["1g.5gb"]}, "write names with values"),
+        ({"mig-devices": ["1g.5gb"]}, "write a mapping"),
         ({"device-filter": [1]}, "device-filter is"),
         ({"more": 1}, 'the unexpected field "more": its fields are device-filter, devices, mig-enabled, mig-devices'),
     ],

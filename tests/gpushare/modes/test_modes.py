@@ -107,7 +107,7 @@ def test_mps_precedes_time_slicing_when_both_claim_all_gpus() -> None:
     )
     assert plan.assignments["GPU-0"].mode is Mode.MPS
     assert plan.warnings == (
-        "sharing.timeSlicing.resources[0] has no effect: every device of nvidia.com/gpu is another entry's",
+        "sharing.timeSlicing.resources[0] has no effect: other entries claim every device of nvidia.com/gpu",
     )
 
 
@@ -130,12 +130,12 @@ def test_more_devices_than_the_kubelet_accepts_are_rejected() -> None:
     with pytest.raises(errors.ConfigError) as caught:
         planned(text.format(10_000, "all"), gpus(8))
     assert str(caught.value) == (
-        "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, and a kubelet takes at most 50000: write fewer replicas"
+        "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, but a kubelet accepts at most 50000: write fewer replicas"
     )
     for devices in ("8", "[0, 1, 2, 3, 4, 5, 6, 7]"):
         with pytest.raises(errors.ConfigError, match="number of replicas must be <= 6250 of 8 devices"):
             config_file.read(text.format(10_000, devices))
-    with pytest.raises(errors.ConfigError, match="number of replicas must be <= 50000: a kubelet takes"):
+    with pytest.raises(errors.ConfigError, match="number of replicas must be <= 50000: a kubelet accepts"):
         config_file.read(text.format(50_001, "all"))
 
 
@@ -152,13 +152,13 @@ H100 = device_id.parse("0x233010DE:0x16C110DE")
             "{devices: all, mig-enabled: false}, {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}, "
             "{devices: [0, 1], mig-enabled: false}",
             [
-                "mig[0] has no effect: later entries are about the same GPUs",
-                "mig[1] has no effect: later entries are about the same GPUs",
+                "mig[0] has no effect: later entries apply to the same GPUs",
+                "mig[1] has no effect: later entries apply to the same GPUs",
             ],
         ),
         (
             '{device-filter: ["0x20B510DE"], devices: all, mig-enabled: false}',
-            ["mig[0] has no effect: its device-filter names the model of no GPU here"],
+            ["mig[0] has no effect: its device-filter matches no GPU of this node"],
         ),
         (  # the second is for other nodes
             '{device-filter: "0x233010DE", devices: all, mig-enabled: false}, '
@@ -179,12 +179,12 @@ def test_a_mig_entry_that_changes_nothing_is_a_warning_with_the_reason(entries: 
 def test_mig_entries_for_gpus_without_mig_are_warnings() -> None:
     node = [dataclasses.replace(gpu, mig_capable=False) for gpu in gpus(1)]
     text = "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]"
-    assert planned(text, node).warnings == ("mig[0] has no effect: no GPU that it is about can do MIG",)
+    assert planned(text, node).warnings == ("mig[0] has no effect: none of its GPUs supports MIG",)
     assert planned("mig: [{devices: all, mig-enabled: false}]", node).warnings == ()
     text = 'mig: [{device-filter: "0x20B510DE", devices: all, mig-enabled: false}]'
     (warning,) = planned(text, gpus(1)).warnings
-    assert warning == "mig[0] is left out: the PCI numbers that its device-filter needs are unknown here"
-    assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter names the model of no GPU here",)
+    assert warning == "mig[0] is skipped: the PCI numbers that its device-filter needs are unknown on this node"
+    assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter matches no GPU of this node",)
 
 
 def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
@@ -215,7 +215,11 @@ def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
         ("{}", "single", "same migEnabled value"),
         ("sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}", "mixed", "maximum allowed replicas exceeded"),
         ("mig: [{devices: [0], mig-enabled: true, mig-devices: {1c.2g.20gb: 1}}]", "mixed", "resources.mig"),
-        ("mig: [{devices: [0], mig-enabled: true, mig-devices: {4g.40gb: 2}}]", "mixed", "mig[0] cannot be on GPU 0"),
+        (
+            "mig: [{devices: [0], mig-enabled: true, mig-devices: {4g.40gb: 2}}]",
+            "mixed",
+            "mig[0] cannot be applied to GPU 0",
+        ),
     ],
 )
 def test_an_impossible_configuration_is_rejected_by_the_plan(text: str, strategy: str, part: str) -> None:
@@ -246,9 +250,11 @@ def test_a_named_partition_is_resolved_per_gpu_model() -> None:
         "exclusive, nvidia.com/gpu",
         "exclusive, nvidia.com/gpu",
     ]
-    with pytest.raises(errors.ConfigError, match=r"mig is all-1g.6gb, which no GPU of this node can be: write all-1g"):
+    with pytest.raises(
+        errors.ConfigError, match=r"mig is all-1g.6gb, which no GPU of this node supports: write all-1g"
+    ):
         planned("mig: all-1g.6gb", node)
-    with pytest.raises(errors.ConfigError, match="none of them can do MIG"):
+    with pytest.raises(errors.ConfigError, match="none of them supports MIG"):
         planned("mig: all-balanced", [node[2]])
 
 
@@ -271,7 +277,7 @@ def test_a_gpu_without_mig_is_skipped_unless_an_entry_names_it() -> None:
     node = [dataclasses.replace(gpu, mig_capable=False) for gpu in gpus(1)]
     plan = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
     assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
-    with pytest.raises(errors.ConfigError, match="cannot do MIG"):
+    with pytest.raises(errors.ConfigError, match="does not support MIG"):
         planned("mig: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
 
 
