@@ -180,7 +180,7 @@ def _checks(parts: AgentParts, settings: AgentSettings) -> dict[str, probes.Chec
         "gpunode": lambda: None if parts.status.written else f"the GPUNode {name} is not written yet",
         "pods": lambda: None if parts.pods.informer.synced.is_set() else "the pods of this node are not known yet",
         "configuration": lambda: None if parts.configuration.is_known else "the node's configuration is not known yet",
-        "api": lambda: informer.silence(informers, longest_seconds=STALE_SECONDS),
+        "api": lambda: informer.stale_reason(informers, longest_seconds=STALE_SECONDS),
     }
 
 

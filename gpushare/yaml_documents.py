@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from gpushare import errors
 
-DEEPEST: Final = 100  # levels; an object of the API server has about 20
+MAX_DEPTH: Final = 100  # levels; an object of the API server has about 20
 MAX_REPEATED: Final = 100_000  # values that aliases may stand for, besides those in the text
 
-_TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels are allowed"
+_TOO_DEEP: Final = f"it is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 _ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
 
 
@@ -55,7 +55,7 @@ def _loader() -> Any:
         def descend_resolver(self, current_node: Any, current_index: Any) -> None:
             """As the base class, one level down."""
             self.depth += 1
-            if self.depth > DEEPEST:
+            if self.depth > MAX_DEPTH:
                 raise yaml.YAMLError(_TOO_DEEP)
             super().descend_resolver(current_node, current_index)
 
@@ -89,7 +89,7 @@ def _count(document: Any) -> None:
         return known[id(value)]
 
     values, levels = extent(document)
-    if levels > DEEPEST:
+    if levels > MAX_DEPTH:
         raise errors.CodecError(_TOO_DEEP)
     if values > written + MAX_REPEATED:
         raise errors.CodecError(f"its aliases expand to more than {MAX_REPEATED} values")

@@ -68,7 +68,7 @@ class GpuNodeStatus:
         self._state.statement.wake(self._wake)
         self._state.registered.wake(self._wake)
         self._state.hung_up.wake(self._wake)
-        await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
+        await repeating.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
         """The GPUNode, no older than what the offer says now. Raises ClusterError.

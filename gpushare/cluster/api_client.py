@@ -58,7 +58,7 @@ class _Page(Generic[Kept]):
     rest: str
 
 
-class _Broken(api_errors.Unavailable):
+class _BrokenList(api_errors.Unavailable):
     """A list that had begun to arrive, and then broke off or timed out."""
 
 
@@ -116,7 +116,7 @@ class ApiClient:
         while True:
             try:
                 page = await self._page(path, asked, keep)
-            except _Broken as error:
+            except _BrokenList as error:
                 if not more_tries:
                     raise
                 more_tries -= 1
@@ -190,21 +190,21 @@ class ApiClient:
             async with self._transport.open(request) as answer:
                 with transport.network_errors(request):
                     content = await answer.read()
-            return _decoded(content, request)
+            return _decode(content, request)
 
-        return await (_retried(call) if method == "GET" else call())
+        return await (_retry(call) if method == "GET" else call())
 
     async def _page(self, path: str, query: Query, keep: Callable[[Json], Kept]) -> _Page[Kept]:
         request = transport.HttpRequest("GET", path, LIST_SECONDS, query)
 
         async def read() -> _Page[Kept]:
             async with self._transport.open(request) as answer:
-                return await _taken_apart(answer, request, keep)
+                return await _parse_page(answer, request, keep)
 
-        return await _retried(read)
+        return await _retry(read)
 
 
-async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
+async def _retry(call: Callable[[], Awaitable[Answer]]) -> Answer:
     """Retry an idempotent call a few times if the connection breaks."""
     more_tries = GET_TRIES - 1
     while True:
@@ -217,7 +217,7 @@ async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
             await asyncio.sleep(GET_PAUSE_SECONDS)
 
 
-async def _taken_apart(
+async def _parse_page(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest, keep: Callable[[Json], Kept]
 ) -> _Page[Kept]:
     """Parse a list in portions, and let the event loop run after each."""
@@ -236,7 +236,7 @@ async def _taken_apart(
                 await asyncio.sleep(0)
     except api_errors.Unavailable as error:
         if reader.has_begun:
-            raise _Broken(str(error)) from error  # not from the error that broke it: see `transport.was_reset`
+            raise _BrokenList(str(error)) from error  # not from the error that broke it: see `transport.was_reset`
         raise
     take(b"", is_last=True)
     metadata = reader.fields.get("metadata") or {}
@@ -254,7 +254,7 @@ async def _events(
             for end in ends:
                 line += end
                 if line:
-                    yield _event(_decoded(line, request), request)
+                    yield _event(_decode(line, request), request)
                 line.clear()
             line += beginning
             if len(line) > MAX_EVENT_BYTES:
@@ -271,7 +271,7 @@ def _event(event: dict[str, Any], request: transport.HttpRequest) -> dict[str, A
     return event
 
 
-def _decoded(content: bytes | bytearray, request: transport.HttpRequest) -> dict[str, Any]:
+def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[str, Any]:
     try:
         decoded = json.loads(content)
     except ValueError as error:

@@ -89,7 +89,7 @@ class Election:
             limit -= self._clock() - self._renewed_at
         try:
             async with asyncio.timeout(max(limit, 0.0)):
-                return await self._look_and_act()
+                return await self._reconcile()
         except (api_errors.Conflict, api_errors.AlreadyExists):
             self._log(logging.DEBUG, "Another candidate acquired the Lease first")
         except (api_errors.ClusterError, TimeoutError) as error:
@@ -101,7 +101,7 @@ class Election:
             self._lose(f"it could not be renewed for {self._timing.renew_deadline_seconds:g} s")
         return max(0.0, min(self._timing.retry_seconds, left))
 
-    async def _look_and_act(self) -> float:
+    async def _reconcile(self) -> float:
         # The leader knows what it wrote last, so it needs only one call, which may take long. Any other version is a
         # conflict, and the next step reads it.
         lease_object, self._own = self._own or await self._read(), None

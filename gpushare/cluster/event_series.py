@@ -15,8 +15,8 @@ from typing import Final, Literal
 
 UPDATE_SECONDS: Final = 600.0  # how often a series is updated while its event keeps occurring
 FORGET_SECONDS: Final = 1800.0  # after this silence the same sentence counts as new
-NEWS_AT_ONCE: Final = 10.0  # different sentences about one object and reason; after them one
-NEWS_SECONDS: Final = 60.0  # per this time
+BURST: Final = 10.0  # different sentences about one object and reason; after them one
+TOKEN_SECONDS: Final = 60.0  # per this time
 MAX_SERIES: Final = 4096
 NAME_CHARACTERS: Final = 253  # the API's limit
 
@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class _News:
+class _TokenBucket:
     stock: float
     at: float
 
@@ -66,7 +66,7 @@ class EventDeduplicator:
 
     def __init__(self, *, most: int = MAX_SERIES) -> None:
         self._series: collections.OrderedDict[Event, Series] = collections.OrderedDict()
-        self._news: collections.OrderedDict[_Subject, _News] = collections.OrderedDict()
+        self._buckets: collections.OrderedDict[_Subject, _TokenBucket] = collections.OrderedDict()
         self._most = most
         self.withheld = 0  # different sentences that came too fast
 
@@ -80,7 +80,7 @@ class EventDeduplicator:
         """
         series = self._series.get(event)
         if series is None or now - series.last_at >= FORGET_SECONDS:
-            if not self._is_welcome((event.regarding, event.reason), now):
+            if not self._take_token((event.regarding, event.reason), now):
                 self.withheld += 1
                 return None
             series = Series(name=_event_name(event), count=0, last_at=now, written_at=now - UPDATE_SECONDS)
@@ -95,13 +95,13 @@ class EventDeduplicator:
         series.written_at = now
         return series
 
-    def _is_welcome(self, subject: _Subject, now: float) -> bool:
+    def _take_token(self, subject: _Subject, now: float) -> bool:
         """Spend one of the subject's tokens for new sentences, if any is left."""
-        news = self._news.setdefault(subject, _News(NEWS_AT_ONCE, now))
-        self._news.move_to_end(subject)
-        if len(self._news) > self._most:
-            self._news.popitem(last=False)
-        news.stock = min(NEWS_AT_ONCE, news.stock + (now - news.at) / NEWS_SECONDS)
+        news = self._buckets.setdefault(subject, _TokenBucket(BURST, now))
+        self._buckets.move_to_end(subject)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        news.stock = min(BURST, news.stock + (now - news.at) / TOKEN_SECONDS)
         news.at = now
         if news.stock < 1.0:
             return False

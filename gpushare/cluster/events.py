@@ -118,10 +118,10 @@ class Recorder:
         asked_seconds = error.retry_after_seconds if isinstance(error, api_errors.Unavailable) else None
         pause_seconds = PAUSE_SECONDS[min(recorded.trials, len(PAUSE_SECONDS) - 1)]
         pause_seconds = max(pause_seconds, min(asked_seconds or 0.0, PAUSE_SECONDS[-1]))
-        handle: asyncio.TimerHandle = asyncio.get_running_loop().call_later(pause_seconds, lambda: self._again(handle))
+        handle: asyncio.TimerHandle = asyncio.get_running_loop().call_later(pause_seconds, lambda: self._retry(handle))
         self._later[handle] = dataclasses.replace(recorded, trials=recorded.trials + 1)
 
-    def _again(self, handle: asyncio.TimerHandle) -> None:
+    def _retry(self, handle: asyncio.TimerHandle) -> None:
         handle.cancel()
         self._queue.put_nowait(self._later.pop(handle))
 
@@ -134,7 +134,7 @@ class Recorder:
             async with asyncio.timeout(timeout_seconds):
                 while True:
                     for handle in list(self._later):
-                        self._again(handle)
+                        self._retry(handle)
                     await self._queue.join()
                     if not self._later:
                         return

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.2
 MAX_PAUSE_SECONDS: Final = 30.0
 MIN_WATCH_SECONDS: Final = 0.5
-MIN_OF_PAUSE: Final = 0.1  # the part of a pause that always passes
+MIN_PAUSE_FRACTION: Final = 0.1  # the part of a pause that always passes
 PORTION_SECONDS: Final = 0.01  # the time for which changes are reported without a pause
 _NAME: Final = "metadata.name="
 _CONSISTENT: Final = ""  # no version: the API server reads from etcd
@@ -36,7 +36,7 @@ Handler = Callable[[object_store.Delta], None]
 Object = TypeVar("Object")
 
 
-def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
+def stale_reason(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
     """Return a sentence about an API server that answered once and has not served us for longer."""
     for copy in informers:
         if copy.synced.is_set() and copy.age_seconds > longest_seconds:
@@ -148,8 +148,8 @@ class Informer:
         if self._unanswered_since is None:
             await asyncio.sleep(seconds)
             return
-        await asyncio.sleep(seconds * MIN_OF_PAUSE)
-        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - MIN_OF_PAUSE))
+        await asyncio.sleep(seconds * MIN_PAUSE_FRACTION)
+        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - MIN_PAUSE_FRACTION))
 
     async def step(self) -> float:
         """List if due, and watch until the watch ends; return the pause in seconds before the next step."""
@@ -170,22 +170,22 @@ class Informer:
                 # It rejects our version as newer than any, as after a restore of etcd.
                 pause = self._list_again()
             elif error.reason:
-                pause = self._refuse()  # a cache that is not ready after a restart, or too many requests
+                pause = self._count_refused()  # a cache that is not ready after a restart, or too many requests
             else:
-                pause = self._lose()
+                pause = self._count_lost()
                 if not error.status:
                     self._unanswered_since = self._api.answers.count
-            logger.warning("Lost the connection", extra=self._seen(error, pause))
+            logger.warning("Lost the connection", extra=self._record_problem(error, pause))
             # A proxy may ask for an hour, without knowing about the API server behind it.
             return max(pause, min(error.retry_after_seconds or 0.0, MAX_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
             pause = self._list_again()
-            logger.warning("The API server rejected the request", extra=self._seen(error, pause))
+            logger.warning("The API server rejected the request", extra=self._record_problem(error, pause))
             if is_believed:
                 self.answered.set()
             return pause
         # A watch that ends as soon as it is open was cut by something in between; retrying at once would be a storm.
-        return self._lose() if watched_seconds < MIN_WATCH_SECONDS else 0.0
+        return self._count_lost() if watched_seconds < MIN_WATCH_SECONDS else 0.0
 
     async def _list(self) -> None:
         query = dict(self._query)
@@ -200,7 +200,7 @@ class Informer:
         began = time.perf_counter()
         for change in self._store.replace(listing.items):
             if change is not None:
-                self._tell(change)
+                self._notify(change)
             if time.perf_counter() - began > PORTION_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
@@ -230,7 +230,7 @@ class Informer:
                 async for event in events:
                     if event["type"] != "BOOKMARK":
                         for change in self._store.apply(event):
-                            self._tell(change)
+                            self._notify(change)
                     self._advance(event["object"]["metadata"]["resourceVersion"])
                     self._lost = self._refused = 0
             finally:
@@ -245,17 +245,17 @@ class Informer:
         self._newest = _number(resource_version)
         self._last_contact = self._clock()
 
-    def _tell(self, change: object_store.Delta) -> None:
+    def _notify(self, change: object_store.Delta) -> None:
         for handler in self._handlers:
             handler(change)
 
-    def _lose(self) -> float:
+    def _count_lost(self) -> float:
         """Count one more try without contact; return the pause in seconds."""
         self._lost += 1
         self._was_cut = True
         return _pause_seconds(self._lost)
 
-    def _refuse(self) -> float:
+    def _count_refused(self) -> float:
         """Count one more refusal; return the pause in seconds."""
         self._refused += 1
         self._was_cut = True
@@ -264,9 +264,9 @@ class Informer:
     def _list_again(self) -> float:
         """Count one more refusal, and make the next list a consistent read."""
         self._watch_from, self._list_from = "", _CONSISTENT
-        return self._refuse()
+        return self._count_refused()
 
-    def _seen(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
+    def _record_problem(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)
         return {
             "path": self._path,

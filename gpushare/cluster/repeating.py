@@ -1,4 +1,4 @@
-"""A loop that works whenever it is woken, and retries with growing pauses after a failure."""
+"""A loop that works run_on_wakeup it is woken, and retries with growing pauses after a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 30.0
 
 
-async def whenever(
+async def run_on_wakeup(
     woken: asyncio.Event, step: Callable[[], Awaitable[None]], *, trouble: str, logger: logging.Logger
 ) -> None:
     """Run a `step` each time `woken` is set, until cancelled.

@@ -125,7 +125,7 @@ class Transport:
         return time.monotonic() + self._ahead_seconds
 
     def _socket(self, address: Any) -> socket.socket:
-        made = _socket_that_notices(address)
+        made = _keepalive_socket(address)
         self._sockets.add(made)
         return made
 
@@ -140,7 +140,7 @@ class Transport:
                 answer = await self._send(stack, request)
                 if answer.status == 401:
                     answer = await self._send(stack, request, refused=True)
-                self._hear(answer.headers.get("Date"))
+                self._set_time(answer.headers.get("Date"))
                 self.answers.add()
                 if not 200 <= answer.status < 300:
                     raise api_errors.from_answer(
@@ -151,7 +151,7 @@ class Transport:
                     )
             yield answer
 
-    def _hear(self, date: str | None) -> None:
+    def _set_time(self, date: str | None) -> None:
         """Read the time from a response; whole seconds are precise enough."""
         with contextlib.suppress(ValueError):
             self._ahead_seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.monotonic()
@@ -199,7 +199,7 @@ def was_reset(error: api_errors.Unavailable) -> bool:
     return isinstance(cause, OSError) and cause.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
-def _socket_that_notices(address: Any) -> socket.socket:
+def _keepalive_socket(address: Any) -> socket.socket:
     """Return a socket that detects a dead peer within about half a minute."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)

@@ -151,7 +151,7 @@ def sharing(item: Item) -> Sharing:
         mps = checks.mps_default(replicated_resources(file.at("mps")))
     if file.get("fractional") is not None:
         below = Fields(file.at("fractional"), ("resources",), None)
-        fractional = tuple(_fractional(entry) for entry in _some(below))
+        fractional = tuple(_fractional(entry) for entry in _replicated(below))
     return Sharing(time_slicing, mps, fractional)
 
 
@@ -159,7 +159,7 @@ def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedRe
     """Read `sharing.timeSlicing` or `sharing.mps`. intervals: whether the length of a time slice is allowed."""
     file = Fields(item, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), None)
     rename = file.flag("renameByDefault") or False
-    entries = _some(file)
+    entries = _replicated(file)
     return ReplicatedResources(
         resources=tuple(replicated_resource(entry, rename_by_default=rename, intervals=intervals) for entry in entries),
         rename_by_default=rename,
@@ -167,7 +167,7 @@ def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedRe
     )
 
 
-def _some(file: Fields) -> tuple[Item, ...]:
+def _replicated(file: Fields) -> tuple[Item, ...]:
     entries = file_keys.entries(file.at("resources"))
     if not entries:
         raise file.missing("no resources specified: list at least one under resources")

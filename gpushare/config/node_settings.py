@@ -99,7 +99,7 @@ def values_of(
     return flags.effective(file, arguments=arguments, environment=environment)
 
 
-def too_late(
+def ignored_until_restart(
     config: Config, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
     """Return a warning for each value in the file that differs from the agent's and takes effect only at its start."""

@@ -18,7 +18,7 @@ from gpushare import errors
 
 MAX_TEXT: Final = 256 * 1024  # far more than a person writes, and parsed in a few seconds
 MAX_ITEMS: Final = 50_000
-DEEPEST: Final = 32
+MAX_DEPTH: Final = 32
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS: Final = (
@@ -56,9 +56,9 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node as the library does, with a limit on the depth."""
         self._depth += 1
-        if self._depth > DEEPEST + 1:
+        if self._depth > MAX_DEPTH + 1:
             line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-            raise errors.ConfigError(f"line {line}: nested too deeply: at most {DEEPEST} levels are allowed")
+            raise errors.ConfigError(f"line {line}: nested too deeply: at most {MAX_DEPTH} levels are allowed")
         try:
             return super().compose_node(parent, index)
         finally:
@@ -188,8 +188,10 @@ class _Reader:
         self.left -= 1
         if self.left < 0:
             raise errors.ConfigError(f"{located(path, line)}: the file has more than {MAX_ITEMS} values")
-        if depth > DEEPEST:
-            raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels are allowed")
+        if depth > MAX_DEPTH:
+            raise errors.ConfigError(
+                f"{located(path, line)}: nested too deeply: at most {MAX_DEPTH} levels are allowed"
+            )
         if isinstance(node, yaml.MappingNode):
             return Item(path, line, self._entries(node, path, depth))
         if isinstance(node, yaml.SequenceNode):
@@ -220,8 +222,10 @@ class _Reader:
 
     def _within(self, depth: int, path: str, line: int) -> bool:
         self.left -= 1
-        if depth >= DEEPEST or self.left < 0:
-            raise errors.ConfigError(f"{located(path, line)}: merged too deeply: at most {DEEPEST} levels are allowed")
+        if depth >= MAX_DEPTH or self.left < 0:
+            raise errors.ConfigError(
+                f"{located(path, line)}: merged too deeply: at most {MAX_DEPTH} levels are allowed"
+            )
         return True
 
 

@@ -18,10 +18,10 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 THRESHOLDS: Final = (10_000, 5, 200)  # at most 50,000 at once, but all new ones after ten million
-AGAIN_SECONDS: Final = 3600.0  # by then the new ones have become old
+REPEAT_SECONDS: Final = 3600.0  # by then the new ones have become old
 
 
-def settle() -> None:
+def freeze() -> None:
     """Collect once, and exempt the remaining objects from collection."""
     began = time.perf_counter()
     collected = gc.collect()
@@ -32,11 +32,11 @@ def settle() -> None:
     logger.info("Excluded all present objects from garbage collection", extra=extra)
 
 
-async def keep(ready: Awaitable[None]) -> None:
-    """Settle at once, exempt a daemon's copies once they are read, and settle every hour; never ends."""
-    settle()
+async def freeze_when_ready(ready: Awaitable[None]) -> None:
+    """Freeze now, again once a daemon's copies are read, and every hour; never ends."""
+    freeze()
     await ready
     gc.freeze()
     while True:
-        await asyncio.sleep(AGAIN_SECONDS)
-        settle()
+        await asyncio.sleep(REPEAT_SECONDS)
+        freeze()

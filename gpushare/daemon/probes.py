@@ -35,11 +35,11 @@ Check = Callable[[], str | None]
 # Returns the JSON to send, or None while there is nothing to report.
 Document = Callable[[], object]
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
-KEPT_TIMES: Final = 4.0  # with many clients, a page is cached this many times as long as it took to make
-MANY: Final = 8  # more connections than Prometheus, the kubelet and people open at a time
+CACHE_FACTOR: Final = 4.0  # with many clients, a page is cached this many times as long as it took to make
+CROWDED_CONNECTIONS: Final = 8  # more connections than Prometheus, the kubelet and people open at a time
 BACKLOG: Final = 128
 MAX_CONNECTIONS: Final = 256
-MAX_OF_ADDRESS: Final = 64
+MAX_CONNECTIONS_PER_ADDRESS: Final = 64
 MAX_SECONDS: Final = 30.0  # for one request and its answer
 HEALTH: Final = b"GET /healthz "
 HEALTHY: Final = (
@@ -124,7 +124,7 @@ class Pages:
         page = make()
         if page is not None:
             ended = self._clock()
-            self._made[name] = ended + KEPT_TIMES * (ended - began), page
+            self._made[name] = ended + CACHE_FACTOR * (ended - began), page
         return page
 
 
@@ -152,7 +152,7 @@ async def serve(
     documents: Mapping[str, Document] = NO_DOCUMENTS,
 ) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0)."""
-    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > MANY)
+    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > CROWDED_CONNECTIONS)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -185,7 +185,7 @@ class ProbeConnections:
 
     def made(self, connection: ProbeConnection, address: str) -> None:
         """Register a connection, and close the oldest if there are too many."""
-        if self._of_address[address] >= MAX_OF_ADDRESS:
+        if self._of_address[address] >= MAX_CONNECTIONS_PER_ADDRESS:
             next(other for other, its in self._open.items() if its == address).end()
         elif len(self._open) >= MAX_CONNECTIONS:
             next(iter(self._open)).end()

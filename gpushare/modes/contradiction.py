@@ -15,8 +15,8 @@ from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
 # In MIG mode a program can use only MIG devices, and only one of them, so several programs cannot share the GPU.
-_NEED_ALL_OF_IT: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
-_UNDONE_BY: Final = (
+_WHOLE_GPU_MODES: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
+_MIG_REMEDY: Final = (
     "`mig: all-disabled` in the configuration turns MIG off, flags.migStrategy mixed offers its MIG devices"
 )
 
@@ -28,7 +28,7 @@ NO_MEMORY: Final = (
 _ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
 # The MPS server is the one process that has the GPU, and goes on if another program relaxes the compute mode.
 _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
-_LETS: Final = {
+_COMPUTE_MODES: Final = {
     ComputeMode.EXCLUSIVE_THREAD: "which allows one thread only",
     ComputeMode.EXCLUSIVE_PROCESS: "which allows one process only",
     ComputeMode.PROHIBITED: "which allows no process",
@@ -39,13 +39,13 @@ def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
     """Return why the GPU, as it is, cannot be used as assigned, as a clause; empty if it can."""
     problem = _of_mig(gpu, assignment)
     if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
-        problem = f"its compute mode is {gpu.compute_mode}, {_LETS[gpu.compute_mode]}"
+        problem = f"its compute mode is {gpu.compute_mode}, {_COMPUTE_MODES[gpu.compute_mode]}"
     return problem or (NO_MEMORY if lacks_memory(gpu, assignment) else "")
 
 
-def lasts(gpu: HardwareGpu, assignment: Assignment) -> bool:
+def is_permanent(gpu: HardwareGpu, assignment: Assignment) -> bool:
     """Whether the contradiction would remain after the GPU is set up: state that was not configured is not undone."""
-    is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
+    is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _WHOLE_GPU_MODES
     return is_cut or lacks_memory(gpu, assignment)
 
 
@@ -57,17 +57,22 @@ def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
 def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
     # MIG without devices is for users who create their own.
-    is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
-    if wanted is not None and (gpu.mig_capable or wanted.enabled) and not is_somebodys and not is_so(gpu, wanted):
+    is_user_managed = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
+    if (
+        wanted is not None
+        and (gpu.mig_capable or wanted.enabled)
+        and not is_user_managed
+        and not has_partition(gpu, wanted)
+    ):
         return f"it has {_shown(gpu)}, but should have {wanted}"
-    if gpu.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
-        return f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: {_UNDONE_BY}"
+    if gpu.mig_enabled and assignment.mode in _WHOLE_GPU_MODES:
+        return f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: {_MIG_REMEDY}"
     if not gpu.mig_enabled and assignment.mode is Mode.MIG:
         return "it is not in MIG mode"
     return ""
 
 
-def is_so(gpu: HardwareGpu, wanted: Partition) -> bool:
+def has_partition(gpu: HardwareGpu, wanted: Partition) -> bool:
     """Whether the GPU's MIG state is as `wanted`, by the profiles of its MIG devices."""
     if not (wanted.enabled and gpu.mig_enabled):
         return wanted.enabled is gpu.mig_enabled

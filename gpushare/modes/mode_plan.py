@@ -114,12 +114,13 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
         strategy=strategy,
         rules=Resources(mig=rules.mig),
         shared=tuple(
-            dataclasses.replace(resource, devices=_here(resource.devices, indices)) for resource, indices in own.items()
+            dataclasses.replace(resource, devices=_of_node(resource.devices, indices))
+            for resource, indices in own.items()
         ),
     )
 
 
-def _here(devices: Devices, indices: Sequence[str]) -> Devices:
+def _of_node(devices: Devices, indices: Sequence[str]) -> Devices:
     """Return the part of `devices` on one GPU: a count means its first ones, because a count over all GPUs would not be
     stable.
     """
@@ -185,7 +186,8 @@ def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iter
         elif not found and entry.filters and is_filtered:
             continue
         elif missing:
-            yield f"mig[{number}] names GPU {_few(missing)}, which this node lacks: it has {_few(sorted(present))}"
+            there = _short_list(sorted(present))
+            yield f"mig[{number}] names GPU {_short_list(missing)}, which this node lacks: it has {there}"
         elif not found:
             why = "its device-filter matches no GPU of this node" if entry.filters else "its list of devices is empty"
             yield f"mig[{number}] has no effect: {why}"
@@ -195,7 +197,7 @@ def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iter
             yield f"mig[{number}] has no effect: later entries apply to the same GPUs"
 
 
-def _few(numbers: Sequence[int]) -> str:
+def _short_list(numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
     return (", ".join(map(str, numbers[:_SHOWN])) or "none") + more
 
@@ -211,7 +213,7 @@ def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
         return gpu
     if not partition.enabled:
         return dataclasses.replace(gpu, mig_enabled=False, mig_devices=())
-    if contradiction.is_so(gpu, partition):
+    if contradiction.has_partition(gpu, partition):
         return gpu
     kinds = [name for name, count in partition.wanted for _ in range(count)]
     devices = tuple(HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(kinds))

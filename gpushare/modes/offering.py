@@ -53,12 +53,12 @@ def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) ->
         assignment = assignments.get(gpu.uuid)
         if assignment is None or assignment.mode is Mode.FRACTIONAL:
             continue
-        for name, devices in _of(gpu, assignment).items():
+        for name, devices in _of_gpu(gpu, assignment).items():
             by_resource.setdefault(name, []).extend(devices)
     return {name: tuple(devices) for name, devices in by_resource.items()}
 
 
-def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
+def _of_gpu(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     if assignment.mode is not Mode.MIG:
         resource = SharedResource(
             assignment.mode,

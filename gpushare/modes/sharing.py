@@ -82,7 +82,7 @@ def claims(
     owners: dict[str, SharedResource] = {}
     for resource in sorted(shared, key=lambda resource: _specificity(resource.devices)):
         devices = resources.get(resource.resource, ())
-        taken = _taken(resource, devices, owners) if devices else ()
+        taken = _claimed(resource, devices, owners) if devices else ()
         if not taken and warnings is not None:
             warnings.append(f"{resource.path} has no effect: {_why_none(resource, resources)}")
         owners |= {device.uuid: resource for device in taken}
@@ -112,7 +112,7 @@ def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDe
     return f"other entries claim every device of {resource.resource}"
 
 
-def _taken(
+def _claimed(
     resource: SharedResource, devices: Sequence[WholeDevice], owners: Mapping[str, SharedResource]
 ) -> tuple[WholeDevice, ...]:
     if resource.devices.listed is not None:

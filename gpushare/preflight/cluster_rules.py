@@ -59,8 +59,8 @@ _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
 
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
     text = facts.server_version()
-    version = versions.of(text)[:2]
-    oldest, newest = versions.KUBERNETES_OLDEST, versions.KUBERNETES_NEWEST
+    version = versions.parse(text)[:2]
+    oldest, newest = versions.MIN_KUBERNETES, versions.MAX_KUBERNETES
     if not version:
         yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
     elif version < oldest:
@@ -203,9 +203,7 @@ def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
                 (f"mutatingwebhookconfiguration/{name}",),
                 f"exempt the namespace {_SYSTEM} from such rules",
             )
-        elif name != contract.WEBHOOK_CONFIGURATION and any(
-            map(_holds_up_our_pods, entries(configuration, "webhooks"))
-        ):
+        elif name != contract.WEBHOOK_CONFIGURATION and any(map(_blocks_our_pods, entries(configuration, "webhooks"))):
             yield Finding(
                 Severity.INFO,
                 f"{name} fails closed for every pod, including those of {_SYSTEM}: while it is down, none of "
@@ -215,7 +213,7 @@ def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
             )
 
 
-def _holds_up_our_pods(hook: Json) -> bool:
+def _blocks_our_pods(hook: Json) -> bool:
     rules = entries(hook, "rules")
     pods = any("pods" in (rule.get("resources") or ()) and "" in (rule.get("apiGroups") or ()) for rule in rules)
     selected = at(hook, "namespaceSelector") or at(hook, "objectSelector") or at(hook, "matchConditions")

@@ -41,7 +41,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
                 tuple(f"node/{name}" for name in concerned),
                 "keep it off these nodes"
                 + (", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)),
-                _keep_away(plugin.off_by, workload, concerned),
+                _exclusion_commands(plugin.off_by, workload, concerned),
             )
     ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     others = [
@@ -63,7 +63,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _keep_away(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
+def _exclusion_commands(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
     if off_by:
         return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {off_by}",)
     selector = '{"spec":{"template":{"spec":{"nodeSelector":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}}}'
@@ -127,21 +127,21 @@ def operator_with_cdi(facts: ClusterFacts) -> bool:
         enabled = at(policy, "spec", "cdi", "enabled")
         if enabled is not None:
             return bool(enabled)
-        return operator_version(facts, policy) >= versions.OPERATOR_CDI
+        return operator_version(facts, policy) >= versions.MIN_OPERATOR_CDI
     return False
 
 
 def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
     """Return the GPU Operator's version, by its labels or its image."""
-    if version := versions.of(objects.labels(policy).get("app.kubernetes.io/version", "")):
+    if version := versions.parse(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
     images = [
         image.rpartition(":")[2]
         for deployment in facts.known("Deployment")
         if objects.name(deployment) == "gpu-operator"
-        for image in Workload.of(deployment).images()
+        for image in Workload.from_manifest(deployment).images()
     ]
-    return versions.of(images[0]) if images else ()
+    return versions.parse(images[0]) if images else ()
 
 
 def _injection(facts: ClusterFacts) -> Iterator[Finding]:
@@ -218,16 +218,18 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     old = [
         item
         for item in rest
-        if runtimes[objects.name(item)][0] == "containerd" and runtimes[objects.name(item)][1] < versions.CONTAINERD_CDI
+        if runtimes[objects.name(item)][0] == "containerd"
+        and runtimes[objects.name(item)][1] < versions.MIN_CONTAINERD_CDI
     ]
     if old:
         yield Finding(
             severity_for(old, rest),
-            f"{counted(old)} with a containerd older than {versions.shown(versions.CONTAINERD_CDI)}, which ignores CDI",
+            f"{counted(old)} with a containerd older than {versions.shown(versions.MIN_CONTAINERD_CDI)}, which ignores "
+            "CDI",
             subjects(old),
             "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default",
         )
-    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.CONTAINERD_CDI]
+    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.MIN_CONTAINERD_CDI]
     if switched:
         yield Finding(
             Severity.UNKNOWN,
@@ -289,22 +291,20 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
             "the agent labels its node once it runs there; until then, check on the node",
             ("nvidia-smi --query-gpu=driver_version --format=csv # on a node",),
         )
-    old = [
-        item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.DRIVER_OLDEST
-    ]
+    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.MIN_DRIVER]
     if old:
         yield Finding(
             severity_for(old, chosen),
-            f"{counted(old)} with a driver older than {versions.shown(versions.DRIVER_OLDEST)} "
+            f"{counted(old)} with a driver older than {versions.shown(versions.MIN_DRIVER)} "
             f"({listed(sorted({versions.shown(drivers[objects.name(item)]) for item in old}))})",
             subjects(old),
-            f"update the driver to {versions.shown(versions.DRIVER_OLDEST)} (CUDA 11.8) or newer",
+            f"update the driver to {versions.shown(versions.MIN_DRIVER)} (CUDA 11.8) or newer",
         )
     able = [
         item
         for item in chosen
-        if drivers[objects.name(item)] >= versions.DRIVER_MEMORY_LIMITS
-        and versions.of(info(item, "kernelVersion")) >= versions.KERNEL_DMEM
+        if drivers[objects.name(item)] >= versions.MIN_DRIVER_MEMORY_LIMITS
+        and versions.parse(info(item, "kernelVersion")) >= versions.MIN_KERNEL_DMEM
     ]
     if able:
         yield Finding(
@@ -317,7 +317,7 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
 def _driver_of(node: Json) -> versions.Version:
     labels = objects.labels(node)
     full = labels.get("nvidia.com/cuda.driver-version.full", "") or labels.get("nvidia.com/cuda.driver.major", "")
-    return versions.of(full)
+    return versions.parse(full)
 
 
 RULES: Final = (

@@ -27,12 +27,12 @@ BINDINGS: Final = (
 )
 _APPLY = "kubectl apply --server-side --kustomize config/default"
 
-_LOOK = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
+_SHOW_PODS = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
 _RESTART = f"kubectl --namespace {_SYSTEM} rollout restart deployment/{WEBHOOK}"
 
 # Parts of the API server's message if the webhook does not answer, each with its meaning and remedy.
-_UNREACHED: Final = (
-    ("no endpoints available", "no replica of the webhook is ready", "check its pods and endpoints", _LOOK),
+_CALL_FAILURES: Final = (
+    ("no endpoints available", "no replica of the webhook is ready", "check its pods and endpoints", _SHOW_PODS),
     (
         "x509",
         "the API server does not trust the webhook's certificate",
@@ -41,13 +41,13 @@ _UNREACHED: Final = (
         _RESTART,
     ),
     ("not found", "the webhook's Service does not exist", "install again", "./install.sh"),
-    ("refused", "nothing listens on the Service's endpoints", "check whether the webhook runs", _LOOK),
+    ("refused", "nothing listens on the Service's endpoints", "check whether the webhook runs", _SHOW_PODS),
     (
         "",
         "the API server cannot reach the webhook",
         "open port 8443 of the webhook's pods to the control plane: firewall of the nodes, security group, "
         "NetworkPolicy",
-        _LOOK,
+        _SHOW_PODS,
     ),
 )
 
@@ -199,7 +199,7 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
             )
             yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
-        meaning, remedy, command = next(row[1:] for row in _UNREACHED if row[0] in trial.refusal)
+        meaning, remedy, command = next(row[1:] for row in _CALL_FAILURES if row[0] in trial.refusal)
         yield Finding(
             Severity.BLOCKING,
             f"{meaning}: {trial.refusal}",

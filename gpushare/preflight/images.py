@@ -10,15 +10,15 @@ from gpushare.preflight.facts_of_cluster import ClusterFacts, entries
 from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed
 from gpushare.preflight.workload import Workload
 
-_GIVEN = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
-_NOWHERE = "localhost/"  # image builders' registry for images without one
+_WITH_MANIFESTS = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
+_NO_REGISTRY = "localhost/"  # image builders' registry for images without one
 
 
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.of("Node")
     if not facts.plan.is_known:
         sentence = "the images to install are unknown"
-        yield Finding(Severity.INFO, sentence, (), "pass the manifests", (_GIVEN,))
+        yield Finding(Severity.INFO, sentence, (), "pass the manifests", (_WITH_MANIFESTS,))
         return
     parts = ((facts.plan.agent, facts.gpu_nodes() or machines), (facts.plan.webhook, machines))
     wrong: dict[str, tuple[str, ...]] = {}
@@ -31,14 +31,14 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
     if wrong:
         yield Finding(
             Severity.BLOCKING,
-            f"{listed(sorted(wrong))}: names without a registry{_who(wrong)}",
+            f"{listed(sorted(wrong))}: names without a registry{_of_images(wrong)}",
             tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some})),
             "push the images to a registry that the nodes can pull from, and name it",
             ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX"),
         )
 
 
-def _who(wrong: Mapping[str, tuple[str, ...]]) -> str:
+def _of_images(wrong: Mapping[str, tuple[str, ...]]) -> str:
     lacking = {name for some in wrong.values() for name in some}
     if not lacking:
         return ""
@@ -47,7 +47,7 @@ def _who(wrong: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _unpulled(workload: Workload) -> tuple[str, ...]:
-    return tuple(image for image in workload.images() if image.startswith(_NOWHERE) or not image)
+    return tuple(image for image in workload.images() if image.startswith(_NO_REGISTRY) or not image)
 
 
 def _loaded(node: Mapping[str, Any]) -> frozenset[str]:

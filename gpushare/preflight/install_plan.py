@@ -52,7 +52,7 @@ class InstallPlan:
     is_known: bool = False
 
 
-def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
+def from_manifests(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
     """Return what these manifests install; the default for an absent agent or webhook."""
     plan = InstallPlan()
     config_maps: dict[str, Mapping[str, str]] = {}
@@ -60,9 +60,9 @@ def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
         metadata = manifest.get("metadata") or {}
         match (manifest.get("kind"), metadata.get("name")):
             case ("DaemonSet", str() as name) if name == AGENT:
-                plan = dataclasses.replace(plan, agent=Workload.of(manifest), is_known=True)
+                plan = dataclasses.replace(plan, agent=Workload.from_manifest(manifest), is_known=True)
             case ("Deployment", str() as name) if name == WEBHOOK:
-                plan = dataclasses.replace(plan, webhook=Workload.of(manifest), is_known=True)
+                plan = dataclasses.replace(plan, webhook=Workload.from_manifest(manifest), is_known=True)
             case ("ConfigMap", str() as name):
                 config_maps[name] = dict(manifest.get("data") or {})
     return dataclasses.replace(plan, configurations=config_maps.get(_config_map(plan.agent), {}))

@@ -95,14 +95,14 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _attracting(facts: ClusterFacts) -> Iterator[Finding]:
+def _untainted(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
     others = [
         node
         for node in facts.of("Node")
-        if node not in chosen and not _has_gpu(node) and not _keeps_off(node, {"NoSchedule", "NoExecute"})
+        if node not in chosen and not _has_gpu(node) and not _repels_other_pods(node, {"NoSchedule", "NoExecute"})
     ]
-    open_to_all = [node for node in chosen if not _keeps_off(node, _EFFECTS)]
+    open_to_all = [node for node in chosen if not _repels_other_pods(node, _EFFECTS)]
     if others and open_to_all:
         named = [machines.name(node) for node in open_to_all]
         yield Finding(
@@ -115,7 +115,7 @@ def _attracting(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _keeps_off(node: Json, effects: Collection[str]) -> bool:
+def _repels_other_pods(node: Json, effects: Collection[str]) -> bool:
     return any(taint.get("effect") in effects for taint in at(node, "spec", "taints") or ())
 
 
@@ -186,13 +186,13 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
                 subjects(concerned),
                 "use containerd 1.7 or newer, or CRI-O",
             )
-        elif name == "containerd" and version and version < versions.CONTAINERD_OLDEST:
+        elif name == "containerd" and version and version < versions.MIN_CONTAINERD:
             yield Finding(
                 Severity.WARNING,
                 f"{counted(concerned)} with containerd {versions.shown(version)}; kubelets since 1.26 require "
-                f"{versions.shown(versions.CONTAINERD_OLDEST)} or newer",
+                f"{versions.shown(versions.MIN_CONTAINERD)} or newer",
                 subjects(concerned),
-                f"update containerd; {versions.shown(versions.CONTAINERD_CDI)} and newer also support CDI",
+                f"update containerd; {versions.shown(versions.MIN_CONTAINERD_CDI)} and newer also support CDI",
             )
 
 
@@ -200,12 +200,12 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
         gpu_node
         for gpu_node in facts.gpu_nodes()
-        if (version := versions.of(info(gpu_node, "kernelVersion"))) and version < versions.KERNEL_RESTORE
+        if (version := versions.parse(info(gpu_node, "kernelVersion"))) and version < versions.MIN_KERNEL_RESTORE
     ]
     if old:
         yield Finding(
             Severity.WARNING,
-            f"{counted(old)} with a kernel older than {versions.shown(versions.KERNEL_RESTORE)} "
+            f"{counted(old)} with a kernel older than {versions.shown(versions.MIN_KERNEL_RESTORE)} "
             f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE",
             subjects(old),
             "update the nodes' system; until then, delete the pods with shares on a node before you replace its agent",
@@ -243,7 +243,7 @@ RULES: Final = (
         "pods-without-gpus",
         "pods without a share prefer nodes without GPUs",
         "CPU and memory that they use on a node with GPUs are missing for shares",
-        _attracting,
+        _untainted,
     ),
     Rule("node-ready", "the nodes with GPUs are Ready", "agents and pods start only on nodes that are Ready", _ready),
     Rule(

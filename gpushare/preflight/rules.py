@@ -25,10 +25,10 @@ def check(facts: ClusterFacts, rules: Sequence[Rule] = RULES) -> tuple[Finding, 
     asked = {RulePhase.ANY, RulePhase.BEFORE if facts.installing else RulePhase.AFTER}
     if not facts.installing and health_rules.is_installed(facts):
         asked.add(RulePhase.INSTALLED)
-    return tuple(finding for rule in rules if rule.phase in asked for finding in _ask(rule, facts))
+    return tuple(finding for rule in rules if rule.phase in asked for finding in _run(rule, facts))
 
 
-def _ask(rule: Rule, facts: ClusterFacts) -> Iterator[Finding]:
+def _run(rule: Rule, facts: ClusterFacts) -> Iterator[Finding]:
     said = False
     try:
         for finding in rule.judge(facts):

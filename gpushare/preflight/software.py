@@ -64,7 +64,7 @@ def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iter
     for item in facts.of(kind):
         if namespace(item) == contract.SYSTEM_NAMESPACE:
             continue
-        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.of(item).images())}"
+        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.from_manifest(item).images())}"
         match = next((line for line in table if re.search(line.pattern, words)), None)
         if match is not None:
             yield match, item
@@ -72,7 +72,7 @@ def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iter
 
 def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
     """Return the names of the nodes on which a DaemonSet's pods run, or would."""
-    pods = Workload.of(workload)
+    pods = Workload.from_manifest(workload)
     return tuple(
         nodes.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
     )

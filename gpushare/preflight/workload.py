@@ -23,7 +23,7 @@ class Workload:
     pod: Mapping[str, Any]
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> Workload:
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Workload:
         """Read a Deployment or DaemonSet."""
         return cls(((manifest.get("spec") or {}).get("template") or {}).get("spec") or {})
 

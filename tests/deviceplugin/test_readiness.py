@@ -40,18 +40,18 @@ async def test_one_that_is_refused_everything_is_not_ready_for_long() -> None:
     api = Api()
     pods = informer.Informer(api, "/api/v1/pods", clock=lambda: now[0])
     assert (
-        informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+        informer.stale_reason([pods], longest_seconds=agent.STALE_SECONDS) is None
     )  # that nothing is known yet is said by a check of its own
     await pods.step()
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    assert informer.stale_reason([pods], longest_seconds=agent.STALE_SECONDS) is None
     api.refuses = True
     now[0] += 59
     await pods.step()
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    assert informer.stale_reason([pods], longest_seconds=agent.STALE_SECONDS) is None
     now[0] += 2
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) == (
+    assert informer.stale_reason([pods], longest_seconds=agent.STALE_SECONDS) == (
         "no update from the API server for 61 seconds: the API server answered 401: Unauthorized"
     )
     api.refuses = False
     await pods.step()
-    assert informer.silence([pods], longest_seconds=agent.STALE_SECONDS) is None
+    assert informer.stale_reason([pods], longest_seconds=agent.STALE_SECONDS) is None

@@ -138,7 +138,7 @@ class ApiStore:
     def silence(self) -> str | None:
         """What has not been kept true for long, as a sentence; we go on answering from what we know."""
         informers = (self._gpunodes, self._nodes, *self._occupancy.informers, *self._allowances.informers)
-        return informer.silence(informers, longest_seconds=STALE_SECONDS)
+        return informer.stale_reason(informers, longest_seconds=STALE_SECONDS)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of a GPUNode or Node, and when pods leave room on a node with GPUs."""

@@ -22,7 +22,7 @@ def mps_client_limit(case: Case) -> Any:
         fine = False
     return Facets(
         new_arch=mps_clients.is_new(capability, as_nvidia=True),
-        max_clients=mps_clients.most(capability, as_nvidia=True),
+        max_clients=mps_clients.max_clients(capability, as_nvidia=True),
         replicas_ok=fine,
     )
 

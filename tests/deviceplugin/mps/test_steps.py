@@ -41,7 +41,7 @@ def test_a_share_of_a_gpu_whose_memory_is_not_known_has_no_limit_of_memory() -> 
 def test_volta_takes_as_many_clients_as_its_documentation_says(
     capability: tuple[int, int], as_nvidia: bool, most: int
 ) -> None:
-    assert mps_clients.most(capability, as_nvidia=as_nvidia) == most
+    assert mps_clients.max_clients(capability, as_nvidia=as_nvidia) == most
     limits.check_replicas(most, capability, as_nvidia=as_nvidia)
     with pytest.raises(limits.LimitError, match=f"maximum allowed replicas exceeded: {most + 1} > {most}"):
         limits.check_replicas(most + 1, capability, as_nvidia=as_nvidia)

@@ -47,7 +47,7 @@ def test_an_event_after_a_long_silence_starts_a_new_series() -> None:
 def test_events_with_changing_notes_are_rate_limited() -> None:
     dedup = event_series.EventDeduplicator()
     calls = sum(dedup.happened(event(f"{second} bytes free"), now=float(second)) is not None for second in range(3600))
-    assert calls == event_series.NEWS_AT_ONCE + 3600 // event_series.NEWS_SECONDS - 1
+    assert calls == event_series.BURST + 3600 // event_series.TOKEN_SECONDS - 1
     assert dedup.withheld == 3600 - calls
 
 

@@ -118,7 +118,7 @@ async def test_one_successful_call_ends_the_pauses_of_all_informers(
 ) -> None:
     monkeypatch.setattr(informer, "FIRST_PAUSE_SECONDS", 100.0)
     monkeypatch.setattr(informer, "MAX_PAUSE_SECONDS", 100.0)
-    monkeypatch.setattr(informer, "MIN_OF_PAUSE", 0.001)
+    monkeypatch.setattr(informer, "MIN_PAUSE_FRACTION", 0.001)
     async with tcp_proxy.before(api_server.server) as proxy:
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
         async with api_client.connect(kubeconfig) as api:

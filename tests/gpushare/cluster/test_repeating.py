@@ -22,7 +22,7 @@ async def test_a_failed_step_is_retried_and_a_successful_one_waits_for_a_wakeup(
         done.set()
 
     logger = logging.getLogger("test")
-    task = asyncio.create_task(repeating.whenever(woken, step, trouble="Could not write", logger=logger))
+    task = asyncio.create_task(repeating.run_on_wakeup(woken, step, trouble="Could not write", logger=logger))
     await asyncio.sleep(0)
     assert tries == 0
     woken.set()

@@ -114,10 +114,10 @@ async def test_health_is_answered_when_all_connections_are_in_use(
     """With more connections than allowed per address and in total, a new one closes the oldest."""
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         writers = []
-        for number in range(2, 2 + probes.MAX_CONNECTIONS // probes.MAX_OF_ADDRESS + 1):
-            writers += await silent(port, probes.MAX_OF_ADDRESS + 1, f"127.0.0.{number}")
+        for number in range(2, 2 + probes.MAX_CONNECTIONS // probes.MAX_CONNECTIONS_PER_ADDRESS + 1):
+            writers += await silent(port, probes.MAX_CONNECTIONS_PER_ADDRESS + 1, f"127.0.0.{number}")
             assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
-        writers += await silent(port, 2 * probes.MAX_OF_ADDRESS)
+        writers += await silent(port, 2 * probes.MAX_CONNECTIONS_PER_ADDRESS)
         assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
         assert (await get(port, "/metrics"))[0] == 200
         for writer in writers:
@@ -136,7 +136,7 @@ async def test_connections_are_bounded_per_address_and_in_total(
 
     monkeypatch.setattr(probes, "ProbeConnections", Counted)
     monkeypatch.setattr(probes, "MAX_CONNECTIONS", 6)
-    monkeypatch.setattr(probes, "MAX_OF_ADDRESS", 4)
+    monkeypatch.setattr(probes, "MAX_CONNECTIONS_PER_ADDRESS", 4)
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         writers = await silent(port, 10)
         assert (await get(port, "/metrics"))[0] == 200

@@ -265,7 +265,7 @@ BEFORE: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "EKS with another network": (
         both(setting(version="v1.33.4-eks-1234"), having("DaemonSet", daemonset("cilium", "kube-system"))), "webhook-network", WARNING, "EKS without the AWS CNI", ()),
     "images without a registry": (
-        setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
+        setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
     "unknown images": (setting(plan=InstallPlan()), "images", INFO, "are unknown", ()),
     "a GPU in use": (having("Pod", pod("t", "ml", "gpu-1", **BUSY)), "gpus-in-use", WARNING, "GPUs of 1 node are held by 1 pod: ml/t", ("node/gpu-1",)),
 }  # fmt: skip

@@ -108,7 +108,7 @@ def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, ins
     """Return the facts of the healthy cluster, after `change` has modified the arguments."""
     trial = Trial({"metadata": {"annotations": {contract.ALLOCATION: "x"}}})
     facts: dict[str, Any] = {
-        "plan": install_plan.of(ours()),
+        "plan": install_plan.from_manifests(ours()),
         "installing": installing,
         "version": "v1.36.2",
         "groups": frozenset({"apps"}),

@@ -90,7 +90,7 @@ def test_a_node_labelled_against_nvidias_plugin_has_no_other_owner() -> None:
 def test_an_image_present_on_every_node_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.3.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
-    change = setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")]))
+    change = setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")]))
     assert of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK
     half = both(change, nodes(loaded[0], node("gpu-2")))
     assert of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
@@ -130,7 +130,7 @@ def test_the_device_list_strategy_is_read_like_the_agent_does(
 
 @pytest.mark.slow
 def test_the_default_install_plan_equals_the_manifests() -> None:
-    agent = Workload.of(sound.base("deviceplugin/daemonset.yaml"))
+    agent = Workload.from_manifest(sound.base("deviceplugin/daemonset.yaml"))
     default = InstallPlan().agent
     for key in ("tolerations", "affinity"):
         assert default.pod[key] == agent.pod[key]
@@ -199,10 +199,10 @@ def test_configurations_come_from_the_config_map_of_the_agent() -> None:
         {"kind": "ConfigMap", "metadata": {"name": name}, "data": {"default": name}}
         for name in (contract.CONFIG_MAP, "of-ours")
     )
-    assert install_plan.of([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
+    assert install_plan.from_manifests([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
     for order in ([usual, ours, agent], [agent, ours, usual]):
-        assert install_plan.of(order).configurations == {"default": "of-ours"}
-    assert install_plan.of([usual, agent]).configurations == {}
+        assert install_plan.from_manifests(order).configurations == {"default": "of-ours"}
+    assert install_plan.from_manifests([usual, agent]).configurations == {}
 
 
 EVIL = "n1 $(touch pwned); x"
