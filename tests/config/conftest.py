@@ -87,7 +87,7 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
     api_server.wait_until_established("gpunodes.gpushare.io")
     with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(calling_nobody()))
+    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(matching_no_pod()))
     try:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
@@ -102,7 +102,7 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
             kubectl("delete", f"--kustomize={directory}", "--ignore-not-found")
 
 
-def calling_nobody() -> dict[str, Any]:
+def matching_no_pod() -> dict[str, Any]:
     """Return the MutatingWebhookConfiguration changed to match no pod: no webhook runs here, and tests act for it."""
     configuration = manifests.named("MutatingWebhookConfiguration", "gpushare")
     for hook in configuration["webhooks"]:

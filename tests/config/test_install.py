@@ -209,11 +209,11 @@ def test_a_field_of_another_manager_is_a_conflict_with_a_remedy(
     assert again.returncode == 0, again.stderr
     assert again.stdout.endswith("\nAll of it is there already, as the manifests have it.\nNothing was changed.\n")
     three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')
-    own.kubectl(*three, "--field-manager=somebody")
+    own.kubectl(*three, "--field-manager=other-tool")
     refused = run(*QUICKLY)
     assert refused.returncode == 1
-    assert 'conflict with "somebody"' in refused.stderr
-    assert "error: somebody has set the fields named above" in refused.stderr
+    assert 'conflict with "other-tool"' in refused.stderr
+    assert "error: other-tool has set the fields named above" in refused.stderr
     assert "--force-conflicts sets them as the manifests have them" in refused.stderr
     assert run("--dry-run", *QUICKLY).stderr == refused.stderr
     gone = ("poddisruptionbudgets.policy", "gpushare-webhook", f"-n={SYSTEM}", "--ignore-not-found")

@@ -351,7 +351,7 @@ def test_images_have_the_version_of_the_project() -> None:
 
 
 def test_image_names_cannot_be_claimed_in_a_public_registry() -> None:
-    """A runtime looks for `gpushare/agent` in its default registry; whoever registered that name would be root on every
+    """A runtime looks for `gpushare/agent` in its default registry; the owner of that name would be root on every
     node.
     """
     files = [path for part in ("base", "components") for path in (manifests.CONFIG / part).rglob("*.yaml")]

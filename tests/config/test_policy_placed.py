@@ -14,7 +14,7 @@ import pytest
 
 from gpushare import contract
 from lab import lab_errors
-from tests.config.conftest import USER, WAIT_SECONDS, Cluster, calling_nobody
+from tests.config.conftest import USER, WAIT_SECONDS, Cluster, matching_no_pod
 from tests.config.test_policy_pods import MUTATED, pod
 
 pytestmark = pytest.mark.apiserver
@@ -92,7 +92,7 @@ def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
 def as_it_was(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], None]]:
     """Change the webhook's configuration for one test."""
     yield lambda configuration: configure(installed, configuration)
-    configure(installed, calling_nobody())
+    configure(installed, matching_no_pod())
     until(lambda: passes(installed))
 
 
@@ -143,7 +143,7 @@ def test_a_namespace_excluded_by_an_administrator_gets_no_results(
     installed: Cluster, as_it_was: Configures, left_out: dict[str, Any]
 ) -> None:
     values = [value.replace("NAMESPACE", installed.namespace) for value in left_out.get("values", [])]
-    configuration = calling_nobody()
+    configuration = matching_no_pod()
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchExpressions"].append(left_out | ({"values": values} if values else {}))
     as_it_was(configuration)
@@ -151,7 +151,7 @@ def test_a_namespace_excluded_by_an_administrator_gets_no_results(
 
 
 def test_a_selector_that_matches_the_namespace_has_no_effect(installed: Cluster, as_it_was: Configures) -> None:
-    configuration = calling_nobody()
+    configuration = matching_no_pod()
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": "another"}
     as_it_was(configuration)

@@ -57,7 +57,7 @@ def wrong(words: Sequence[str]) -> str:
     program, *rest = words
     judge = PROGRAMS.get(program)
     if judge is None:
-        return f"nobody knows how to check {program}"
+        return f"no check exists for {program}"
     for path in (match.group() for word in rest for match in [_PATH.search(word)] if match):
         if not any(ROOT.glob(path.rstrip("/"))):
             return f"{path} is not there"

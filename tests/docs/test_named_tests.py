@@ -51,7 +51,7 @@ def test_every_test_named_on_a_page_exists(page: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "`tests/docs/test_named_tests.py::test_that_nobody_wrote`",
+        "`tests/docs/test_named_tests.py::test_that_does_not_exist`",
         "`tests/docs/test_named_tests.py::wrong`",
         "`tests/docs/test_nowhere.py`",
         "`missing` in `gpushare/pod.py`",

@@ -147,7 +147,7 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
         ]
         return next((condition for condition in conditions if condition.status == status), None)
 
-    def nobody_is_denied() -> None:
+    def no_pod_is_denied() -> None:
         assert pods.of_static("static") == "open"
         assert pods.of("python", "registers") == FREE
         assert pods.of("python", "past") == "open cuda"
@@ -158,13 +158,13 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
         assert pods.of(python, "past") == "denied no-cuda"
         assert pods.of("beside", "registers") == FREE
 
-    nobody_is_denied()
+    no_pod_is_denied()
     assert not said("True")
     assert not said("False")
     node.ask_for_it()
     cannot = eventually(lambda: said("False"), what="told, by the GPUNode, that it is not possible")
     assert (cannot.reason, NO_BPF in cannot.message) == ("NotPossible", True), cannot
-    nobody_is_denied()
+    no_pod_is_denied()
 
     node.mount_bpf()
     eventually(lambda: said("True"), what="denied, by the GPUNode")
@@ -172,7 +172,7 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
     for name in ("python", "new"):  # one that was already running, and a new one
         who_is_not_registered_is_denied(name)
     pods.of("new", "stays")
-    eventually(lambda: len(pods.said("new")) > 1, what="somebody registered")
+    eventually(lambda: len(pods.said("new")) > 1, what="a registered process")
     with node.without_agent():
         assert pods.of_static("static") == "denied"
     who_is_not_registered_is_denied("new")

@@ -58,7 +58,7 @@ def test_attacks_of_two_pods_do_not_affect_a_third_or_the_node(user: Observer, i
     (last,) = eventually(
         lambda: ground.said().newcomers(began, time.monotonic())[:1] or None,
         seconds=90,
-        what="another process of its own",
+        what="another process of the pod",
     )
     assert last.bytes == MEMORY_BYTES
     eventually(

@@ -22,7 +22,7 @@ Play = Callable[[Story], None]
 def which(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
     """The GPU, with everything built that runs on it."""
     if os.geteuid() != 0:
-        pytest.skip("needs root: each program gets a mount namespace of its own, as in a container")
+        pytest.skip("needs root: each program gets a separate mount namespace, as in a container")
     try:
         if os.environ.get("GPUSHARE_TEST_GPU") == "simulated":
             this_machine = machine.simulated(tmp_path_factory.mktemp("machine"))

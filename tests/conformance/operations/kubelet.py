@@ -297,7 +297,7 @@ def protocol_behaviour(case: Case) -> Any:
     for moment, words, story in STORIES:
         if moment == when and all(word in condition.lower() for word in words):
             return asyncio.run(_told(story))
-    raise NotImplementedError(f"nobody has told the story of {condition!r} when {when}")
+    raise NotImplementedError(f"no story covers {condition!r} when {when}")
 
 
 async def _told(story: Story) -> Any:
@@ -307,6 +307,6 @@ async def _told(story: Story) -> Any:
 
 OPERATIONS = {"protocol_behaviour": protocol_behaviour}
 OUTSIDE = {
-    "daemonset_security_context": "gpushare's agent is also the arbiter and makes MIG devices: it has rights of its own, "
+    "daemonset_security_context": "gpushare's agent is also the arbiter and makes MIG devices: it has additional rights, "
     "the same for every device list strategy; tests/config tests them",
 }

@@ -162,5 +162,5 @@ OPERATIONS: dict[str, Callable[[Case], Any]] = {
 OUTSIDE: dict[str, str] = {
     "gfd_loop": "labels are written by the agent's own loop: tests/deviceplugin tests that it follows changes and ends well",
     "nodefeature_owner_refs": "labels are written to the Node itself: no NodeFeature object is made that would need owners",
-    "mig_manager_label": "no other component is paused: a GPU is partitioned when nobody uses it, and waited for until then",
+    "mig_manager_label": "no other component is paused: a GPU is partitioned once it is idle",
 }

@@ -106,14 +106,14 @@ async def test_a_change_without_resource_version_cannot_overwrite(
 async def test_an_object_that_was_recreated_is_read_again(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = await counter(api, config_maps, "anew")
+    path = await counter(api, config_maps, "recreated")
     first = await api.get(path)
 
-    async def made_anew() -> None:
+    async def recreate() -> None:
         await api.delete(path)
-        await counter(api, config_maps, "anew")
+        await counter(api, config_maps, "recreated")
 
-    overtaken(monkeypatch, api, made_anew, times=1)
+    overtaken(monkeypatch, api, recreate, times=1)
     stored = await compare_and_swap.update(api, path, increment)
     assert stored["data"] == {"count": "1"}
     assert stored["metadata"]["uid"] != first["metadata"]["uid"]

@@ -146,15 +146,15 @@ async def test_a_leader_stops_and_recreates_a_deleted_lease(api: api_client.ApiC
 
 async def test_the_leader_of_a_recreated_lease_is_not_the_first(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
-    first, second = (Candidate(api, namespace, "anew", me, leading) for me in ("first", "second"))
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/anew"
+    first, second = (Candidate(api, namespace, "recreated", me, leading) for me in ("first", "second"))
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/recreated"
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(first.standing())
         await waiting.until(lambda: first.election.is_leader)
         assert first.election.is_first
         await api.delete(path)
         await waiting.until(lambda: first.diary == ["started", "stopped", "started"])
-        assert (await stored(api, namespace, "anew"))["leaseTransitions"] == 1
+        assert (await stored(api, namespace, "recreated"))["leaseTransitions"] == 1
         assert not first.election.is_first
         async with second.standing():
             await waiting.until(lambda: second.election.leader == "first")

@@ -202,7 +202,7 @@ async def test_an_event_that_keeps_failing_is_dropped(clock: Clock, monkeypatch:
 
 async def test_failing_events_do_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PAUSE_SECONDS", (3600.0,))
-    api = Failing(*[api_errors.Unavailable("a webhook of somebody's fails")] * 5)
+    api = Failing(*[api_errors.Unavailable("another webhook fails")] * 5)
     recorder = events.Recorder(api, controller="gpushare.io/agent", instance="x")
     task = asyncio.create_task(recorder.run())
     for name in "abcdef":

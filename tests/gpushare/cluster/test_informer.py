@@ -144,16 +144,18 @@ async def test_an_expired_watch_lists_again_and_reports_the_difference(
     def widget(name: str) -> dict[str, Any]:
         return {"apiVersion": "test.gpushare.io/v1", "kind": "Widget", "metadata": {"name": name}}
 
-    for name in ("kept", "changed", "deleted", "anew"):
+    for name in ("kept", "changed", "deleted", "recreated"):
         await api.create(widgets, widget(name))
     follower = informer.Informer(api, widgets, watch_seconds=1)
     feed = listen(follower)
     assert await follower.step() == 0.0
-    assert {feed.get_nowait() for _ in range(4)} == {("ADDED", name) for name in ("kept", "changed", "deleted", "anew")}
+    assert {feed.get_nowait() for _ in range(4)} == {
+        ("ADDED", name) for name in ("kept", "changed", "deleted", "recreated")
+    }
     await api.patch(f"{widgets}/changed", {"spec": {"a": 1}})
     await api.delete(f"{widgets}/deleted")
     await api.delete(f"{widgets}/anew")
-    await api.create(widgets, widget("anew"))
+    await api.create(widgets, widget("recreated"))
     newest = await api.create(widgets, widget("new"))
     watch = api.watch
 
@@ -170,14 +172,14 @@ async def test_an_expired_watch_lists_again_and_reports_the_difference(
     assert await follower.step() == 0.0
     changes = [feed.get_nowait() for _ in range(feed.qsize())]
     assert sorted(changes) == [
-        ("ADDED", "anew"),
         ("ADDED", "new"),
-        ("DELETED", "anew"),
+        ("ADDED", "recreated"),
         ("DELETED", "deleted"),
+        ("DELETED", "recreated"),
         ("MODIFIED", "changed"),
     ]
-    assert changes.index(("DELETED", "anew")) < changes.index(("ADDED", "anew"))
-    assert {key.name for key in follower.objects} == {"kept", "changed", "anew", "new"}
+    assert changes.index(("DELETED", "recreated")) < changes.index(("ADDED", "recreated"))
+    assert {key.name for key in follower.objects} == {"kept", "changed", "recreated", "new"}
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ BOMB = "\n".join(
         pytest.param("a: !!python/object:os.system x", "tag", id="foreign-tag"),
         pytest.param("a: \x00", "not YAML", id="control-character"),
         pytest.param("? [a]\n: b", "a key is a list", id="list-for-a-key"),
-        pytest.param("version: *nobody", "line 1", id="no-such-anchor"),
+        pytest.param("version: *missing", "line 1", id="no-such-anchor"),
     ],
 )
 def test_hostile_text_gives_one_clear_error(text: str, part: str) -> None:
