@@ -89,7 +89,7 @@ def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
 
 
 @pytest.fixture
-def as_it_was(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], None]]:
+def configure_webhook(installed: Cluster) -> Iterator[Callable[[dict[str, Any] | None], None]]:
     """Change the webhook's configuration for one test."""
     yield lambda configuration: configure(installed, configuration)
     configure(installed, matching_no_pod())
@@ -123,8 +123,10 @@ def refused(installed: Cluster, words: str) -> bool:
 Configures = Callable[[dict[str, Any] | None], None]
 
 
-def test_without_a_webhook_only_pods_with_results_are_rejected(installed: Cluster, as_it_was: Configures) -> None:
-    as_it_was(None)
+def test_without_a_webhook_only_pods_with_results_are_rejected(
+    installed: Cluster, configure_webhook: Configures
+) -> None:
+    configure_webhook(None)
     until(lambda: refused(installed, "no params found"))
     installed.create(pod("plain-one"), user=USER, dry_run=True)
 
@@ -140,22 +142,22 @@ def test_without_a_webhook_only_pods_with_results_are_rejected(installed: Cluste
     ids=lambda expression: expression["operator"],
 )
 def test_a_namespace_excluded_by_an_administrator_gets_no_results(
-    installed: Cluster, as_it_was: Configures, left_out: dict[str, Any]
+    installed: Cluster, configure_webhook: Configures, left_out: dict[str, Any]
 ) -> None:
     values = [value.replace("NAMESPACE", installed.namespace) for value in left_out.get("values", [])]
     configuration = matching_no_pod()
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchExpressions"].append(left_out | ({"values": values} if values else {}))
-    as_it_was(configuration)
+    configure_webhook(configuration)
     until(lambda: refused(installed, "which is not asked about pods of this namespace"))
 
 
-def test_a_selector_that_matches_the_namespace_has_no_effect(installed: Cluster, as_it_was: Configures) -> None:
+def test_a_selector_that_matches_the_namespace_has_no_effect(installed: Cluster, configure_webhook: Configures) -> None:
     configuration = matching_no_pod()
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": "another"}
-    as_it_was(configuration)
+    configure_webhook(configuration)
     until(lambda: refused(installed, "which is not asked about pods of this namespace"))
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": installed.namespace}
-    as_it_was(configuration)
+    configure_webhook(configuration)
     until(lambda: passes(installed))

@@ -39,13 +39,13 @@ WRONG_PLACE = {f"{contract.PREFIX}request": "0.5"}
 def cluster(installed: Cluster) -> Cluster:
     """The cluster once the policy is enforced."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not said(installed, workload("Deployment", own=WRONG_PLACE)):
+    while not warnings_of(installed, workload("Deployment", own=WRONG_PLACE)):
         assert time.monotonic() < deadline, "gpushare-templates is not in force"
         time.sleep(0.1)
     return installed
 
 
-def said(cluster: Cluster, manifest: dict[str, Any]) -> str:
+def warnings_of(cluster: Cluster, manifest: dict[str, Any]) -> str:
     """Return the warnings of a dry run."""
     return cluster.warned(manifest, "--dry-run=server")
 
@@ -56,8 +56,8 @@ def test_an_annotation_on_the_workload_itself_is_a_warning(cluster: Cluster, kin
     sentence = (
         f"gpushare.io/request on the {kind} itself gives its pods no GPU: write it into {place}.metadata.annotations"
     )
-    assert sentence in said(cluster, workload(kind, own=WRONG_PLACE))
-    assert said(cluster, workload(kind, own=WRONG_PLACE, request="0.5")) == ""
+    assert sentence in warnings_of(cluster, workload(kind, own=WRONG_PLACE))
+    assert warnings_of(cluster, workload(kind, own=WRONG_PLACE, request="0.5")) == ""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_an_annotation_on_the_workload_itself_is_a_warning(cluster: Cluster, kin
     ],
 )  # fmt: skip
 def test_an_invalid_value_in_a_template_is_a_warning(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
-    assert sentence in said(cluster, workload("Deployment", **template))
+    assert sentence in warnings_of(cluster, workload("Deployment", **template))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -86,8 +86,8 @@ def test_valid_and_unrelated_workloads_give_no_warning(cluster: Cluster, kind: s
         "model": "*A100*",
         "no_evict": "true",
     }
-    assert said(cluster, workload(kind, **right)) == ""
-    assert said(cluster, workload(kind, own={"example.org/request": "x"})) == ""
+    assert warnings_of(cluster, workload(kind, **right)) == ""
+    assert warnings_of(cluster, workload(kind, own={"example.org/request": "x"})) == ""
 
 
 def test_objects_created_by_controllers_give_no_warning(cluster: Cluster) -> None:
@@ -99,7 +99,7 @@ def test_objects_created_by_controllers_give_no_warning(cluster: Cluster) -> Non
         "uid": "00000000-0000-0000-0000-000000000000",
     }
     made["metadata"]["ownerReferences"] = [owner]
-    assert said(cluster, made) == ""
+    assert warnings_of(cluster, made) == ""
 
 
 def test_the_policy_knows_the_keys_of_the_contract() -> None:
@@ -123,4 +123,4 @@ def test_the_policy_knows_the_keys_of_the_contract() -> None:
 def test_a_group_with_sequential_pods_is_a_warning(cluster: Cluster, more: dict[str, Any], is_told: bool) -> None:
     manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
     manifest["spec"] |= more
-    assert ("write spec.podManagementPolicy Parallel" in said(cluster, manifest)) is is_told
+    assert ("write spec.podManagementPolicy Parallel" in warnings_of(cluster, manifest)) is is_told

@@ -55,7 +55,7 @@ class Node:
         self._before = json.loads(document)["spec"]["template"]
         self._mounted = False
 
-    def ask_for_it(self) -> None:
+    def apply_component(self) -> None:
         """Apply the component, set up for this kernel's cgroup v2 hierarchy, which may exist next to those of v1."""
         document = yaml.safe_load(COMPONENT.read_text())
         changes = yaml.safe_load(next(patch["patch"] for patch in document["patches"] if "DaemonSet" in str(patch)))
@@ -152,7 +152,7 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
         assert pods.of("python", "registers") == FREE
         assert pods.of("python", "past") == "open cuda"
 
-    def who_is_not_registered_is_denied(python: str) -> None:
+    def unregistered_is_denied(python: str) -> None:
         assert pods.of_static("static") == "denied"
         assert pods.of(python, "registers") == HELD
         assert pods.of(python, "past") == "denied no-cuda"
@@ -161,7 +161,7 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
     no_pod_is_denied()
     assert not said("True")
     assert not said("False")
-    node.ask_for_it()
+    node.apply_component()
     cannot = eventually(lambda: said("False"), what="told, by the GPUNode, that it is not possible")
     assert (cannot.reason, NO_BPF in cannot.message) == ("NotPossible", True), cannot
     no_pod_is_denied()
@@ -170,12 +170,12 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
     eventually(lambda: said("True"), what="denied, by the GPUNode")
     pods.start("new", request="0.1")
     for name in ("python", "new"):  # one that was already running, and a new one
-        who_is_not_registered_is_denied(name)
+        unregistered_is_denied(name)
     pods.of("new", "stays")
     eventually(lambda: len(pods.said("new")) > 1, what="a registered process")
     with node.without_agent():
         assert pods.of_static("static") == "denied"
-    who_is_not_registered_is_denied("new")
+    unregistered_is_denied("new")
     after = len(pods.said("new"))
     eventually(lambda: len(pods.said("new")) > after, what="the one that stays at it")
     assert set(pods.said("new")) == {"cuda", "open"}, "the next agent took from it what it had"

@@ -31,9 +31,9 @@ def test_attacks_of_two_pods_do_not_affect_a_third_or_the_node(user: Observer, i
         ground.attacker(who, who, request=0.2, memory="2Gi")
     before = ground.agent()
     names = [name for name, attack in ATTACKS.items() if not attack.past]
-    with ground.at_it(["root", "nobody"], names) as attacking:
+    with ground.attacking_with(["root", "nobody"], names) as attacking:
         begin = time.monotonic()
-        ground.status_is_written()
+        ground.status_seconds()
         ground.third(request=0.1)
         # On a busy machine new processes take longer; at least one must have completed.
         eventually(lambda: ground.said().newcomers(begin, time.monotonic()), seconds=90, what="a newcomer")
@@ -51,7 +51,7 @@ def test_attacks_of_two_pods_do_not_affect_a_third_or_the_node(user: Observer, i
     assert after.most_bytes < AGENT_BYTES
 
     ground.restart("root")
-    with ground.at_it(["root"], ["beside"]), ground.at_it(["nobody"], ["turns"]):
+    with ground.attacking_with(["root"], ["beside"]), ground.attacking_with(["nobody"], ["turns"]):
         eventually(lambda: "unlimited" in ground.told("root"), seconds=90, what="the process without a limit told of")
     # When the attackers have gone, everything is as before.
     began = time.monotonic()

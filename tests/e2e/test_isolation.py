@@ -41,7 +41,7 @@ def work(user: Observer, name: str, *more: str) -> None:
     user.inside(name, "sh", "-c", f"{probe} > /tmp/work 2>&1 & echo $! > /tmp/pid")
 
 
-def told(user: Observer, name: str) -> list[tuple[float, int]]:
+def reports(user: Observer, name: str) -> list[tuple[float, int]]:
     """Return the reports of the program: time on the machine's clock, and the number of completed kernels."""
     text = user.inside(name, "cat", "/tmp/work")
     assert "failed" not in text, text
@@ -55,12 +55,12 @@ def done_by(progress: list[tuple[float, int]], moment: float) -> float:
     return before + (after - before) * (moment - from_) / max(to - from_, 1e-9)
 
 
-def works(user: Observer, name: str) -> float:
+def wait_for_work(user: Observer, name: str) -> float:
     """Wait until the program completes new work; return when."""
-    known = told(user, name)
+    known = reports(user, name)
     last = known[-1][0] if known else 0.0
     return eventually(
-        lambda: next((at for at, _ in told(user, name) if at > last), None), seconds=20, what=f"{name} at work"
+        lambda: next((at for at, _ in reports(user, name) if at > last), None), seconds=20, what=f"{name} at work"
     )
 
 
@@ -107,11 +107,11 @@ def measured(user: Observer, where: lab_layout.Layout) -> dict[str, float] | Non
 
 def next_window(user: Observer, where: lab_layout.Layout) -> Window:
     """Measure a window that starts now, once both pods work."""
-    begin = max(works(user, name) for name in REQUESTS) + SETTLING_SECONDS
+    begin = max(wait_for_work(user, name) for name in REQUESTS) + SETTLING_SECONDS
     end = begin + MEASURED_SECONDS
     for name in REQUESTS:
-        eventually(lambda name=name: told(user, name)[-1][0] > end, what=f"{name} at work for so long")  # type: ignore[misc]
-    done = {name: done_by(told(user, name), end) - done_by(told(user, name), begin) for name in REQUESTS}
+        eventually(lambda name=name: reports(user, name)[-1][0] > end, what=f"{name} at work for so long")  # type: ignore[misc]
+    done = {name: done_by(reports(user, name), end) - done_by(reports(user, name), begin) for name in REQUESTS}
     return Window(done, eventually(lambda: measured(user, where), what="both measured by the agent"))
 
 
@@ -160,14 +160,14 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
     neighbour_bytes = share(user, "neighbour", "0.1", memory="4Gi")
     assert (victim_bytes, neighbour_bytes) == (8 * builders.GIB, 4 * builders.GIB)
     work(user, "neighbour", "--allocate", str(neighbour_bytes // 2))
-    works(user, "neighbour")
+    wait_for_work(user, "neighbour")
     # It holds the lease nine tenths of the time, so it is very likely killed while holding it.
     for _ in range(3):
         work(user, "victim", "--allocate", str(victim_bytes))
-        works(user, "victim")
+        wait_for_work(user, "victim")
         assert f"allocated {victim_bytes}" in user.inside("victim", "cat", "/tmp/work")
         user.inside("victim", "sh", "-c", "kill -9 $(cat /tmp/pid)")
-        works(user, "neighbour")
+        wait_for_work(user, "neighbour")
     # Its memory is free for its next process, and the neighbour still has the other half.
     everything = user.inside("victim", "gpushare-probe", "--fill")
     assert f"filled {victim_bytes}" in everything
@@ -176,7 +176,7 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
 
     # Once the pod is gone, all of its memory is available to other pods.
     work(user, "victim", "--allocate", str(victim_bytes))
-    works(user, "victim")
+    wait_for_work(user, "victim")
     user.kubectl("delete", "pod", "victim", "--grace-period=0", "--force", "--ignore-not-found")
     gpu = user.gpunode().gpus[0]
     left = gpu.memory_bytes - neighbour_bytes
@@ -184,6 +184,6 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
     # Its processes exit a moment after it.
     filled = f"filled {left}"
     eventually(lambda: filled in user.inside("heir", "gpushare-probe", "--fill"), seconds=20, what=filled)
-    works(user, "neighbour")
+    wait_for_work(user, "neighbour")
     user.delete("pods", "--all")
     user.ledger_is_empty()

@@ -96,7 +96,7 @@ def test_a_running_pod_keeps_its_share_across_reinstallations(
         user.ledger_is_confirmed()
         shares = user.gpunode().allocations[0].shares
 
-        def goes_on() -> None:
+        def check_share() -> None:
             eventually(lambda: "1Gi" in user.plugin("top", "--no-headers").splitlines()[0], what="used figures in top")
             after = user.running("holder")
             assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -108,21 +108,21 @@ def test_a_running_pod_keeps_its_share_across_reinstallations(
             administrator.kubectl("wait", "--for=delete", "pods", "--all", *gpushare.SCOPE, "--timeout=60s")
             assert "CUDA_ERROR_SYSTEM_NOT_READY" in user.inside("holder", "sh", "-c", "gpushare-probe 2>&1 || true")
 
-        goes_on()
+        check_share()
         by_helm("helm4", administrator, "uninstall", "gpushare")
         is_gone()
 
         said = script(administrator)
         assert "Installed. Next:" in said
-        goes_on()
+        check_share()
         assert f"{namespace}" in script(administrator, "--uninstall", "--dry-run")
-        goes_on()
+        check_share()
         assert "The ledger stays" in script(administrator, "--uninstall")
         administrator.kubectl("wait", "--for=delete", f"namespace/{contract.SYSTEM_NAMESPACE}", "--timeout=60s")
         is_gone()
 
         administrator.kubectl("create", "namespace", contract.SYSTEM_NAMESPACE)
         by_helm("helm3", administrator, *install)
-        goes_on()
+        check_share()
         user.delete("pods", "--all")
         user.ledger_is_empty()

@@ -83,7 +83,7 @@ def test_no_pod_is_rejected_while_the_agent_is_replaced(user: Observer, lab: acc
 def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: lab_layout.Layout) -> None:
     """Includes a pod deleted while the kubelet was down: at its start the kubelet still counts that pod's devices."""
     for _ in range(KUBELET_RESTARTS):
-        judged = restarted_over_a_pod(user, installed)
+        judged = restart_kubelet_with_waiting_pod(user, installed)
         if judged is not None:
             break
         user.delete("pods", "--all")
@@ -94,7 +94,7 @@ def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: lab
     user.ledger_is_empty()
 
 
-def restarted_over_a_pod(user: Observer, where: lab_layout.Layout) -> dict[str, Any] | None:
+def restart_kubelet_with_waiting_pod(user: Observer, where: lab_layout.Layout) -> dict[str, Any] | None:
     """Restart the kubelet while a pod waits for it that has a deleted pod's GPU; return the running pod.
 
     Return None if the kubelet rejected it before it had the agent's devices: no device plugin can prevent that.

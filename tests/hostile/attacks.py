@@ -341,7 +341,7 @@ BASELINES = {
 }
 
 
-def past_the_library() -> None:
+def bypass_library() -> None:
     """Exec this program again with our own loader, which ignores the preload file."""
     if os.environ.get(BESIDE):
         return
@@ -371,7 +371,7 @@ def main() -> None:
 def attempt(name: str, seconds: float) -> None:
     attack = {**BASELINES, **ATTACKS}[name]
     if attack.past:
-        past_the_library()
+        bypass_library()
 
     def end(*_: object) -> None:
         raise SystemExit

@@ -144,7 +144,7 @@ class Ground:
         return Said(next((line["total_bytes"] for line in lines if "total_bytes" in line), 0), late, filled)
 
     @contextlib.contextmanager
-    def at_it(self, pods: Sequence[str], names: Sequence[str], processes: int = 1) -> Iterator[Attacking]:
+    def attacking_with(self, pods: Sequence[str], names: Sequence[str], processes: int = 1) -> Iterator[Attacking]:
         """Run each attack in each of the pods while the context lasts."""
         access_ = self.user.access
         base = [
@@ -171,7 +171,7 @@ class Ground:
         ]
         attacking = Attacking(running)
         try:
-            attacking.wait_until_begun()
+            attacking.wait_for_start()
             yield attacking
         finally:
             for pod in pods:
@@ -200,7 +200,7 @@ class Ground:
         beyond = {"beyond" for share in audit["shares"] if share["pod"] == pod and share["usedPercent"] is not None}
         return frozenset(states - {"limited", "unjudged"} | beyond)
 
-    def status_is_written(self) -> float:
+    def status_seconds(self) -> float:
         """Make another GPU of the node disappear and return; measure the seconds until the GPUNode reports both."""
         began = time.monotonic()
         index = max(gpu.index for gpu in self.user.gpunode().gpus if gpu.healthy)
@@ -257,7 +257,7 @@ class Attacking:
         self.won: list[str] = []
         self.rounds: list[int] = []
 
-    def wait_until_begun(self) -> None:
+    def wait_for_start(self) -> None:
         """Wait until all have begun; raise AssertionError for those that did not."""
         for process, count in self._running:
             assert process.stdout is not None

@@ -30,20 +30,20 @@ def archives() -> build.Archives:
 
 
 @pytest.fixture(scope="session")
-def laid_out(archives: build.Archives) -> Iterator[dict[str, image.Image]]:
+def unpacked(archives: build.Archives) -> Iterator[dict[str, image.Image]]:
     # Not pytest's directory, which only its owner can enter: the webhook runs as another user.
     with tempfile.TemporaryDirectory(prefix="gpushare-images-") as directory:
         Path(directory).chmod(0o755)
         images = {}
         for name, archive in (("webhook", archives.webhook), ("agent", archives.agent)):
-            images[name] = image.laid_out(archive.path, Path(directory) / name)
+            images[name] = image.unpacked(archive.path, Path(directory) / name)
         yield images
 
 
 @pytest.fixture(params=["webhook", "agent"])
-def made(request: pytest.FixtureRequest, laid_out: dict[str, image.Image]) -> image.Image:
+def made(request: pytest.FixtureRequest, unpacked: dict[str, image.Image]) -> image.Image:
     """Each image in turn."""
-    return laid_out[request.param]
+    return unpacked[request.param]
 
 
 @pytest.fixture(scope="session")

@@ -95,7 +95,7 @@ class Image:
                     process.wait(STOP_SECONDS)
 
 
-def laid_out(archive: Path, root: Path) -> Image:
+def unpacked(archive: Path, root: Path) -> Image:
     """Unpack an image below `root`."""
     members: list[tarfile.TarInfo] = []
     with tarfile.open(archive) as outer:

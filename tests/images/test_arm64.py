@@ -32,7 +32,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> build.Archives:
 def test_the_components_import_on_64_bit_arm(tmp_path: Path) -> None:
     alone = build.ensure(("arm64",), directory=tmp_path / "archives")
     for name, archive in (("webhook", alone.webhook), ("agent", alone.agent)):
-        made = image.laid_out(archive.path, tmp_path / name)
+        made = image.unpacked(archive.path, tmp_path / name)
         paths = {"PYTHONHOME": made.root / "usr", "PYTHONPATH": made.root / contents.SITE}
         flags = [word for key, path in paths.items() for word in ("-E", f"{key}={path}")]
         program = made.root / f"usr/bin/python{contents.PYTHON}"

@@ -159,17 +159,17 @@ def test_the_wheels_are_those_of_the_images_extra() -> None:
         assert {project for project, _ in seen} == set(image.wheels), image.name
 
 
-def test_only_included_parts_of_numpy_are_imported(laid_out: dict[str, Image]) -> None:
+def test_only_included_parts_of_numpy_are_imported(unpacked: dict[str, Image]) -> None:
     used = set()
     for path in (ROOT / "gpushare").rglob("*.py"):
         used |= set(re.findall(r"\bnp\.([a-zA-Z_]\w*)", path.read_text()))
     assert {"zeros", "lexsort"} <= used
     script = "import sys, numpy; print(*[name for name in sys.argv[1:] if not hasattr(numpy, name)])"
-    assert laid_out["webhook"].python("-c", script, *sorted(used)).split() == []
+    assert unpacked["webhook"].python("-c", script, *sorted(used)).split() == []
 
 
-def test_the_agent_has_the_library_for_both_processors(laid_out: dict[str, Image]) -> None:
-    directory = laid_out["agent"].root / contents.LIBRARIES
+def test_the_agent_has_the_library_for_both_processors(unpacked: dict[str, Image]) -> None:
+    directory = unpacked["agent"].root / contents.LIBRARIES
     machines = {"x86_64": 62, "aarch64": 183}  # as in elf.h
     for machine, number in machines.items():
         head = (directory / f"libgpushare-{machine}.so").read_bytes()[:20]

@@ -87,16 +87,18 @@ def packed(batch: Iterable[Story]) -> list[Story]:
 
 @pytest.mark.slow
 def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
-    assert judged(tmp_path, packed(stories())) == ""
+    assert promtool_errors(tmp_path, packed(stories())) == ""
 
 
 @pytest.mark.slow
 def test_a_wrong_expectation_is_detected(tmp_path: Path) -> None:
     case = cases.CASES["GpushareRunsUnlimited"]
-    assert "FAILED" in judged(tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())])
+    assert "FAILED" in promtool_errors(
+        tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())]
+    )
 
 
-def judged(directory: Path, batch: Iterable[Story]) -> str:
+def promtool_errors(directory: Path, batch: Iterable[Story]) -> str:
     """Run promtool on the stories; return its errors."""
     tests = [story.document() for story in batch]
     document = {"rule_files": [str(rules.FILE)], "evaluation_interval": "1m", "tests": tests}

@@ -71,7 +71,7 @@ class Night:
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
 
-    def becomes(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
+    def wait_for(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
         """Wait until an expression has this value."""
         try:
             eventually(
@@ -82,7 +82,7 @@ class Night:
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self.seen.value(expression)}; {self.seen.unanswered()}") from error
 
-    def true(self) -> set[str]:
+    def firing(self) -> set[str]:
         """Return the alerts that fire now, without the tolerated ones."""
         alerts = self.seen.get("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts} - MAY_BE
@@ -116,9 +116,9 @@ def night(lab: access.Access, tmp_path: Path) -> Iterator[Night]:
 
 def test_every_expression_works_during_a_night(night: Night) -> None:
     seen = night.seen
-    night.becomes("sum(gpushare_placer_gpus)", 4)
-    night.becomes("sum(gpushare_gpu_healthy)", 4)
-    eventually(lambda: night.true() == set(), what="a calm evening")
+    night.wait_for("sum(gpushare_placer_gpus)", 4)
+    night.wait_for("sum(gpushare_gpu_healthy)", 4)
+    eventually(lambda: night.firing() == set(), what="a calm evening")
 
     # Four quarters on one GPU: two compute, one holds memory, one is idle.
     for number, command in enumerate((BUSY, BUSY, HOLDS, IDLE)):
@@ -126,26 +126,26 @@ def test_every_expression_works_during_a_night(night: Night) -> None:
     night.run("sneaky", OWN_LOADER, gpu=1, request="0.25", memory="2Gi")
     night.run("unlucky", HOLDS, gpu=2, request="0.5")
     in_team = f'namespace="{night.team}"'
-    night.becomes(f'sum(container_gpu_allocation{{{in_team}, pod=~"quarter-.*"}})', 1)
-    night.becomes(f"sum(container_gpu_allocation{{{in_team}}})", 1.75)
-    night.becomes('sum(gpushare_placer_gpus{state="allocated"})', 1.75)
-    night.becomes(f'gpushare_share_used_memory_bytes{{{in_team}, pod="quarter-2"}}', GIB)
-    night.becomes("sum(gpushare_gpu_unlimited_processes)", 1)
-    night.becomes('sum(gpushare_node_condition{condition="LimitsInForce", status="False"})', 1)
+    night.wait_for(f'sum(container_gpu_allocation{{{in_team}, pod=~"quarter-.*"}})', 1)
+    night.wait_for(f"sum(container_gpu_allocation{{{in_team}}})", 1.75)
+    night.wait_for('sum(gpushare_placer_gpus{state="allocated"})', 1.75)
+    night.wait_for(f'gpushare_share_used_memory_bytes{{{in_team}, pod="quarter-2"}}', GIB)
+    night.wait_for("sum(gpushare_gpu_unlimited_processes)", 1)
+    night.wait_for('sum(gpushare_node_condition{condition="LimitsInForce", status="False"})', 1)
 
     night.cordon(3)
     night.change_gpu("fail", 2, "xid=79")
-    night.becomes("sum(1 - gpushare_gpu_healthy)", 1)
+    night.wait_for("sum(1 - gpushare_gpu_healthy)", 1)
     for number in range(2):
         night.run(f"waits-{number}", IDLE, namespace=night.other, request="1", gpus="2")
-    night.becomes("max(gpushare_placer_gated_pods)", 2)
-    night.becomes(f'sum(gpushare_placer_waiting_pods{{namespace="{night.other}"}})', 2)
-    night.becomes('sum(gpushare_placer_gpus{state="unhealthy"})', 0.5)
-    night.becomes('sum(gpushare_placer_gpus{state="cordoned"})', 1)
-    night.becomes('sum(gpushare_placer_gpus{state=~"free|fragmented"})', 0.75)
-    night.becomes("cluster:gpushare_allocated:ratio", 1.75 / 4)
+    night.wait_for("max(gpushare_placer_gated_pods)", 2)
+    night.wait_for(f'sum(gpushare_placer_waiting_pods{{namespace="{night.other}"}})', 2)
+    night.wait_for('sum(gpushare_placer_gpus{state="unhealthy"})', 0.5)
+    night.wait_for('sum(gpushare_placer_gpus{state="cordoned"})', 1)
+    night.wait_for('sum(gpushare_placer_gpus{state=~"free|fragmented"})', 0.75)
+    night.wait_for("cluster:gpushare_allocated:ratio", 1.75 / 4)
     expected = {"GpushareGpuUnhealthyInUse", "GpushareRunsUnlimited", "GpushareShareUnused"}
-    eventually(lambda: night.true() == expected, what=f"{expected}, but {night.true()}")
+    eventually(lambda: night.firing() == expected, what=f"{expected}, but {night.firing()}")
     eventually(
         lambda: len(seen.samples("gpushare_share_used_compute_ratio")) >= 2, what="the use of a GPU that two want"
     )

@@ -66,7 +66,7 @@ def ask(cluster: Cluster, name: str, **asked: str) -> None:
     cluster.administrator.patch(f"{cluster.path}/pods/{name}", {"metadata": {"annotations": changes}})
 
 
-def say(cluster: Cluster, name: str, memory_bytes: int) -> None:
+def report_limit(cluster: Cluster, name: str, memory_bytes: int) -> None:
     """Report, as the agent, that a share's limit is enforced."""
     word = {"allocation": held(cluster.node())[name].id, "share": 0, "memory": memory_bytes, "used": 0}
     cluster.change("node-a", {"status": {"resizes": [word]}}, "status")
@@ -153,7 +153,7 @@ def test_upgrade_and_downgrade_in_place_keep_every_share(cluster: Cluster, base_
     assert any(map(is_hold, cluster.node().allocations))
 
     # The new release completes what the old one began; those pods are like any others.
-    say(cluster, "shrinks", 15 * GIB)
+    report_limit(cluster, "shrinks", 15 * GIB)
     until(lambda: held(cluster.node())["shrinks"].shares[0].memory_bytes == 15 * GIB, cluster.explain)
     ask(cluster, "plain", request="0.4")
     until(lambda: held(cluster.node())["plain"].shares[0].request_percent == 40, cluster.explain)

@@ -25,7 +25,7 @@ async def count(api: api_client.ApiClient, path: str) -> int:
     return int((await api.get(path))["data"]["count"])
 
 
-def overtaken(
+def change_before_write(
     monkeypatch: pytest.MonkeyPatch, api: api_client.ApiClient, faster: Callable[[], Awaitable[object]], *, times: int
 ) -> None:
     """Have another writer change the object between our read and our write, the given number of times."""
@@ -61,7 +61,7 @@ async def test_a_change_that_always_conflicts_fails_after_its_attempts(
         return {**increment(item), "metadata": {**item["metadata"]}}
 
     monkeypatch.setattr(compare_and_swap, "ATTEMPTS", 4)
-    overtaken(monkeypatch, api, lambda: api.patch(path, {"data": {"at": str(calls)}}), times=4)
+    change_before_write(monkeypatch, api, lambda: api.patch(path, {"data": {"at": str(calls)}}), times=4)
     with pytest.raises(api_errors.Conflict, match="gave up after 4 attempts"):
         await compare_and_swap.update(api, path, slow)
     assert calls == 4
@@ -98,7 +98,7 @@ async def test_a_change_without_resource_version_cannot_overwrite(
         metadata = {"name": item["metadata"]["name"], "namespace": item["metadata"]["namespace"]}
         return {**increment(item), "metadata": metadata}
 
-    overtaken(monkeypatch, api, lambda: api.patch(path, {"data": {"count": "1"}}), times=1)
+    change_before_write(monkeypatch, api, lambda: api.patch(path, {"data": {"count": "1"}}), times=1)
     await compare_and_swap.update(api, path, careless)
     assert await count(api, path) == 2
 
@@ -113,7 +113,7 @@ async def test_an_object_that_was_recreated_is_read_again(
         await api.delete(path)
         await counter(api, config_maps, "recreated")
 
-    overtaken(monkeypatch, api, recreate, times=1)
+    change_before_write(monkeypatch, api, recreate, times=1)
     stored = await compare_and_swap.update(api, path, increment)
     assert stored["data"] == {"count": "1"}
     assert stored["metadata"]["uid"] != first["metadata"]["uid"]
@@ -123,6 +123,6 @@ async def test_a_deleted_object_raises_not_found(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = await counter(api, config_maps, "gone")
-    overtaken(monkeypatch, api, lambda: api.delete(path), times=1)
+    change_before_write(monkeypatch, api, lambda: api.delete(path), times=1)
     with pytest.raises(api_errors.NotFound):
         await compare_and_swap.update(api, path, increment)

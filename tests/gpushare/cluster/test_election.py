@@ -48,7 +48,7 @@ class Candidate:
         self.leading.remove(self.me)
 
     @contextlib.asynccontextmanager
-    async def standing(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         async with asyncio.timeout(60):
             task = asyncio.create_task(self.election.run())
             try:
@@ -70,7 +70,7 @@ async def test_one_candidate_leads_and_hands_over_when_it_stops(api: api_client.
     async with contextlib.AsyncExitStack() as stack:
         standing = {me: await stack.enter_async_context(contextlib.AsyncExitStack()) for me in candidates}
         for me, candidate in candidates.items():
-            await standing[me].enter_async_context(candidate.standing())
+            await standing[me].enter_async_context(candidate.running())
         for _ in range(2):
             await waiting.until(lambda: bool(leading))
             leader = candidates[leading[0]]
@@ -94,9 +94,9 @@ async def test_a_disconnected_leader_stops_before_another_starts(
         async with api_client.connect(kubeconfig) as unlucky:
             lost = Candidate(unlucky, namespace, "cut-off", "lost", leading, FAST)
             heir = Candidate(api, namespace, "cut-off", "heir", leading, FAST)
-            async with lost.standing():
+            async with lost.running():
                 await waiting.until(lambda: lost.election.is_leader)
-                async with heir.standing():
+                async with heir.running():
                     await waiting.until(lambda: heir.election.leader == "lost")
                     proxy.hold()  # calls neither fail nor return: the worst case
                     await waiting.until(lambda: heir.election.is_leader)
@@ -108,7 +108,7 @@ async def test_a_leader_renews_its_lease_with_one_call(
 ) -> None:
     async with api_client.connect(str(api_server.kubeconfig)) as own:
         candidate = Candidate(own, namespace, "one-call", "me", [])
-        async with candidate.standing():
+        async with candidate.running():
             await waiting.until(lambda: candidate.election.is_leader)
             read: list[str] = []
             get = own.get
@@ -127,7 +127,7 @@ async def test_a_leader_renews_its_lease_with_one_call(
 async def test_a_leader_stops_when_another_takes_its_lease(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "taken", "me", leading)
-    async with candidate.standing():
+    async with candidate.running():
         await waiting.until(lambda: candidate.election.is_leader)
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/taken"
         await api.patch(path, {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}})
@@ -138,7 +138,7 @@ async def test_a_leader_stops_when_another_takes_its_lease(api: api_client.ApiCl
 async def test_a_leader_stops_and_recreates_a_deleted_lease(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "deleted", "me", leading)
-    async with candidate.standing():
+    async with candidate.running():
         await waiting.until(lambda: candidate.election.is_leader)
         await api.delete(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/deleted")
         await waiting.until(lambda: candidate.diary == ["started", "stopped", "started"])
@@ -149,14 +149,14 @@ async def test_the_leader_of_a_recreated_lease_is_not_the_first(api: api_client.
     first, second = (Candidate(api, namespace, "recreated", me, leading) for me in ("first", "second"))
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/recreated"
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(first.standing())
+        await stack.enter_async_context(first.running())
         await waiting.until(lambda: first.election.is_leader)
         assert first.election.is_first
         await api.delete(path)
         await waiting.until(lambda: first.diary == ["started", "stopped", "started"])
         assert (await stored(api, namespace, "recreated"))["leaseTransitions"] == 1
         assert not first.election.is_first
-        async with second.standing():
+        async with second.running():
             await waiting.until(lambda: second.election.leader == "first")
             await stack.aclose()
             await waiting.until(lambda: second.election.is_leader)

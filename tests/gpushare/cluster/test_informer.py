@@ -154,7 +154,7 @@ async def test_an_expired_watch_lists_again_and_reports_the_difference(
     }
     await api.patch(f"{widgets}/changed", {"spec": {"a": 1}})
     await api.delete(f"{widgets}/deleted")
-    await api.delete(f"{widgets}/anew")
+    await api.delete(f"{widgets}/recreated")
     await api.create(widgets, widget("recreated"))
     newest = await api.create(widgets, widget("new"))
     watch = api.watch

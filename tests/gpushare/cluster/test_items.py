@@ -23,7 +23,7 @@ lists = st.fixed_dictionaries(
 )
 
 
-def taken(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def parse(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Parse the content in pieces of these sizes, cyclically; return the items and the other fields."""
     reader, objects, at, turn = items.Items(), [], 0, 0
     while at < len(content):
@@ -53,7 +53,7 @@ def test_a_streamed_list_equals_the_parsed_whole(
     fields = list(whole.items())
     order.shuffle(fields)
     content = json.dumps(dict(fields), indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    objects, beside = taken(content, sizes)
+    objects, beside = parse(content, sizes)
     assert objects == (whole["items"] or [])
     assert beside == {name: value for name, value in whole.items() if name != "items"}
 
@@ -78,13 +78,13 @@ def test_a_streamed_list_equals_the_parsed_whole(
 )
 def test_content_that_is_not_a_list_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is not a list|its items are|one of its items|codec"):
-        taken(content, [3])
+        parse(content, [3])
 
 
 def test_an_item_longer_than_the_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
-        taken(b'{"items":[{"a":"' + b"x" * 5000 + b'"}]}', [100])
+        parse(b'{"items":[{"a":"' + b"x" * 5000 + b'"}]}', [100])
 
 
 def test_a_long_item_is_not_parsed_again_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_a_long_item_is_not_parsed_again_for_each_piece(monkeypatch: pytest.Monk
         return decode(decoder, text, at)
 
     monkeypatch.setattr(json.JSONDecoder, "raw_decode", counting)
-    objects, _ = taken(b'{"items":[{"a":"' + b"x" * 100_000 + b'"}]}', [10])
+    objects, _ = parse(b'{"items":[{"a":"' + b"x" * 100_000 + b'"}]}', [10])
     assert len(objects[0]["a"]) == 100_000
     assert 0 < tries < 40  # not 10,000
 

@@ -81,7 +81,7 @@ class World:
     def leaders(self) -> int:
         return self.a.leads(self.now) + self.b.leads(self.now)
 
-    def looks(self, name: str) -> "World":
+    def reads(self, name: str) -> "World":
         """Have a candidate abandon its pending write, read the record, and act on it."""
         candidate: Candidate = dataclasses.replace(getattr(self, name), awaited=0)
         now = self.now + candidate.offset
@@ -104,7 +104,7 @@ class World:
         candidate = dataclasses.replace(candidate, awaited=number)
         return dataclasses.replace(self, **{name: candidate}, writes=(*self.writes, write), written=number)
 
-    def arrives(self, write: Write, *, answered: bool) -> "World":
+    def deliver(self, write: Write, *, answered: bool) -> "World":
         """Deliver a write to the API server, and optionally the answer to its sender if it still waits for it."""
         rest = dataclasses.replace(self, writes=tuple(other for other in self.writes if other != write))
         if self.stored != write.judged:
@@ -120,11 +120,11 @@ class World:
         """Yield every possible next state."""
         for seconds in (4.0, 9.0, 15.0):
             yield dataclasses.replace(self, now=self.now + seconds)
-        yield self.looks("a")
-        yield self.looks("b")
+        yield self.reads("a")
+        yield self.reads("b")
         for write in self.writes:
-            yield self.arrives(write, answered=True)
-            yield self.arrives(write, answered=False)
+            yield self.deliver(write, answered=True)
+            yield self.deliver(write, answered=False)
 
 
 @pytest.mark.slow
@@ -138,23 +138,23 @@ def test_no_sequence_of_events_gives_two_leaders() -> None:
     assert ever_led == {(False, False), (True, False), (False, True)}
 
 
-def look_and_write(world: World, name: str) -> World:
-    world = world.looks(name)
-    return world.arrives(world.writes[-1], answered=True) if world.writes else world
+def read_and_write(world: World, name: str) -> World:
+    world = world.reads(name)
+    return world.deliver(world.writes[-1], answered=True) if world.writes else world
 
 
 def test_a_dead_leader_is_replaced_only_after_the_lease_duration() -> None:
-    world = look_and_write(World(Candidate(), Candidate(offset=5e5)), "a")
+    world = read_and_write(World(Candidate(), Candidate(offset=5e5)), "a")
     assert world.a.leads(0.0)
     for now in (1.0, 15.9):
-        world = look_and_write(dataclasses.replace(world, now=now), "b")
+        world = read_and_write(dataclasses.replace(world, now=now), "b")
         assert not world.b.leads(now)
-    world = look_and_write(dataclasses.replace(world, now=16.0), "b")
+    world = read_and_write(dataclasses.replace(world, now=16.0), "b")
     assert world.b.leads(16.0)
 
 
 def test_a_released_lease_is_acquired_at_once() -> None:
-    world = look_and_write(World(Candidate(), Candidate(), stored=FREE), "b")
+    world = read_and_write(World(Candidate(), Candidate(), stored=FREE), "b")
     assert world.b.leads(0.0)
 
 

@@ -31,7 +31,7 @@ class PartFollower:
             self.objects.append(after)
 
 
-def kept(item: dict[str, Any]) -> dict[str, Any] | None:
+def with_part(item: dict[str, Any]) -> dict[str, Any] | None:
     """Drop objects of version 1; add a part to those of version 3."""
     version = int(item["metadata"]["resourceVersion"])
     if version == 1:
@@ -39,7 +39,7 @@ def kept(item: dict[str, Any]) -> dict[str, Any] | None:
     return {"metadata": item["metadata"], **({OURS: {"metadata": item["metadata"]}} if version == 3 else {})}
 
 
-async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
+async def sync(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
     """Make the informer list all objects again, or receive one event."""
     if isinstance(step, list):
         api.objects[PATH] = step
@@ -52,14 +52,14 @@ async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
 
 async def check_its_changes(steps: list[Any]) -> None:
     api = ScriptedApi()
-    whole = informer.Informer(api, PATH, transform=kept)
+    whole = informer.Informer(api, PATH, transform=with_part)
     ours: informer.Part[Any] = informer.Part(whole, OURS)
     follower, everything = PartFollower(), Follower()
     ours.subscribe(follower.follow)
     whole.subscribe(everything.follow)
     await whole.step()
     for step in steps:
-        await learn(whole, api, step)
+        await sync(whole, api, step)
         assert sorted(map(str, follower.objects)) == sorted(map(str, ours.objects.values()))
         assert dict(ours.objects) == {key: item[OURS] for key, item in whole.objects.items() if OURS in item}
         assert everything.objects == dict(whole.objects)
@@ -74,7 +74,7 @@ def test_applying_the_changes_of_a_part_yields_its_objects(steps: list[Any]) -> 
 
 async def test_a_late_subscriber_of_a_part_gets_all_its_objects() -> None:
     api = ScriptedApi()
-    whole = informer.Informer(api, PATH, transform=kept)
+    whole = informer.Informer(api, PATH, transform=with_part)
     ours: informer.Part[Any] = informer.Part(whole, OURS)
     late = PartFollower()
     metadata = {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "3"}

@@ -24,14 +24,14 @@ from tests.gpushare.preflight.broken import (
     UNKNOWN,
     WARNING,
     both,
-    having,
     nodes,
     setting,
+    with_objects,
 )
 from tests.gpushare.preflight.sound import daemonset, named, node
 
 
-def of(facts: ClusterFacts, rule: str) -> list[Finding]:
+def findings_of(facts: ClusterFacts, rule: str) -> list[Finding]:
     return [finding for finding in rules.check(facts) if finding.rule == rule]
 
 
@@ -46,16 +46,16 @@ def test_a_healthy_cluster_has_no_findings() -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_each_broken_cluster_gives_its_finding(name: str) -> None:
     change, rule, severity, part, concerned = BROKEN[name]
-    is_as_told(of(sound.cluster_facts(change), rule), severity, part, concerned)
+    check_finding(findings_of(sound.cluster_facts(change), rule), severity, part, concerned)
 
 
 @pytest.mark.parametrize("name", BEFORE)
 def test_each_broken_cluster_gives_its_finding_before_installation(name: str) -> None:
     change, rule, severity, part, concerned = BEFORE[name]
-    is_as_told(of(sound.cluster_facts(change, installing=True), rule), severity, part, concerned)
+    check_finding(findings_of(sound.cluster_facts(change, installing=True), rule), severity, part, concerned)
 
 
-def is_as_told(findings: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
+def check_finding(findings: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
     assert [item.severity for item in findings] == [severity], findings
     assert part in findings[0].found
     assert findings[0].subjects == concerned
@@ -71,7 +71,9 @@ def test_every_rule_has_a_broken_cluster() -> None:
 
 
 def test_a_missing_installation_gives_one_blocking_finding() -> None:
-    nothing = both(*(having(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration")))
+    nothing = both(
+        *(with_objects(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration"))
+    )
     findings = rules.check(sound.cluster_facts(nothing))
     assert [item.rule for item in findings if item.severity is BLOCKING] == ["installed"]
     assert "webhook-ready" not in {item.rule for item in findings}
@@ -82,7 +84,9 @@ def test_a_node_labelled_against_nvidias_plugin_has_no_other_owner() -> None:
     operators = daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={"nvidia.com/gpu.deploy.device-plugin": "true"})  # fmt: skip
     for value, concerned in (("true", ("node/gpu-3",)), ("false", ())):
         labelled = node("gpu-3", labels={"nvidia.com/gpu.deploy.device-plugin": value})
-        findings = of(sound.cluster_facts(both(having("DaemonSet", operators), having("Node", labelled))), "gpu-owner")
+        findings = findings_of(
+            sound.cluster_facts(both(with_objects("DaemonSet", operators), with_objects("Node", labelled))), "gpu-owner"
+        )
         assert findings[0].subjects == concerned
     assert findings[0].severity is Severity.OK
 
@@ -91,9 +95,12 @@ def test_an_image_present_on_every_node_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.3.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
     change = setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")]))
-    assert of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK
+    assert (
+        findings_of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity
+        is Severity.OK
+    )
     half = both(change, nodes(loaded[0], node("gpu-2")))
-    assert of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
+    assert findings_of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_gpu_operator_25_10_or_newer_uses_cdi_by_default(labels: dict[str, str],
     for spec, expected in ({}, cdi), ({"cdi": {"enabled": not cdi}}, not cdi):
         policy = {**silent, "spec": spec}
         facts = sound.cluster_facts(
-            both(having("ClusterPolicy", policy), having("Deployment", *([deployment] if image else [])))
+            both(with_objects("ClusterPolicy", policy), with_objects("Deployment", *([deployment] if image else [])))
         )
         assert devices.operator_with_cdi(facts) is expected
 
