@@ -63,7 +63,7 @@ def event(reporter: Reporter, namespace: str, **changes: Any) -> dict[str, Any]:
     made = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": "write_event-", "namespace": namespace},
+        "metadata": {"generateName": "event-", "namespace": namespace},
         "eventTime": "2026-01-01T00:00:00.000000Z",
         "type": "Normal",
         "reason": "Told",
