@@ -78,7 +78,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         groups.inherit()
         if registered is not None:
             daemon.start("beat", _beat(registered))
-        garbage.settle()  # what is there now is there to stay, and looking at all of it takes longer than a handover
+        garbage.freeze()  # what is there now is there to stay, and looking at all of it takes longer than a handover
         async with arbiter:
             # Not before: of shares that were not taken over yet, nothing true can be said.
             channel.listen(heard, lambda: daemon.stop("the agent has gone"))

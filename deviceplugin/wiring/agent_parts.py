@@ -218,7 +218,7 @@ class AgentParts:
             "gpunode": lambda: None if status.written else f"the GPUNode {name} is not written yet",
             "pods": lambda: None if pods.synced.is_set() else "the pods of this node are not known yet",
             "configuration": lambda: None if configuration.is_known else "the node's configuration is not known yet",
-            "api": lambda: informer.silence(informers, longest_seconds=share_parts.STALE_SECONDS),
+            "api": lambda: informer.stale_reason(informers, longest_seconds=share_parts.STALE_SECONDS),
         }
 
 

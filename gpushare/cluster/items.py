@@ -1,8 +1,7 @@
-"""Items: a list of the API server taken apart as it arrives, so that nobody ever holds all of it.
+"""Parses a list of the API server as it arrives, so that all of it is never in memory.
 
-A list of 100,000 pods is half a gigabyte of JSON and several of Python; what is kept of it is a tenth of that. The API
-server gives what it has in its cache in one piece, whatever `limit` says, so pages alone do not help. Pure: bytes in,
-objects out.
+A list of 100,000 pods is half a gigabyte of JSON and several of Python objects, of which we keep a tenth. The API
+server sends its cache in one piece, whatever `limit` says, so pages alone do not help. Pure: bytes in, objects out.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-PORTION_BYTES: Final = 64 << 10  # are taken apart at once: a millisecond or two
-MAX_BYTES: Final = 64 << 20  # of one item; etcd refuses objects of more than a few MiB
+PORTION_BYTES: Final = 64 << 10  # parsed at once: a millisecond or two
+MAX_BYTES: Final = 64 << 20  # of one item; etcd rejects objects of more than a few MiB
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
@@ -23,33 +22,33 @@ Step = Callable[[], dict[str, Any] | None]
 
 
 class _Incomplete(Exception):  # noqa: N818 (it is no error)
-    """The rest of it has not been fed yet."""
+    """The value goes on in bytes that have not been fed yet."""
 
 
 class Items:
-    """One answer: `feed` it, and it yields each item as soon as that is complete.
+    """One response: `feed` it, and it yields each item as soon as that is complete.
 
-    fields: all that the list has beside its items: `kind`, `metadata`. Those that come after the items, as with custom
-    resources, are there when all has been fed.
+    fields: the list's other fields: `kind`, `metadata`. Fields after the items, as with custom resources, are present
+    once everything has been fed.
     """
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogatepass")  # as json.loads has it
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogatepass")  # as json.loads does
         self._fed: list[bytes] = []
         self._fed_bytes = 0
         self._enough_bytes = PORTION_BYTES
         self._text = ""
-        self._at = 0  # so far `_text` is done
+        self._at = 0  # `_text` is parsed up to here
         self._next: Step | None = self._beginning
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything has been fed."""
+        """Whether any bytes have been fed."""
         return self._next != self._beginning or self._fed_bytes > 0 or bool(self._text)
 
     def feed(self, content: bytes, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
-        """Take more of the answer. Raises ValueError for what is not a list, or ends before the list does."""
+        """Parse more of the response. Raises ValueError if it is not a list, or ends early."""
         self._fed.append(content)
         self._fed_bytes += len(content)
         if self._fed_bytes < self._enough_bytes and not is_last:
@@ -60,10 +59,10 @@ class Items:
         yield from self._complete()
         left = len(self._text) - self._at
         if is_last and self._next is not None:
-            raise ValueError("it is not a list, or not all of one")
+            raise ValueError("it is not a list, or it is truncated")
         if left > MAX_BYTES:
             raise ValueError(f"one item is longer than {MAX_BYTES} bytes")
-        # What is not complete is looked at again when there is twice as much: that costs no more than to receive it.
+        # An incomplete value is parsed again when twice as much is there: that costs no more than receiving it.
         self._enough_bytes = max(PORTION_BYTES, left)
 
     def _complete(self) -> Iterator[dict[str, Any]]:
@@ -91,9 +90,9 @@ class Items:
         elif self._begins_with("["):
             self._mark("[")
             self._next = self._after_items if self._begins_with("]") else self._item
-        else:  # null: there are none
+        else:  # null: no items
             if self._value() is not None:
-                raise ValueError("its items are no list")
+                raise ValueError("its items are not a list")
             self._after_field()
 
     def _item(self) -> dict[str, Any]:
@@ -114,16 +113,16 @@ class Items:
         try:
             value, end = _DECODER.raw_decode(self._text, self._begin())
         except ValueError as error:
-            raise _Incomplete from error  # or wrong; that shows when nothing follows
+            raise _Incomplete from error  # or malformed, which shows when nothing follows
         if self._text[end : end + 1] in (".", "e", "E"):
-            raise _Incomplete  # a number, of which the rest is on its way
+            raise _Incomplete  # a number whose last digits are still to come
         self._at = end
         return value
 
     def _mark(self, expected: str) -> str:
         mark = self._text[self._begin()]
         if mark not in expected:
-            raise ValueError(f"it is not a list: there is {mark!r} in place of {' or '.join(expected)}")
+            raise ValueError(f"it is not a list: found {mark!r} instead of {' or '.join(expected)}")
         self._at += 1
         return mark
 
@@ -131,7 +130,7 @@ class Items:
         return self._text[self._begin()] == mark
 
     def _begin(self) -> int:
-        """Pass over what has no meaning, to where something begins."""
+        """Skip whitespace and separators to the next value."""
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space else self._at
         if self._at == len(self._text):

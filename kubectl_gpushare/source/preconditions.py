@@ -136,7 +136,7 @@ def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
 def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> install_plan.InstallPlan:
     kinds = ("DaemonSet", "Deployment", "ConfigMap")
     there = [item for kind in kinds for item in objects.get(kind, ()) if namespace(item) == contract.SYSTEM_NAMESPACE]
-    planned, live = install_plan.of(manifests), install_plan.of(there)
+    planned, live = install_plan.from_manifests(manifests), install_plan.from_manifests(there)
     if not planned.is_known:
         return live
     return planned if planned.configurations else dataclasses.replace(planned, configurations=live.configurations)

@@ -65,7 +65,7 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
     if problem:
         return Checked(name, problem=problem)
     shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
-    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.too_late(config))
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
     return Checked(name, summary(config, settings), warnings=warnings)
 
 
@@ -73,9 +73,10 @@ def _too_many(config: Config) -> str:
     """Why no GPU can be shared by so many processes by MPS; empty if some can."""
     return next(
         (
-            f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX} processes can share a GPU by MPS"
+            f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX_CLIENTS} processes can share a GPU by "
+            "MPS"
             for entry in sharing.entries(config.sharing)
-            if entry.mode is Mode.MPS and entry.replicas > mps_clients.MAX
+            if entry.mode is Mode.MPS and entry.replicas > mps_clients.MAX_CLIENTS
         ),
         "",
     )

@@ -41,7 +41,9 @@ def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan
         known = [not gpu.mig_enabled or bool(gpu.mig_devices) for gpu in gpus]
         gpus = [gpu for gpu, *signs in zip(gpus, cut, known, strict=True) if any(signs)]
     plan = mode_plan.plan(config, gpus, mig_strategy=settings.mig_strategy)
-    return mode_plan.ModePlan(plan.assignments, (*config.warnings, *plan.warnings, *node_settings.too_late(config)))
+    return mode_plan.ModePlan(
+        plan.assignments, (*config.warnings, *plan.warnings, *node_settings.ignored_until_restart(config))
+    )
 
 
 def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
@@ -84,7 +86,7 @@ def _gpu(gpu: Gpu) -> HardwareGpu:
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
         ),
         geometry=geometry,
-        most_mps_clients=mps_clients.most(gpu.compute_capability) if any(gpu.compute_capability) else None,
+        most_mps_clients=mps_clients.max_clients(gpu.compute_capability) if any(gpu.compute_capability) else None,
         memory_is_known=gpu.memory_bytes > 0,
     )
 

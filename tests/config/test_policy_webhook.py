@@ -1,4 +1,4 @@
-"""A replica of the webhook that has been taken over: what it may still do to pods, by its own ServiceAccount."""
+"""The policy for the webhook: what an attacker with its ServiceAccount can still do to pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY_IT: dict[str, str] = {"user": WEBHOOK, "query": "?dryRun=All"}
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """With one pod that was placed, one that waits for us and for somebody else, and one that has nothing to do with us."""
+    """The cluster with a placed pod, a pod gated by gpushare and another controller, and an unrelated pod."""
     installed.create(pod("other"), user=USER)
     annotations = {"request": "0.5", "allocation": "a1", "node": "n1", "gpu_uuids": "GPU-1"}
     installed.create(pod("was-placed", labels=MUTATED, **annotations), user=USER)
@@ -28,7 +28,7 @@ def cluster(installed: Cluster) -> Cluster:
     waits["spec"]["nodeSelector"] = {"tier": "gpu"}
     installed.create(waits, user=USER)
     deadline = time.monotonic() + WAIT_SECONDS
-    while not _is_in_force(installed):  # the last of the policies that are applied
+    while not _is_in_force(installed):  # the last policy that is applied
         assert time.monotonic() < deadline, f"gpushare-webhook is not in force after {WAIT_SECONDS} s"
         time.sleep(0.1)
     return installed
@@ -64,7 +64,7 @@ PINNED = {
         ("was-placed", noted(reason=None, held=None)),
     ],
 )
-def test_what_its_work_takes_is_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
+def test_the_webhooks_own_changes_are_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
     cluster.patch(name, body, **BY_IT)
 
 
@@ -98,5 +98,7 @@ TOLERATION = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator":
         ),
     ],
 )
-def test_and_nothing_else(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str) -> None:
+def test_other_changes_by_the_webhook_are_denied(
+    cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str
+) -> None:
     assert said in cluster.patch_refused(name, body, **BY_IT)

@@ -1,4 +1,4 @@
-"""Who may import whom: the rules in .importlinter hold, cover every module, and do notice when they are broken."""
+"""The import rules in .importlinter hold, cover every module, and detect violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_DOMAIN = {"__init__", "cluster", "daemon"}
 
 
 def lint(directory: Path) -> subprocess.CompletedProcess[str]:
-    # Its own program puts the working directory first on the path; run as a module it would look elsewhere.
+    # The command puts the working directory first on sys.path; run as a module, it would look elsewhere.
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
 
@@ -29,12 +29,12 @@ def rules() -> configparser.ConfigParser:
     return parser
 
 
-def test_all_rules_hold() -> None:
+def test_all_import_rules_hold() -> None:
     done = lint(REPOSITORY)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_domain_is_every_module_of_gpushare_but_cluster_and_daemon() -> None:
+def test_the_domain_has_all_modules_but_cluster_and_daemon() -> None:
     paths = [
         path for path in (REPOSITORY / "gpushare").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     ]
@@ -44,7 +44,7 @@ def test_the_domain_is_every_module_of_gpushare_but_cluster_and_daemon() -> None
     assert modules <= set(layers)
 
 
-def test_every_package_is_looked_at() -> None:
+def test_every_package_is_covered_by_a_rule() -> None:
     assert tuple(rules()["importlinter"]["root_packages"].split()) == PACKAGES
     packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
     assert packages - {"tests", "bench"} == set(PACKAGES)

@@ -19,7 +19,7 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
     "two shares that request 30 and 70 percent get the same time": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
         "deviceplugin/arbiter/test_lease_scheduler.py::test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs",
-        "gpu/test_shares.py::test_two_tenants_get_what_they_asked_for",
+        "gpu/test_shares.py::test_two_tenants_get_their_requests",
     ),
     "programs that wait for each launch are not limited": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",

@@ -219,7 +219,7 @@ def test_on_a_cluster_each_thing_that_is_wrong_is_found(broken_cluster: Access, 
     assert items["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
     assert items["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
     assert items["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
-    assert "which is passed over" in items["device-injection", "Blocking"]["found"]
+    assert "which is ignored" in items["device-injection", "Blocking"]["found"]
     assert items["sandboxes", "Info"]["subjects"] == ["runtimeclass/gvisor"]
     assert items["kubernetes-version", "Ok"]
     assert items["installer-rights", "Ok"]

@@ -96,7 +96,7 @@ def test_a_file_of_mig_parted_is_refused_with_what_to_write(plugin: Plugin, tmp_
     path.write_text(f"version: v1\nmig-configs:\n{layouts}")
     ended = plugin("config", "validate", path)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith(f"error: {path}: line 2: mig-configs: belongs to a file of mig-parted")
+    assert ended.err.startswith(f"error: {path}: line 2: mig-configs: belongs to a mig-parted file")
     assert ended.err.endswith("write the list of one (l0, l1, l2, …) as mig\n")
 
 
@@ -114,7 +114,7 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
     ended = plugin("config", "validate", path)
     assert ended.code == 0
     assert ended.err == (
-        f"warning: {path}: flags.mpsRoot /elsewhere has no effect: it is fixed when the agent starts, by --mps-root\n"
+        f"warning: {path}: flags.mpsRoot /elsewhere has no effect: the agent takes it from --mps-root when it starts\n"
     )
 
 
@@ -131,7 +131,7 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
             "flags: {migStrategy: mixed}\nmig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 9}}]",
             "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB: it has 7 GPU slices",
         ),
-        ("mig: all-1g.7gb", "mig is all-1g.7gb, which no known GPU can be: did you mean all-1g."),
+        ("mig: all-1g.7gb", "mig is all-1g.7gb, which no known GPU supports: did you mean all-1g."),
         (
             "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 1, 1c.3g.22gb: 1}}]",
             "mig[0]: no known GPU has the MIG profile 1c.3g.22gb: did you mean 3g.",
@@ -162,7 +162,7 @@ def test_of_entries_for_all_devices_the_one_that_counts_is_named(plugin: Plugin,
         "time-slicing: devices 0, 1 of nvidia.com/gpu, each 2 times as nvidia.com/gpu\n"
     )
     assert ended.err == (
-        f"warning: {path}: sharing.timeSlicing.resources[1] has no effect: sharing.timeSlicing.resources[0] has all "
+        f"warning: {path}: sharing.timeSlicing.resources[1] has no effect: sharing.timeSlicing.resources[0] claims all "
         "devices of nvidia.com/gpu that no other entry names\n"
     )
 
@@ -182,7 +182,7 @@ def test_an_empty_file_is_a_warning(plugin: Plugin, tmp_path: Path, text: str) -
     path.write_text(text)
     ended = plugin("config", "validate", path)
     assert (ended.code, ended.out) == (0, f"{path}: every device whole\n")
-    assert "the file is empty, so every GPU is given whole: write version: v1 if that is meant" in ended.err
+    assert "the file is empty, so every GPU is exclusive: write version: v1 if that is intended" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ UNASKED = {
 
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
-    "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract cordon_note errors fragmentation gpu gpunode ledger mix node placement_profile pod policies printable quantity request share typical",
+    "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document contract cordon_note errors fragmentation gpu gpunode ledger mix node placement_profile pod policies printable quantity request share typical",
     "gpushare.whatif": "unavailable_nodes",
     "kubectl_gpushare": "candidates cli commands early kubectl options output plugin_errors source start views",
     "kubectl_gpushare.commands": "top",

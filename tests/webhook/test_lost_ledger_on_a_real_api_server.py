@@ -117,7 +117,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
     else:
         until(lambda: started.metric("gpushare_placer_ledger_problems") == 1, started.explain)
         # Events of a node outlive a test: it is enough that this one is among them.
-        sentence = "spec.allocations[1] is invalid and is set aside"
+        sentence = "spec.allocations[1] is invalid and is ignored"
         until(
             lambda: any(sentence in said for said in cluster.notes(contract.EVENT_LEDGER, "default")), cluster.explain
         )

@@ -1,4 +1,4 @@
-"""What the last agent left on disk, as the next one finds it; the first line says which file it is."""
+"""Files that the last agent left on disk, read by the next one; the first line names the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of an agent, as `audit` reads, judges and prints it."""
+"""An agent's audit, as `audit` reads, evaluates and prints it."""
 
 from __future__ import annotations
 

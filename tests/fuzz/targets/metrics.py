@@ -1,4 +1,4 @@
-"""The metrics of an agent, as `top` and `rightsize` read them."""
+"""An agent's metrics, as `top` and `rightsize` read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of `--from` or `-f`, to what a verb prints; the first line has the words of the command."""
+"""A file for `--from` or `-f`, and the verb's output; the first line has the command's arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(data: bytes) -> None:
     err.flush()
     said = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
     assert code in (0, 1, 2), code
-    if code == 1 and not words.startswith(("audit", "check", "config")):  # those have what they could not tell
+    if code == 1 and not words.startswith(("audit", "check", "config")):  # these report what they could not read
         assert said.startswith(("error: ", "warning: ")), said
     for line in said.splitlines():
         if line:

@@ -1,4 +1,4 @@
-"""A list is taken apart as it arrives, however it arrives, and never held."""
+"""A list is parsed as it arrives, in pieces of any size, and never held as a whole."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ lists = st.fixed_dictionaries(
 )
 
 
-def taken(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What comes out when it arrives in pieces of these sizes, again and again."""
+def parse(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Parse the content in pieces of these sizes, cyclically; return the items and the other fields."""
     reader, objects, at, turn = items.Items(), [], 0, 0
     while at < len(content):
         size = sizes[turn % len(sizes)]
@@ -47,13 +47,13 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     indent=st.none() | st.integers(0, 3),
     ascii_only=st.booleans(),
 )
-def test_it_is_what_the_whole_would_have_been(
+def test_a_streamed_list_equals_the_parsed_whole(
     whole: dict[str, Any], order: Any, sizes: list[int], indent: int | None, ascii_only: bool
 ) -> None:
     fields = list(whole.items())
     order.shuffle(fields)
     content = json.dumps(dict(fields), indent=indent, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    objects, beside = taken(content, sizes)
+    objects, beside = parse(content, sizes)
     assert objects == (whole["items"] or [])
     assert beside == {name: value for name, value in whole.items() if name != "items"}
 
@@ -76,18 +76,18 @@ def test_it_is_what_the_whole_would_have_been(
         b'{"kind":nothing}',
     ],
 )
-def test_what_is_no_list_is_said_to_be_none(content: bytes) -> None:
+def test_content_that_is_not_a_list_is_rejected(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is not a list|its items are|one of its items|codec"):
-        taken(content, [3])
+        parse(content, [3])
 
 
-def test_an_item_may_be_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_longer_than_the_limit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
-        taken(b'{"items":[{"a":"' + b"x" * 5000 + b'"}]}', [100])
+        parse(b'{"items":[{"a":"' + b"x" * 5000 + b'"}]}', [100])
 
 
-def test_a_long_item_that_comes_in_small_pieces_is_not_looked_at_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_item_is_not_parsed_again_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     tries = 0
     decode = json.JSONDecoder.raw_decode
 
@@ -97,13 +97,13 @@ def test_a_long_item_that_comes_in_small_pieces_is_not_looked_at_for_each(monkey
         return decode(decoder, text, at)
 
     monkeypatch.setattr(json.JSONDecoder, "raw_decode", counting)
-    objects, _ = taken(b'{"items":[{"a":"' + b"x" * 100_000 + b'"}]}', [10])
+    objects, _ = parse(b'{"items":[{"a":"' + b"x" * 100_000 + b'"}]}', [10])
     assert len(objects[0]["a"]) == 100_000
-    assert 0 < tries < 40  # and not 10,000
+    assert 0 < tries < 40  # not 10,000
 
 
 @pytest.mark.slow
-def test_what_is_held_at_once_does_not_grow_with_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_length_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(items, "PORTION_BYTES", 1 << 16)
     pod = json.dumps({"metadata": {"name": "a"}, "spec": {f"key-{number}": "x" * 20 for number in range(200)}}).encode()
 

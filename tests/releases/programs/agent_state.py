@@ -1,4 +1,4 @@
-"""What an agent leaves on disk, in a directory: each file is written and read as the release does it."""
+"""The agent's files on disk. Each is written and read as the release does it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def reads_modes(there: str) -> list[Any]:
     return [state.current.name, state.current.text, gpus]
 
 
-# Of each file what an agent does to write it, and to read it.
+# For each file, how an agent writes and reads it.
 FILES = {
     "ledgers": (writes_ledgers, reads_ledgers),
     "when ledgers were lost": (writes_when_ledgers_were_lost, reads_when_ledgers_were_lost),
