@@ -14,8 +14,8 @@ import struct
 import time
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.debt_cache import DebtCache
-from deviceplugin.arbiter.gpu_leases import GpuLeases, Numbers
+from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, Numbers
+from deviceplugin.arbiter.scheduling.lease_history import DebtCache
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 
@@ -35,7 +35,7 @@ class Client:
         self.tenant = Tenant(f"uid-{number}", "bench", f"pod-{number}", ("main",), 0, (grant,))
         self._asked = asked
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         """Remember what is to be given back."""
         if struct.unpack_from(contract.WIRE_HEADER, message)[2] == contract.MESSAGE_REVOKE:
             self._asked.append((self, struct.unpack_from(contract.WIRE_LEASE, message, HEADER_BYTES)[2]))

@@ -21,8 +21,8 @@ from deviceplugin.arbiter import socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.departed import DepartedShares
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.messages import ArbiterReady, Message
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.share_resizing import Resizing
 from deviceplugin.denial.registered import BEAT_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process

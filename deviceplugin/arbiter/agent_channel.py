@@ -13,9 +13,9 @@ from typing import Final
 
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_resizing import Resizing
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant

@@ -16,11 +16,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.connection_limits import ConnectedContainer
-from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.rate_limiter import RateLimiter
-from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.connection_limits import ConnectedContainer, RateLimiter
+from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.identity import Container
 from deviceplugin.host.kernel_process import KernelProcess
@@ -50,7 +49,7 @@ class ClientConnection:
         *,
         who: KernelProcess,
         container: Container,
-        guest: ConnectedContainer,
+        limits: ConnectedContainer,
         leases: Leases,
         lookup: ShareLookup,
         groups: ShareLedgers,
@@ -61,7 +60,7 @@ class ClientConnection:
         self.version: int | None = None  # of the protocol, as it was agreed on
         self._socket = connected
         self._who = who
-        self._guest = guest
+        self._limits = limits
         self._leases = leases
         self._lookup = lookup
         self._groups = groups
@@ -99,7 +98,7 @@ class ClientConnection:
         assert self._group is not None  # noqa: S101
         return self._group.tenant
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         """Send it; a client that does not take it is disconnected."""
         if self._open:
             self._send(message)
@@ -149,17 +148,17 @@ class ClientConnection:
             self.refuse(str(error))
             if has_none_of_ours:
                 self._unspoken(self.container, str(error))
-            return self._guest.pace
+            return self._limits.messages
         except wire.WireError as error:
             self._end(str(error))
-            return self._guest.pace
+            return self._limits.messages
         if self._group is not None and self._group.outdated:
             self._groups.heard(self._group, self._who)
         if kind in _ABOUT_LEASES and self._group is not None:
             said = wire.lease(data)
             if said.gpu < len(self._group.tenant.grants):
                 self._leases.said(self, kind, said)
-                return self._guest.lease_pace
+                return self._limits.lease_messages
         if hello is not None:
             self._timer.cancel()
             self.version = hello.version
@@ -172,7 +171,7 @@ class ClientConnection:
             self._log(logging.DEBUG, "Ignored a message", err=f"this agent knows none of type {kind}")
         else:
             self._end(f"a message of type {kind} has no place here")
-        return self._guest.pace
+        return self._limits.messages
 
     async def _greeted(self, library_version: str) -> None:
         try:
@@ -231,7 +230,7 @@ class ClientConnection:
         unclaimed_bytes = None
         if asked.gpu < len(group.tenant.grants):
             unclaimed_bytes = await self._groups.measure(group, self._who, asked.gpu)
-        self.tell(wire.measured(asked, unclaimed_bytes))
+        self.send(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
         said = wire.of_version(message, self.version or contract.WIRE_OLDEST)
@@ -251,7 +250,7 @@ class ClientConnection:
 
     def _log(self, level: int, message: str, **extra: object) -> None:
         """A line that a container can cause as often as it likes."""
-        left_out = self._guest.line(time.monotonic())
+        left_out = self._limits.suppressed_lines(time.monotonic())
         if left_out is not None:
             logger.log(level, message, extra={**self._named(), **extra, **({"left_out": left_out} if left_out else {})})
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from deviceplugin.arbiter.client_connection import ShareLookup
-from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers, ShareUse
 from deviceplugin.arbiter.tenant import Tenant, entry_of
 from deviceplugin.host.identity import Container
 from gpushare import ledger, quantity

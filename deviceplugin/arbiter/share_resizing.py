@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.leases import Leases
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
 

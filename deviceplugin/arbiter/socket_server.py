@@ -23,10 +23,9 @@ from typing import Final
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
-from deviceplugin.arbiter.connection_limits import ConnectionLimits
-from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.rate_limiter import RateLimiter
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.host import identity, kernel_process
 from deviceplugin.host.identity import Container
 from gpushare import contract
@@ -85,7 +84,7 @@ class Server:
         self._identify = identify
         self._proc = proc
         self._connections: set[ClientConnection] = set()
-        self._guests = ConnectionLimits(time.monotonic)
+        self._limits = ConnectionLimits(time.monotonic)
         self.leases = Leases()
         self._accepts = RateLimiter(per_second=ACCEPTS_PER_SECOND, burst=ACCEPT_BURST)
         self._paused: asyncio.TimerHandle | None = None
@@ -168,7 +167,7 @@ class Server:
             reason = "this process has ended"
         elif isinstance(container, Refusal):
             reason = str(container)
-        elif (has := self._guests.connections_of(container)) >= contract.LEDGER_SLOTS:
+        elif (has := self._limits.connections(container)) >= contract.LEDGER_SLOTS:
             reason = f"this container has {contract.LEDGER_SLOTS} connections to the node's agent already"
         elif has >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
             reason = (
@@ -183,7 +182,7 @@ class Server:
                     connected,
                     who=who,
                     container=container,
-                    guest=self._guests.came(container),
+                    limits=self._limits.connect(container),
                     leases=self.leases,
                     lookup=self._lookup,
                     groups=self._groups,
@@ -216,7 +215,7 @@ class Server:
 
     def _forget(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
-        self._guests.left(connection.container)
+        self._limits.disconnect(connection.container)
 
 
 def raised_limit() -> int:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import leases, timetable
+from deviceplugin.arbiter.ledgers import timetable
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import (
     audit_document,

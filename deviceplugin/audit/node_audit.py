@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Hashable
 
-from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.audit.excess import Beyond
 from deviceplugin.audit.seen import Problem, SeenProcess
 from gpushare.gpu import Gpu

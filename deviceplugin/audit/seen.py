@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Beyond, Place
 from deviceplugin.host.identity import Container

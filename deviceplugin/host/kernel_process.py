@@ -132,36 +132,36 @@ class Mapping:
 
     known: false for a process that is ending, whose memory is gone already, for one that we may not look into (that
         takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE), and for one that has too much to look at.
-    looked_bytes: how much of the list was looked at.
+    read_bytes: how much of the list was looked at.
     """
 
     known: bool
     link: Path | None
-    looked_bytes: int = dataclasses.field(default=0, compare=False)
+    read_bytes: int = dataclasses.field(default=0, compare=False)
 
 
-def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, most_bytes: int | None = None) -> Mapping:
+def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, max_bytes: int | None = None) -> Mapping:
     """Where a process has the file with this device and inode mapped.
 
-    Blocks for as long as it takes, or as the process changes what it has mapped. most_bytes: of the list, that are
+    Blocks for as long as it takes, or as the process changes what it has mapped. max_bytes: of the list, that are
     looked at; by default MAX_MAPS_BYTES.
     """
     directory = proc / str(pid)
     device, inode = device_inode
     wanted = f"{os.major(device):02x}:{os.minor(device):02x} {inode}".encode().split()
-    known, looked_bytes = False, 0
+    known, read_bytes = False, 0
     try:
         with (directory / "maps").open("rb") as lines:
-            for line in _bounded(lines, MAX_MAPS_BYTES if most_bytes is None else most_bytes):
+            for line in _bounded(lines, MAX_MAPS_BYTES if max_bytes is None else max_bytes):
                 known = line is not None
-                looked_bytes += len(line or b"")
+                read_bytes += len(line or b"")
                 fields = line.split(maxsplit=5) if line is not None else []
                 if fields[3:5] == wanted:
                     low, high = (part.lstrip("0") or "0" for part in fields[0].decode().split("-"))
-                    return Mapping(True, directory / "map_files" / f"{low}-{high}", looked_bytes)
+                    return Mapping(True, directory / "map_files" / f"{low}-{high}", read_bytes)
     except OSError:
         known = False
-    return Mapping(known, None, looked_bytes)
+    return Mapping(known, None, read_bytes)
 
 
 def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:

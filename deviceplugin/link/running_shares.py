@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from deviceplugin.arbiter import pages
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead
 from deviceplugin.arbiter.messages import RunningShareState as Told
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
 
 

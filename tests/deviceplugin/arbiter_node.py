@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin import node_pods
-from deviceplugin.arbiter import departed, share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter import departed, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.departed import DepartedShares
+from deviceplugin.arbiter.ledgers import share_ledgers
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.host.identity import Container

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import ledger_record, share_ledgers
+from deviceplugin.arbiter.ledgers import ledger_record, share_ledgers
 from deviceplugin.audit import contexts
 from deviceplugin.disk import whole_file
 from deviceplugin.hardware import faults

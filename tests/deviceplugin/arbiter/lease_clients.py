@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import struct
 
-from deviceplugin.arbiter import leases, wire
+from deviceplugin.arbiter import wire
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 
@@ -21,7 +22,7 @@ class Client:
     told: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
     returned: int | None = None  # the number of the lease that it gave back last
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         kind = struct.unpack_from(contract.WIRE_HEADER, message)[2]
         self.told.append((kind, *struct.unpack_from(contract.WIRE_LEASE, message, HEADER)))
 

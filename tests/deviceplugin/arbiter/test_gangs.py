@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import gangs
-from deviceplugin.arbiter.account import Entitlement
+from deviceplugin.arbiter.scheduling import gangs
+from deviceplugin.arbiter.scheduling.account import Entitlement
 from deviceplugin.arbiter.tenant import Grant
 from deviceplugin.arbiter.tenant import Tenant as Share
 from gpushare import contract

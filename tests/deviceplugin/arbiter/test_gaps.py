@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.account import Entitlement
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.lease_scheduler import Lengths
-from deviceplugin.arbiter.seat import Command, IdleTime, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.account import Entitlement
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gangs import Gangs
+from deviceplugin.arbiter.scheduling.gpu_share import Command, IdleTime, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.lease_scheduler import Lengths
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 from tests.deviceplugin.arbiter.virtual_node import KERNEL_NS, Tenant, VirtualNode
 
@@ -92,7 +92,7 @@ def test_a_gap_that_is_long_is_lent_and_soon_as_early_as_at_first() -> None:
 def test_the_gang_pays_for_a_gpu_that_is_kept_for_it() -> None:
     turn = Turn()
     turn.gap(6)
-    account = turn.gpus["1"].seats["gang"].account
+    account = turn.gpus["1"].shares["gang"].account
     before_ns = account.held_by_ns(turn.now_ns)
     assert turn.gap(6) == 6
     assert account.held_by_ns(turn.now_ns) - before_ns == 6 * MS
@@ -106,11 +106,11 @@ def test_the_gang_pays_for_a_gpu_that_is_kept_for_it() -> None:
 def test_its_turn_ends_on_a_gpu_that_it_uses_now_and_then_although_nobody_waits_for_the_other() -> None:
     turn = Turn()
     turn.gap(6)
-    while turn.gpus["1"].kept_for is not None and turn.now_ns < 1000 * MS:
+    while turn.gpus["1"].reserved_for is not None and turn.now_ns < 1000 * MS:
         turn.until(turn.now_ns / MS + 1)
         turn.says("released", "gang")
         turn.until(turn.now_ns / MS + 5)
-        if turn.gpus["0"].seats["gang"].phase is LeasePhase.REVOKED:
+        if turn.gpus["0"].shares["gang"].phase is LeasePhase.REVOKED:
             turn.says("released", "gang", "0")
         else:
             turn.says("want", "gang")
@@ -170,7 +170,7 @@ def test_a_gang_stopped_between_two_launches_on_a_gpu_goes_on_at_once(gpus: tupl
     late, longest, before, since_ns = 0, 0, 0, 0
     while node.now_ns < 2000 * MS:
         node.run(1)
-        late += any(turns.seats["gang"].phase is LeasePhase.LATE for turns in node.turns.values())
+        late += any(turns.shares["gang"].phase is LeasePhase.LATE for turns in node.turns.values())
         if gang.steps > before:
             before, since_ns = gang.steps, node.now_ns
         longest = max(longest, node.now_ns - since_ns)

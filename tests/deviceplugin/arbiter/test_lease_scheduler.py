@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import account, lease_scheduler, next_share
-from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler, Lengths
-from deviceplugin.arbiter.seat import Command, Open, Revoke
+from deviceplugin.arbiter.scheduling import account, lease_scheduler, next_share
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.gpu_share import Command, Open, Revoke
+from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler, Lengths
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
@@ -94,7 +94,7 @@ def test_an_idle_share_costs_nobody_anything() -> None:
 def test_who_was_alone_has_saved_nothing_and_owes_nothing() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=20 * SECOND)])
     gpu.run(20 * SECOND)
-    assert gpu.turns.seats["0"].account.owed_ns == 0
+    assert gpu.turns.shares["0"].account.owed_ns == 0
     gpu.run(30 * SECOND)
     assert virtual_gpu.shares(gpu, 20 * SECOND, 30 * SECOND) == pytest.approx([50, 50], abs=1)
 
@@ -178,7 +178,7 @@ def test_who_never_gives_back_holds_up_nobody_for_long() -> None:
         due = stopped.due_ns()
     assert stopped.holder == "other"
     assert stopped.released("stopped", 61 * SECOND) == []
-    assert stopped.seats["stopped"].phase is None
+    assert stopped.shares["stopped"].phase is None
 
 
 def late(entitlement: Entitlement) -> LeaseScheduler:
@@ -196,20 +196,20 @@ def test_who_is_late_pays_as_long_as_the_driver_runs_something_of_it() -> None:
     gpu = late(Entitlement(50, 100))
     for second in range(2, 100, 2):
         gpu.seen("a", second * SECOND, works=second <= 60)
-    assert gpu.seats["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND  # for ten seconds nobody can be sure
+    assert gpu.shares["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND  # for ten seconds nobody can be sure
     gpu.seen("a", 100 * SECOND, works=True)  # it was stopped, and goes on
-    assert gpu.seats["a"].account.held_by_ns(103 * SECOND) == 73 * SECOND
+    assert gpu.shares["a"].account.held_by_ns(103 * SECOND) == 73 * SECOND
     gpu.released("a", 104 * SECOND)
     gpu.seen("a", 105 * SECOND, works=True)  # of a moment before
-    assert gpu.seats["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
+    assert gpu.shares["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
 
 
 def test_nobody_pays_for_longer_than_its_kernel_ran_although_the_driver_says_nothing() -> None:
     gpu = late(Entitlement(10, 10))
     gpu.released("a", 61 * SECOND)
     gpu.want("a", 61 * SECOND)
-    assert gpu.seats["a"].account.held_by_ns(1000 * SECOND) == 61 * SECOND
-    due = gpu.seats["a"].account.eligible_in_ns()
+    assert gpu.shares["a"].account.held_by_ns(1000 * SECOND) == 61 * SECOND
+    due = gpu.shares["a"].account.eligible_in_ns()
     assert 545 * SECOND < due < 551 * SECOND  # what it had too much, nine times over
 
 
@@ -251,7 +251,7 @@ def test_who_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
         commands += node.leave("a", 600 * MS)
         assert commands[-1] == Open("b")
         assert node.holder == "b"
-        assert node.seats["b"].account.charge is not PayingAccount.NOTHING
+        assert node.shares["b"].account.charge is not PayingAccount.NOTHING
 
 
 def test_two_shares_that_need_two_gpus_at_once_both_go_on() -> None:
@@ -294,7 +294,7 @@ def collectives(dice: random.Random, *, seconds: int) -> list[int]:
             for number in (0, 1):
                 # It says that it has drained only when nothing of it spins.
                 if not is_open[key, number] and launched[key, number] == steps[key]:
-                    held = gpus[number].seats[key].phase is not None
+                    held = gpus[number].shares[key].phase is not None
                     obey(number, gpus[number].released(key, now) if held else [])
     return [steps[key] for key in "ab"]
 

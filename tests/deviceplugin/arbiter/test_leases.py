@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.arbiter import leases
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 from tests.deviceplugin.arbiter.lease_clients import MS, Client, Node

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from deviceplugin.arbiter import leases
-from deviceplugin.arbiter.account import BURST_NS
+from deviceplugin.arbiter.scheduling import leases
+from deviceplugin.arbiter.scheduling.account import BURST_NS
 from gpushare import contract
 from tests.deviceplugin.arbiter.lease_clients import MS, Client, Node
 

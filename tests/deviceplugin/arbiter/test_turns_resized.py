@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import lease_scheduler
-from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling import lease_scheduler
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
@@ -26,7 +26,7 @@ def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> Virt
     virtual_gpu.check_ceiling(gpu, SECOND, ahead_ns)
     virtual_gpu.check_ceiling(gpu, WINDOW, ahead_ns)
     virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
-    for key, seat in gpu.turns.seats.items():
+    for key, seat in gpu.turns.shares.items():
         if seat.account.held_ns != virtual_gpu.within(gpu.charged[key], 0, gpu.now_ns):
             raise BrokenLawError(f"{key} was charged what it did not have")
     return gpu

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
-from deviceplugin.arbiter.seat import Revoke
-from deviceplugin.arbiter.wait_queue import WaitQueue
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.gpu_share import Revoke
+from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler
+from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 
 KEYS = st.integers(0, 7).map(str)

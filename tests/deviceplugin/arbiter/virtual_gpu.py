@@ -12,9 +12,9 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from deviceplugin.arbiter.account import MILLISECOND_NS, Entitlement
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, Entitlement
+from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler
 
 MS = MILLISECOND_NS
 SECOND = 1000 * MS
@@ -98,7 +98,7 @@ class VirtualGpu:
     def _pass(self, to_ns: int) -> None:
         if to_ns < self.now_ns:
             raise BrokenLawError("time went back")
-        for key, seat in self.turns.seats.items():
+        for key, seat in self.turns.shares.items():
             seat.account.pass_time(to_ns)
             got = seat.account.held_ns - self._held[key]
             self._held[key] = seat.account.held_ns
@@ -160,14 +160,14 @@ class VirtualGpu:
         """Nobody waits who could be served; and no two are open, and no two pay but for one that is late."""
         able = [
             key
-            for key, seat in self.turns.seats.items()
+            for key, seat in self.turns.shares.items()
             if seat.account.wanting
             and seat.phase is None
             and seat.account.room_ns >= choice_room(seat.account.entitlement)
         ]
         if able and self.turns.holder is None:
             raise BrokenLawError(f"at {self.now_ns} the GPU is idle while {able} wait")
-        in_time = [seat for seat in self.turns.seats.values() if seat.phase not in {None, LeasePhase.LATE}]
+        in_time = [seat for seat in self.turns.shares.values() if seat.phase not in {None, LeasePhase.LATE}]
         paying = [seat for seat in in_time if seat.account.charge.value != "nothing"]
         if len(paying) != bool(in_time):
             raise BrokenLawError(f"at {self.now_ns} {len(paying)} of {len(in_time)} pay")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from deviceplugin.arbiter.account import Entitlement
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.account import Entitlement
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gangs import Gangs
+from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open, Revoke
 from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
 
 TICK_NS = MS // 5
@@ -107,7 +107,7 @@ class VirtualNode:
                 self._settle()
         for gpu in tenant.gpus:
             self._give_back_if_idle(key, tenant, gpu)
-            seat = self.turns[str(gpu)].seats[key]
+            seat = self.turns[str(gpu)].shares[key]
             if seat.phase is LeasePhase.REVOKED and tenant.again_ns and tenant.is_stuck():
                 self._obey(gpu, self.turns[str(gpu)].closed(key, self.now_ns))
                 self._settle()

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.account import Entitlement, PayingAccount
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.debt_cache import DebtCache
-from deviceplugin.arbiter.recent import Recent, Sight
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.account import Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.lease_history import Activity, DebtCache, RecentUse, WaitClock
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.arbiter.wait_clock import WaitClock
 from gpushare import contract
 
 _NANOSECONDS: Final = 1e9
@@ -30,7 +28,7 @@ class LeaseClient(Protocol):
     def tenant(self) -> Tenant:
         """The share of this process."""
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         """Send a message to it."""
 
 
@@ -67,19 +65,19 @@ class Numbers:
         return self._last
 
 
-class _Share:
+class _ShareClients:
     """A share at this GPU: its processes there, and what each was told last."""
 
     def __init__(self, tenant: Tenant, now_ns: int) -> None:
         self.tenant = tenant
-        self.recent = Recent(now_ns)
-        self.patience = WaitClock(now_ns)
+        self.recent = RecentUse(now_ns)
+        self.waits = WaitClock(now_ns)
         self.flags = 0
         self.clients: dict[LeaseClient, int] = {}  # with the place of this GPU in the client's limits page
         self.wanting: set[LeaseClient] = set()
         # With the number that each knows it by: a new one each time, or what was told of one that a process has given
         # back would open its gate when it has just asked again.
-        self.having: dict[LeaseClient, int] = {}
+        self.holding: dict[LeaseClient, int] = {}
         self.closed: set[LeaseClient] = set()  # of those
 
 
@@ -89,13 +87,13 @@ class GpuLeases:
     settled: whether nobody can be here any more who was before us, and has yet to say so.
     """
 
-    def __init__(self, uuid: str, numbers: Numbers, departed: DebtCache, *, settled: Callable[[], bool]) -> None:
+    def __init__(self, uuid: str, numbers: Numbers, debts: DebtCache, *, settled: Callable[[], bool]) -> None:
         self._uuid = uuid
         self._settled = settled
         self._numbers = numbers
-        self._departed = departed
-        self.turns = CoscheduledGpu()
-        self._shares: dict[str, _Share] = {}
+        self._debts = debts
+        self.scheduler = CoscheduledGpu()
+        self._shares: dict[str, _ShareClients] = {}
         self._urgent: set[str] = set()  # of the latency class
 
     @property
@@ -105,30 +103,30 @@ class GpuLeases:
 
     def due_ns(self) -> int | None:
         """When to `tick` next, if nothing happens before."""
-        return self.turns.due_ns()
+        return self.scheduler.due_ns()
 
     def tick(self, now_ns: int) -> None:
         """Let time pass: take back and grant what is due."""
-        self.obey(self.turns.tick(now_ns))
+        self.execute(self.scheduler.tick(now_ns))
 
-    def obey(self, commands: list[Command]) -> None:
+    def execute(self, commands: list[Command]) -> None:
         """Tell the processes what is to be done."""
         for command in commands:
             share = self._shares[command.key]
             if isinstance(command, Open):
-                self._give(share, again=command.again)
+                self._open(share, again=command.again)
                 continue
-            for client, number in share.having.items():
-                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, number)))
+            for client, number in share.holding.items():
+                client.send(wire.revoked(wire.Lease(share.clients[client], 0, number)))
 
     def join(self, client: LeaseClient, gpu: int, now_ns: int) -> None:
         """A process is there; `gpu` is the place of this GPU in its limits page."""
         key = client.tenant.key
         if key not in self._shares:
-            self._shares[key] = _Share(client.tenant, now_ns)
-            seat = self._departed.take(self._uuid, key)
-            if seat is not None:
-                self.turns.seats[key] = seat
+            self._shares[key] = _ShareClients(client.tenant, now_ns)
+            gpu_share = self._debts.pop(self._uuid, key)
+            if gpu_share is not None:
+                self.scheduler.shares[key] = gpu_share
             self._renew(client.tenant, client.tenant.grants[gpu], now_ns)
         self._shares[key].clients.setdefault(client, gpu)
 
@@ -140,7 +138,7 @@ class GpuLeases:
     def seen(self, key: str, now_ns: int, *, works: bool) -> None:
         """The driver says whether it has run anything of a share lately."""
         if key in self._shares:
-            self.obey(self.turns.seen(key, now_ns, works=works))
+            self.execute(self.scheduler.seen(key, now_ns, works=works))
 
     def leave(self, client: LeaseClient, now_ns: int) -> None:
         """A process has gone, and what it ran with it."""
@@ -150,128 +148,128 @@ class GpuLeases:
         del share.clients[client]
         if not share.clients:
             key = share.tenant.key
-            seat = self.turns.seats[key]
+            gpu_share = self.scheduler.shares[key]
             del self._shares[key]
             self._urgent.discard(key)
-            self.obey(self.turns.leave(key, now_ns))
-            self._departed.keep(self._uuid, key, seat, now_ns)
+            self.execute(self.scheduler.leave(key, now_ns))
+            self._debts.store(self._uuid, key, gpu_share, now_ns)
 
     def said(self, client: LeaseClient, kind: int, said: wire.Lease, now_ns: int) -> None:
         """A client, which has joined, says that it wants, has closed, or has released."""
         share = self._shares[client.tenant.key]
         if kind == contract.MESSAGE_WANT:
             self._want(share, client, now_ns, held=bool(said.flags & contract.LEASE_HELD))
-        elif said.number != share.having.get(client):
+        elif said.number != share.holding.get(client):
             pass  # of a lease that it has no more: it gives back what it had before it knew of this one
         elif kind == contract.MESSAGE_CLOSED:
             share.closed.add(client)
-            if share.closed == share.having.keys():
-                self.obey(self.turns.closed(share.tenant.key, now_ns))
+            if share.closed == share.holding.keys():
+                self.execute(self.scheduler.closed(share.tenant.key, now_ns))
         elif kind == contract.MESSAGE_RELEASED:
             self._released(share, client, now_ns)
 
     def settle(self, now_ns: int) -> None:
         """Tell flags that have changed, and see what everybody does now."""
-        key = self.turns.holder
-        if key is not None and self.turns.seats[key].phase is LeasePhase.OPEN:
+        key = self.scheduler.holder
+        if key is not None and self.scheduler.shares[key].phase is LeasePhase.OPEN:
             share = self._shares[key]
             flags = self._flags(share)
             if flags != share.flags:
                 share.flags = flags
-                for client in share.having:
+                for client in share.holding:
                     self._send_open(share, client)
-                self.turns.changed.add(key)
-        for share_key in self.turns.changed:
+                self.scheduler.changed.add(key)
+        for share_key in self.scheduler.changed:
             share = self._shares[share_key]
-            share.recent.see(self._sight(share_key, share), now_ns)
-            share.patience.see(self.turns.seats[share_key], now_ns)
-        self.turns.changed.clear()
+            share.recent.record(self._activity(share_key, share), now_ns)
+            share.waits.record(self.scheduler.shares[share_key], now_ns)
+        self.scheduler.changed.clear()
 
     def held(self, now_ns: int) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         for key, share in self._shares.items():
-            seat = self.turns.seats[key]
-            waited_ns, throttled_ns = share.patience.by_ns(now_ns)
+            gpu_share = self.scheduler.shares[key]
+            waited_ns, throttled_ns = share.waits.waited_ns(now_ns)
             yield LeaseUsage(
                 share.tenant,
                 self._uuid,
-                seconds=seat.account.held_by_ns(now_ns) / _NANOSECONDS,
-                leases=seat.leases,
+                seconds=gpu_share.account.held_by_ns(now_ns) / _NANOSECONDS,
+                leases=gpu_share.leases,
                 recent=share.recent.ratio(now_ns),
                 waited_seconds=waited_ns / _NANOSECONDS,
                 throttled_seconds=throttled_ns / _NANOSECONDS,
-                evictions=share.patience.evictions,
-                had_seconds=share.patience.had_by_ns(now_ns) / _NANOSECONDS,
+                evictions=share.waits.evictions,
+                had_seconds=share.waits.held_ns(now_ns) / _NANOSECONDS,
             )
 
     def _renew(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
         self._shares[tenant.key].tenant = tenant
         (self._urgent.add if tenant.latency else self._urgent.discard)(tenant.key)
         entitlement = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
-        self.obey(self.turns.join(tenant.key, entitlement, now_ns))
+        self.execute(self.scheduler.join(tenant.key, entitlement, now_ns))
 
-    def _want(self, share: _Share, client: LeaseClient, now_ns: int, *, held: bool) -> None:
+    def _want(self, share: _ShareClients, client: LeaseClient, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key
-        seat = self.turns.seats[key]
+        gpu_share = self.scheduler.shares[key]
         # Who says that it holds the GPU since before we were there is believed once: later on, and after its first
         # lease, it has what we gave it. It would have turns beyond its limit by saying so.
-        believed = held and not seat.leases and not self._settled()
-        if believed and self.turns.adopt(key, now_ns):
+        believed = held and not gpu_share.leases and not self._settled()
+        if believed and self.scheduler.adopt(key, now_ns):
             share.wanting.add(client)
-            self._give(share)
-        elif self.turns.holder == key and seat.phase is LeasePhase.OPEN:
-            self._hand(share, client)
+            self._open(share)
+        elif self.scheduler.holder == key and gpu_share.phase is LeasePhase.OPEN:
+            self._grant(share, client)
         else:
             if held:
-                client.tell(wire.revoked(wire.Lease(share.clients[client], 0, 0)))
+                client.send(wire.revoked(wire.Lease(share.clients[client], 0, 0)))
             share.wanting.add(client)
-            self.obey(self.turns.want(key, now_ns))
+            self.execute(self.scheduler.want(key, now_ns))
 
-    def _released(self, share: _Share, client: LeaseClient, now_ns: int) -> None:
-        if client not in share.having:
+    def _released(self, share: _ShareClients, client: LeaseClient, now_ns: int) -> None:
+        if client not in share.holding:
             return
-        del share.having[client]
+        del share.holding[client]
         share.closed.discard(client)
         key = share.tenant.key
-        if not share.having:
-            self.obey(self.turns.released(key, now_ns))
-            if share.wanting and not share.having:
-                self.obey(self.turns.want(key, now_ns))
-        elif share.closed == share.having.keys():
-            self.obey(self.turns.closed(key, now_ns))
+        if not share.holding:
+            self.execute(self.scheduler.released(key, now_ns))
+            if share.wanting and not share.holding:
+                self.execute(self.scheduler.want(key, now_ns))
+        elif share.closed == share.holding.keys():
+            self.execute(self.scheduler.closed(key, now_ns))
 
-    def _give(self, share: _Share, *, again: bool = False) -> None:
+    def _open(self, share: _ShareClients, *, again: bool = False) -> None:
         share.flags = self._flags(share)
         wanting, share.wanting = share.wanting, set()
         if not again:
-            share.having, share.closed = {}, set()
+            share.holding, share.closed = {}, set()
         for client in wanting:
-            self._hand(share, client)
+            self._grant(share, client)
         if not wanting:  # who asked for it has gone, and others of the share want nothing
             key = share.tenant.key
-            self.obey(self.turns.released(key, self.turns.seats[key].since_ns))
+            self.execute(self.scheduler.released(key, self.scheduler.shares[key].since_ns))
 
-    def _hand(self, share: _Share, client: LeaseClient) -> None:
-        share.having[client] = self._numbers.next()
+    def _grant(self, share: _ShareClients, client: LeaseClient) -> None:
+        share.holding[client] = self._numbers.next()
         share.closed.discard(client)
         self._send_open(share, client)
 
-    def _send_open(self, share: _Share, client: LeaseClient) -> None:
-        client.tell(wire.opened(wire.Lease(share.clients[client], share.flags, share.having[client])))
+    def _send_open(self, share: _ShareClients, client: LeaseClient) -> None:
+        client.send(wire.opened(wire.Lease(share.clients[client], share.flags, share.holding[client])))
 
-    def _sight(self, key: str, share: _Share) -> Sight:
-        seat = self.turns.seats[key]
-        if seat.phase is None or seat.account.charge is PayingAccount.NOTHING:
-            return Sight.USES_NOT  # also while it is charged for a reserved GPU
-        asked_for = self.turns.holder != key or share.flags & contract.LEASE_CONTENDED
-        return Sight.USES if asked_for else Sight.UNKNOWN
+    def _activity(self, key: str, share: _ShareClients) -> Activity:
+        gpu_share = self.scheduler.shares[key]
+        if gpu_share.phase is None or gpu_share.account.charge is PayingAccount.NOTHING:
+            return Activity.IDLE  # also while it is charged for a reserved GPU
+        asked_for = self.scheduler.holder != key or share.flags & contract.LEASE_CONTENDED
+        return Activity.BUSY if asked_for else Activity.UNKNOWN
 
-    def _flags(self, share: _Share) -> int:
+    def _flags(self, share: _ShareClients) -> int:
         """Alone on a GPU and without a limit, nobody needs to count."""
         key = share.tenant.key
-        limited = self.turns.seats[key].account.limited
+        limited = self.scheduler.shares[key].account.limited
         alone = len(self._shares) == 1 and self._settled()
         counted = 0 if alone and not limited else contract.LEASE_COUNTED
-        contended = contract.LEASE_CONTENDED if limited or self.turns.contended(key) else 0
+        contended = contract.LEASE_CONTENDED if limited or self.scheduler.contended(key) else 0
         near = len(self._urgent) > (key in self._urgent)
         return counted | contended | (contract.LEASE_BRIEF if near else 0)

@@ -12,13 +12,13 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import Account, PayingAccount
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import Account, PayingAccount
 
 _Entry = tuple[float, int, str]  # the order, then who came first
 _Queue = tuple[int, bool] | str  # of a request and class, or one of these two
 _SURPLUS: Final = "surplus"
-_KEPT_BACK: Final = "kept back"
+_THROTTLED: Final = "throttled"
 
 
 class WaitQueue:
@@ -27,7 +27,7 @@ class WaitQueue:
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._charged: set[str] = set()
-        self._queues: dict[_Queue, list[_Entry]] = {_SURPLUS: [], _KEPT_BACK: []}
+        self._queues: dict[_Queue, list[_Entry]] = {_SURPLUS: [], _THROTTLED: []}
         self._places: dict[str, list[tuple[_Queue, _Entry]]] = {}
         self._numbers = itertools.count()
 
@@ -50,7 +50,7 @@ class WaitQueue:
             return
         number = next(self._numbers)
         if not account.eligible():
-            self._enter(key, _KEPT_BACK, (now_ns + account.eligible_in_ns(), number, key))
+            self._enter(key, _THROTTLED, (now_ns + account.eligible_in_ns(), number, key))
             return
         percent = account.entitlement.request_percent
         ahead = percent / 100 * now_ns - account.owed_ns
@@ -79,8 +79,8 @@ class WaitQueue:
 
     def heads(self, now_ns: int) -> Mapping[str, Account]:
         """Some of them, of whom one is the first."""
-        self._let_begin(now_ns)
-        heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _KEPT_BACK}
+        self._admit_eligible(now_ns)
+        heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _THROTTLED}
         candidates = {key: self._accounts[key] for key in sorted(heads | self._charged)}
         for account in candidates.values():
             account.pass_time(now_ns)
@@ -91,18 +91,18 @@ class WaitQueue:
         if not self._accounts:
             return None
         times = [now_ns + self._accounts[key].eligible_in_ns() for key in self._charged]
-        kept_back = self._queues[_KEPT_BACK]
-        if kept_back:
-            times.append(int(kept_back[0][0]))
+        throttled = self._queues[_THROTTLED]
+        if throttled:
+            times.append(int(throttled[0][0]))
         return min(times, default=None)
 
     def _enter(self, key: str, name: _Queue, entry: _Entry) -> None:
         bisect.insort(self._queues.setdefault(name, []), entry)
         self._places.setdefault(key, []).append((name, entry))
 
-    def _let_begin(self, now_ns: int) -> None:
+    def _admit_eligible(self, now_ns: int) -> None:
         """Those whose limit has kept them back until now."""
-        kept_back = self._queues[_KEPT_BACK]
-        while kept_back and kept_back[0][0] <= now_ns:
-            key = kept_back[0][2]
+        throttled = self._queues[_THROTTLED]
+        while throttled and throttled[0][0] <= now_ns:
+            key = throttled[0][2]
             self.add(key, self._accounts[key], now_ns)

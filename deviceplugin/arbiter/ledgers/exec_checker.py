@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess, Mapping
 
@@ -28,8 +28,8 @@ REST: Final = 19  # times as long as a look kept a processor busy, until the nex
 FAILED_SECONDS: Final = 1.0  # after a look that could not be made
 
 
-class Looks:
-    """Looks that are due, by share. `gone`: told of a group and its member which no longer has the ledger mapped."""
+class ExecChecker:
+    """ExecChecker that are due, by share. `gone`: told of a group and its member which no longer has the ledger mapped."""
 
     def __init__(self, gone: Callable[[ShareLedger, KernelProcess], None], *, proc: Path = kernel_process.PROC) -> None:
         self._gone = gone
@@ -37,7 +37,7 @@ class Looks:
         self._due: dict[str, dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
 
-    def ask(self, chosen: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
+    def check(self, chosen: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
         """Have a member looked at from now on; done once it was, and `gone` told. However often it is asked, once."""
         key, loop = chosen.tenant.key, asyncio.get_running_loop()
         due = self._due.setdefault(key, {})
@@ -65,7 +65,7 @@ class Looks:
             pause_seconds = 0.0
             try:
                 if chosen.has(member):
-                    seen, took_seconds = await _apart(member.pid, chosen.ledger.device_inode, self._proc)
+                    seen, took_seconds = await _in_thread(member.pid, chosen.ledger.device_inode, self._proc)
                     pause_seconds = REST * took_seconds
                     if seen.known and seen.link is None and chosen.has(member):
                         self._gone(chosen, member)
@@ -79,7 +79,7 @@ class Looks:
         del self._due[key], self._working[key]
 
 
-async def _apart(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[Mapping, float]:
+async def _in_thread(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[Mapping, float]:
     """Where a process has a file mapped, found by a thread of its own, which does not keep us from ending.
 
     And how many seconds of a processor that took: to wait for the process costs nobody anything.

@@ -10,7 +10,7 @@ busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (19
 Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
 (`next_share.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
 another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU that it
-leaves idle (`seat.IdleTime`), until it wants the GPU back.
+leaves idle (`share.IdleTime`), until it wants the GPU back.
 
 A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. The
 thread that would launch that one waits at a closed gate, perhaps at that of the GPU where the kernel runs. So the gang
@@ -25,10 +25,10 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import MILLISECOND_NS
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.seat import Command, LeasePhase, Seat
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase
 
 # A GPU that it has not used for so long it can do without.
 UNUSED_NS: Final = 1000 * MILLISECOND_NS
@@ -37,7 +37,7 @@ STUCK_NS: Final = 3 * MILLISECOND_NS
 MEET_NS: Final = 1 * MILLISECOND_NS
 MAX_END_NS: Final = 100 * MILLISECOND_NS
 # Of each turn, it does not pay for more than so much waiting for a GPU that it has not been given.
-SPARED_NS: Final = 10 * MILLISECOND_NS
+EXEMPT_NS: Final = 10 * MILLISECOND_NS
 _DONE: Final = frozenset({None, LeasePhase.LATE})
 
 Commands = list[tuple[str, Command]]  # with the GPU that each is about
@@ -56,19 +56,19 @@ class Stage(enum.Enum):
 class Gang:
     """Seats that are served together, by GPU."""
 
-    seats: dict[str, str] = dataclasses.field(default_factory=dict)
+    shares: dict[str, str] = dataclasses.field(default_factory=dict)
     used_ns: dict[str, int] = dataclasses.field(default_factory=dict)
     stage: Stage = Stage.WAITING
-    kept: list[str] = dataclasses.field(default_factory=list)  # the GPUs of its turn, in order
+    reserved: list[str] = dataclasses.field(default_factory=list)  # the GPUs of its turn, in order
     waits_ns: int | None = None  # since when
     ended_ns: int = 0
-    stirred_ns: int = 0  # when it was stopped last, or let in for a moment
-    spared_until_ns: int = 0
-    spared: bool = False  # now: its seats pay nothing
+    resumed_ns: int = 0  # when it was stopped last, or let in for a moment
+    exempt_until_ns: int = 0
+    exempt: bool = False  # now: its shares pay nothing
 
 
 class Gangs:
-    """All gangs of a node; `gpus`: the turns of each GPU, by UUID. After each event there, call `settle`."""
+    """All gangs of a node; `gpus`: the gpu of each GPU, by UUID. After each event there, call `settle`."""
 
     def __init__(self, gpus: Mapping[str, CoscheduledGpu]) -> None:
         self._gpus = gpus
@@ -77,24 +77,24 @@ class Gangs:
         self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # names by GPU
 
     @property
-    def seats(self) -> dict[str, dict[str, str]]:
+    def shares(self) -> dict[str, dict[str, str]]:
         """Of each gang, by name, the share that it has at each GPU."""
-        return {name: dict(gang.seats) for name, gang in self._gangs.items()}
+        return {name: dict(gang.shares) for name, gang in self._gangs.items()}
 
     def join(self, key: str, uuid: str, now_ns: int, *, uuids: Sequence[str], group: str = "") -> None:
         """A share that is at this GPU is served together on all of its GPUs (`uuids`), and with others of its group.
 
-        Shares of a group that have a GPU in common take turns there, as others do. It is taken to use the GPU soon.
+        Shares of a group that have a GPU in common take gpu there, as others do. It is taken to use the GPU soon.
         """
         name = self._names.get(key)
         if name is None:
-            there = self._gangs[group].seats if group in self._gangs else {}
+            there = self._gangs[group].shares if group in self._gangs else {}
             name = group if group and there.keys().isdisjoint(uuids) else key
             self._names[key] = name
         gang = self._gangs.setdefault(name, Gang())
-        if uuid in gang.seats:
+        if uuid in gang.shares:
             return
-        gang.seats[uuid] = key
+        gang.shares[uuid] = key
         gang.used_ns[uuid] = now_ns
         self._at[uuid].add(name)
         self._gpus[uuid].join_gang(key, now_ns)
@@ -103,15 +103,15 @@ class Gangs:
         """It has left this GPU."""
         name = self._names.get(key, "")
         gang = self._gangs.get(name)
-        if gang is None or gang.seats.get(uuid) != key:
+        if gang is None or gang.shares.get(uuid) != key:
             return
-        del gang.seats[uuid], gang.used_ns[uuid]
+        del gang.shares[uuid], gang.used_ns[uuid]
         self._at[uuid].discard(name)
-        if uuid in gang.kept:
-            gang.kept.remove(uuid)
-        if key not in gang.seats.values():
+        if uuid in gang.reserved:
+            gang.reserved.remove(uuid)
+        if key not in gang.shares.values():
             del self._names[key]
-        if not gang.seats:
+        if not gang.shares:
             del self._gangs[name]
 
     def settle(self, now_ns: int) -> Commands:
@@ -120,8 +120,8 @@ class Gangs:
         for _ in range(len(Stage) * len(self._gangs)):
             called = self._next(now_ns)
             if called is not None:
-                called.stage, called.kept = Stage.CALLED, self._uses(called, now_ns)
-                for uuid in called.kept:
+                called.stage, called.reserved = Stage.CALLED, self._uses(called, now_ns)
+                for uuid in called.reserved:
                     self._gpus[uuid].undecided = True
             going_on = called is not None
             for gang in self._concerned():
@@ -131,31 +131,31 @@ class Gangs:
                 going_on = going_on or gang.stage is not stage
             if not going_on:
                 break
-        for uuid, turns in self._gpus.items():
-            if turns.undecided:
-                commands += [(uuid, command) for command in turns.decide(now_ns)]
+        for uuid, gpu in self._gpus.items():
+            if gpu.undecided:
+                commands += [(uuid, command) for command in gpu.decide(now_ns)]
         return commands
 
     def due_ns(self, now_ns: int) -> int | None:
         """When to settle next, if nothing happens before."""
         times: list[int] = []
         for gang in self._gangs.values():
-            times += self._stirs_ns(gang) if gang.stage is Stage.ENDING else []
-            times += [gang.spared_until_ns] if gang.spared and gang.spared_until_ns > now_ns else []
+            times += self._ending_times(gang) if gang.stage is Stage.ENDING else []
+            times += [gang.exempt_until_ns] if gang.exempt and gang.exempt_until_ns > now_ns else []
         return min(times, default=None)
 
     def _concerned(self) -> list[Gang]:
         """Those at whose GPUs something is not as it was, and those that are about to begin or to end."""
-        changed = [(uuid, turns.changed) for uuid, turns in self._gpus.items() if turns.undecided or turns.changed]
-        # A gang that waits goes by its own seats alone: what others do on its GPUs is nothing to it before it is next.
+        changed = [(uuid, gpu.changed) for uuid, gpu in self._gpus.items() if gpu.undecided or gpu.changed]
+        # A gang that waits goes by its own shares alone: what others do on its GPUs is nothing to it before it is next.
         names = {
             name
             for uuid, keys in changed
             for name in self._at.get(uuid, ())
-            if self._gangs[name].stage is not Stage.WAITING or self._gangs[name].seats[uuid] in keys
+            if self._gangs[name].stage is not Stage.WAITING or self._gangs[name].shares[uuid] in keys
         }
         moving = {Stage.CALLED, Stage.ENDING}
-        return [gang for name, gang in self._gangs.items() if name in names or gang.stage in moving or gang.spared]
+        return [gang for name, gang in self._gangs.items() if name in names or gang.stage in moving or gang.exempt]
 
     def _next(self, now_ns: int) -> Gang | None:
         """The first of those that wait, if there is one that may begin: one turn at least is over where it would."""
@@ -175,27 +175,27 @@ class Gangs:
         if not owners:
             return self._gpus[uuid].vacant
         return all(
-            owner.stage is Stage.ENDING or any(self._gpus[uuid].is_over(owner.seats[uuid]) for uuid in owner.kept)
+            owner.stage is Stage.ENDING or any(self._gpus[uuid].is_over(owner.shares[uuid]) for uuid in owner.reserved)
             for owner in owners
         )
 
     def _owners(self, uuid: str) -> list[Gang]:
         """The gang whose turn this GPU is in, and the one that has been called to be next."""
         there = (self._gangs[name] for name in self._at.get(uuid, ()))
-        return [gang for gang in there if uuid in gang.kept]
+        return [gang for gang in there if uuid in gang.reserved]
 
     def _may_begin(self, gang: Gang, now_ns: int) -> bool:
         """Whether it goes before whoever is there on each GPU that it uses."""
         return all(
             self._yields(uuid, self._standing(gang, uuid, now_ns), now_ns) for uuid in self._uses(gang, now_ns)
-        ) and all(self._seat(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
+        ) and all(self._share(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
 
     def _yields(self, uuid: str, standing: next_share.Standing, now_ns: int) -> bool:
-        turns, owners = self._gpus[uuid], self._owners(uuid)
-        alone = [turns.first(now_ns)]
-        if not owners and turns.holder is not None and turns.seats[turns.holder].phase is LeasePhase.OPEN:
-            alone.append(turns.holder)
-        return all(key is None or turns.standing(key, now_ns) <= standing for key in alone) and all(
+        gpu, owners = self._gpus[uuid], self._owners(uuid)
+        alone = [gpu.first(now_ns)]
+        if not owners and gpu.holder is not None and gpu.shares[gpu.holder].phase is LeasePhase.OPEN:
+            alone.append(gpu.holder)
+        return all(key is None or gpu.standing(key, now_ns) <= standing for key in alone) and all(
             owner.stage is Stage.ENDING
             or (owner.stage is Stage.TURN and self._standing(owner, uuid, now_ns) <= standing)
             for owner in owners
@@ -206,14 +206,14 @@ class Gangs:
 
         The latency class has no precedence here: it would interrupt others on all GPUs for what it is owed on one.
         """
-        standing = self._gpus[uuid].standing(gang.seats[uuid], now_ns)
-        if len(gang.seats) == 1:
+        standing = self._gpus[uuid].standing(gang.shares[uuid], now_ns)
+        if len(gang.shares) == 1:
             return standing
         *_, behind_ns = standing
         return False, self._owed_ns(gang, now_ns), behind_ns
 
     def _owed_ns(self, gang: Gang, now_ns: int) -> float:
-        standings = (self._gpus[uuid].standing(gang.seats[uuid], now_ns) for uuid in self._uses(gang, now_ns))
+        standings = (self._gpus[uuid].standing(gang.shares[uuid], now_ns) for uuid in self._uses(gang, now_ns))
         return min((owed_ns for _, owed_ns, _ in standings), default=0.0)
 
     def _uses(self, gang: Gang, now_ns: int) -> list[str]:
@@ -221,162 +221,164 @@ class Gangs:
         until_ns = now_ns if gang.waits_ns is None else gang.waits_ns
         return sorted(uuid for uuid, used_ns in gang.used_ns.items() if until_ns < used_ns + UNUSED_NS)
 
-    def _seat(self, gang: Gang, uuid: str) -> Seat:
-        return self._gpus[uuid].seats[gang.seats[uuid]]
+    def _share(self, gang: Gang, uuid: str) -> GpuShare:
+        return self._gpus[uuid].shares[gang.shares[uuid]]
 
-    def _seats(self, gang: Gang) -> Iterator[Seat]:
-        return (self._seat(gang, uuid) for uuid in gang.seats)
+    def _shares(self, gang: Gang) -> Iterator[GpuShare]:
+        return (self._share(gang, uuid) for uuid in gang.shares)
 
     def _asks(self, gang: Gang) -> bool:
-        return any(seat.asked for seat in self._seats(gang))
+        return any(share.asked for share in self._shares(gang))
 
     def _look(self, gang: Gang, now_ns: int) -> None:
         """What it uses; and who waits for one that we keep back does not pay for that."""
-        for uuid in gang.seats:
-            if _is_at_work(self._seat(gang, uuid)):
+        for uuid in gang.shares:
+            if _is_at_work(self._share(gang, uuid)):
                 gang.used_ns[uuid] = now_ns
         if gang.stage is not Stage.WAITING or not self._asks(gang):
             gang.waits_ns = None
         elif gang.waits_ns is None:
             gang.waits_ns = now_ns
-        kept_back = any(seat.asked and seat.phase is None for seat in self._seats(gang))
-        gang.spared = kept_back and now_ns < gang.spared_until_ns
-        for uuid, key in gang.seats.items():
-            self._gpus[uuid].spare(key, now_ns, spared=gang.spared)
+        throttled = any(share.asked and share.phase is None for share in self._shares(gang))
+        gang.exempt = throttled and now_ns < gang.exempt_until_ns
+        for uuid, key in gang.shares.items():
+            self._gpus[uuid].set_exempt(key, now_ns, exempt=gang.exempt)
 
     def _wait(self, gang: Gang, now_ns: int) -> Commands:
         """What it will use, it wants."""
-        held = [uuid for uuid, key in gang.seats.items() if self._gpus[uuid].holder == key]
+        held = [uuid for uuid, key in gang.shares.items() if self._gpus[uuid].holder == key]
         if held:  # since before we were there
-            gang.stage, gang.kept = Stage.CALLED, sorted(held)
+            gang.stage, gang.reserved = Stage.CALLED, sorted(held)
             return []
         expected = self._uses(gang, now_ns) if self._asks(gang) else []
         commands: Commands = []
-        for uuid, key in gang.seats.items():
-            if (uuid in expected) != self._seat(gang, uuid).account.wanting:
+        for uuid, key in gang.shares.items():
+            if (uuid in expected) != self._share(gang, uuid).account.wanting:
                 wanted = self._gpus[uuid].expect(key, now_ns, wanting=uuid in expected)
                 commands += [(uuid, command) for command in wanted]
         return commands
 
     def _begin(self, gang: Gang, now_ns: int) -> Commands:
         """Once whoever was there has given back all of them."""
-        if not any(map(_is_at_work, self._seats(gang))):
+        if not any(map(_is_at_work, self._shares(gang))):
             return self._free(gang, now_ns)
         commands: Commands = []
-        for uuid in gang.kept:
-            if self._gpus[uuid].kept_for is None:
-                commands += [(uuid, command) for command in self._gpus[uuid].keep(gang.seats[uuid], now_ns)]
-        if all(self._gpus[uuid].kept_for == gang.seats[uuid] and self._is_free(gang, uuid) for uuid in gang.kept):
-            gang.stage, gang.spared_until_ns = Stage.TURN, now_ns + SPARED_NS
-            commands += self._command_each(gang, lambda turns, _: turns.begin(now_ns))
+        for uuid in gang.reserved:
+            if self._gpus[uuid].reserved_for is None:
+                commands += [(uuid, command) for command in self._gpus[uuid].keep(gang.shares[uuid], now_ns)]
+        if all(
+            self._gpus[uuid].reserved_for == gang.shares[uuid] and self._is_free(gang, uuid) for uuid in gang.reserved
+        ):
+            gang.stage, gang.exempt_until_ns = Stage.TURN, now_ns + EXEMPT_NS
+            commands += self._command_each(gang, lambda gpu, _: gpu.begin(now_ns))
         return commands
 
     def _is_free(self, gang: Gang, uuid: str) -> bool:
-        return self._gpus[uuid].holder in {None, gang.seats[uuid]}
+        return self._gpus[uuid].holder in {None, gang.shares[uuid]}
 
     def _go_on(self, gang: Gang, now_ns: int) -> Commands:
-        if not any(map(_is_at_work, self._seats(gang))):
+        if not any(map(_is_at_work, self._shares(gang))):
             return self._free(gang, now_ns)
         more = [
             uuid
-            for uuid, key in gang.seats.items()
-            if self._seat(gang, uuid).asked and uuid not in gang.kept and self._gpus[uuid].holder != key
+            for uuid, key in gang.shares.items()
+            if self._share(gang, uuid).asked and uuid not in gang.reserved and self._gpus[uuid].holder != key
         ]
         # One that it has not used lately; if it cannot be had at once, it waits for all of them again.
-        had = all(not self._owners(uuid) and self._seat(gang, uuid).account.eligible() for uuid in more)
+        had = all(not self._owners(uuid) and self._share(gang, uuid).account.eligible() for uuid in more)
         if not had or self._is_over(gang, now_ns):
-            gang.stage, gang.ended_ns, gang.stirred_ns = Stage.ENDING, now_ns, now_ns
-            gang.spared_until_ns = now_ns + SPARED_NS
-            return self._command_each(gang, lambda turns, _: turns.stop(now_ns))
-        gang.kept = sorted({*gang.kept, *more})
+            gang.stage, gang.ended_ns, gang.resumed_ns = Stage.ENDING, now_ns, now_ns
+            gang.exempt_until_ns = now_ns + EXEMPT_NS
+            return self._command_each(gang, lambda gpu, _: gpu.stop(now_ns))
+        gang.reserved = sorted({*gang.reserved, *more})
         commands: Commands = []
-        for uuid in gang.kept:
-            turns, key = self._gpus[uuid], gang.seats[uuid]
-            turns.prolong(now_ns)
-            wanted = turns.keep(key, now_ns) if uuid in more else []
-            wanted += turns.begin(now_ns) if turns.barred and self._is_free(gang, uuid) else []
+        for uuid in gang.reserved:
+            gpu, key = self._gpus[uuid], gang.shares[uuid]
+            gpu.extend_turn(now_ns)
+            wanted = gpu.reserve(key, now_ns) if uuid in more else []
+            wanted += gpu.begin(now_ns) if gpu.blocked and self._is_free(gang, uuid) else []
             commands += [(uuid, command) for command in wanted]
         return commands
 
     def _is_over(self, gang: Gang, now_ns: int) -> bool:
         """Whether its limit says so, another gang has been called, or it is long enough and one alone goes first."""
-        kept = [(self._gpus[uuid], gang.seats[uuid]) for uuid in gang.kept]
-        for turns, key in kept:
-            account = turns.seats[key].account
+        kept = [(self._gpus[uuid], gang.shares[uuid]) for uuid in gang.reserved]
+        for gpu, key in kept:
+            account = gpu.shares[key].account
             account.pass_time(now_ns)
-            if (turns.is_over(key) or turns.seats[key].asked) and account.lasts_ns() == 0:
+            if (gpu.is_over(key) or gpu.shares[key].asked) and account.lasts_ns() == 0:
                 return True
-        if any(len(self._owners(uuid)) > 1 for uuid in gang.kept):
+        if any(len(self._owners(uuid)) > 1 for uuid in gang.reserved):
             return True
-        if not any(turns.is_over(key) for turns, key in kept):
+        if not any(gpu.is_over(key) for gpu, key in kept):
             return False
         return any(
             (first := self._gpus[uuid].first(now_ns)) is not None
             and self._gpus[uuid].standing(first, now_ns) >= self._standing(gang, uuid, now_ns)
-            for uuid in gang.kept
+            for uuid in gang.reserved
         )
 
     def _drain(self, gang: Gang, now_ns: int) -> Commands:
-        if all(seat.phase in _DONE for seat in self._seats(gang)):
+        if all(share.phase in _DONE for share in self._shares(gang)):
             return self._free(gang, now_ns)
-        let_in = [uuid for uuid in gang.kept if self._is_let_in(gang, uuid)]
-        if let_in and now_ns >= gang.stirred_ns + MEET_NS:
-            gang.stirred_ns = now_ns
+        resumed = [uuid for uuid in gang.reserved if self._is_resumed(gang, uuid)]
+        if resumed and now_ns >= gang.resumed_ns + MEET_NS:
+            gang.resumed_ns = now_ns
             return [
-                (uuid, command) for uuid in let_in for command in self._gpus[uuid].stop(now_ns, since_ns=gang.ended_ns)
+                (uuid, command) for uuid in resumed for command in self._gpus[uuid].stop(now_ns, since_ns=gang.ended_ns)
             ]
         commands: Commands = []
-        for uuid in gang.kept:
-            at_ns = self._missed_ns(gang, uuid)
+        for uuid in gang.reserved:
+            at_ns = self._resume_ns(gang, uuid)
             if at_ns is not None and at_ns <= now_ns:
                 lent = self._gpus[uuid].is_lent
-                wanted = self._gpus[uuid].take_back(now_ns) if lent else self._gpus[uuid].let_in(now_ns)
-                gang.stirred_ns = gang.stirred_ns if lent else now_ns
+                wanted = self._gpus[uuid].take_back(now_ns) if lent else self._gpus[uuid].resume(now_ns)
+                gang.resumed_ns = gang.resumed_ns if lent else now_ns
                 commands += [(uuid, command) for command in wanted]
         return commands
 
-    def _stirs_ns(self, gang: Gang) -> list[int]:
+    def _ending_times(self, gang: Gang) -> list[int]:
         """Return when to stop a member that is let in for a moment, and when to let one in."""
-        times = [at_ns for uuid in gang.kept if (at_ns := self._missed_ns(gang, uuid)) is not None]
-        if any(self._is_let_in(gang, uuid) for uuid in gang.kept):
-            times.append(gang.stirred_ns + MEET_NS)
+        times = [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
+        if any(self._is_resumed(gang, uuid) for uuid in gang.reserved):
+            times.append(gang.resumed_ns + MEET_NS)
         return times
 
-    def _is_let_in(self, gang: Gang, uuid: str) -> bool:
-        return self._seat(gang, uuid).phase is LeasePhase.OPEN
+    def _is_resumed(self, gang: Gang, uuid: str) -> bool:
+        return self._share(gang, uuid).phase is LeasePhase.OPEN
 
-    def _missed_ns(self, gang: Gang, uuid: str) -> int | None:
+    def _resume_ns(self, gang: Gang, uuid: str) -> int | None:
         """Return when the gang may launch there once more; None if it has not asked to, or drains as expected.
 
         Its work should have ended by then, and probably waits for the launch, even on the GPU where it runs. Once one
         member is let in, the others follow as soon as they ask.
         """
-        seat, turns = self._seat(gang, uuid), self._gpus[uuid]
-        if not seat.asked or seat.phase not in {None, LeasePhase.DRAINING}:
+        share, gpu = self._share(gang, uuid), self._gpus[uuid]
+        if not share.asked or share.phase not in {None, LeasePhase.DRAINING}:
             return None
-        if seat.phase is None and turns.holder is not None and not turns.is_lent:
+        if share.phase is None and gpu.holder is not None and not gpu.is_lent:
             return None
-        if seat.phase is None and any(self._is_let_in(gang, other) for other in gang.kept):
-            return gang.stirred_ns
-        at_ns = max(gang.stirred_ns, seat.closed_ns if seat.phase is LeasePhase.DRAINING else 0) + STUCK_NS
+        if share.phase is None and any(self._is_resumed(gang, other) for other in gang.reserved):
+            return gang.resumed_ns
+        at_ns = max(gang.resumed_ns, share.closed_ns if share.phase is LeasePhase.DRAINING else 0) + STUCK_NS
         return at_ns if at_ns < gang.ended_ns + MAX_END_NS else None
 
     def _free(self, gang: Gang, now_ns: int) -> Commands:
         """Its turn is over. Who is next on these GPUs is decided once all of them are free."""
-        for uuid in gang.kept:
-            if self._gpus[uuid].kept_for == gang.seats[uuid]:
+        for uuid in gang.reserved:
+            if self._gpus[uuid].reserved_for == gang.shares[uuid]:
                 self._gpus[uuid].give_back(now_ns)
-        gang.kept, gang.stage = [], Stage.WAITING
+        gang.reserved, gang.stage = [], Stage.WAITING
         return []
 
     def _command_each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
         """On each GPU of its turn, in order."""
-        return [(uuid, command) for uuid in gang.kept for command in what(self._gpus[uuid], gang.seats[uuid])]
+        return [(uuid, command) for uuid in gang.reserved for command in what(self._gpus[uuid], gang.shares[uuid])]
 
 
-def _is_at_work(seat: Seat) -> bool:
+def _is_at_work(share: GpuShare) -> bool:
     """Whether it has something to launch, or has its turn."""
-    return seat.asked or seat.phase not in _DONE
+    return share.asked or share.phase not in _DONE
 
 
 _STEPS: Final[Mapping[Stage, Callable[[Gangs, Gang, int], Commands]]] = {

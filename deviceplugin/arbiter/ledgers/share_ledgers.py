@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter import ledger_record, recovery, recovery_window, timetable
-from deviceplugin.arbiter.looks import Looks
-from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.ledgers import ledger_record, recovery, timetable
+from deviceplugin.arbiter.ledgers.exec_checker import ExecChecker
+from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.disk import whole_file
@@ -78,12 +78,12 @@ class ShareLedgers:
         self._groups: dict[str, ShareLedger] = {}
         self._unreachable: dict[str, list[KernelProcess]] = {}
         self._lost_ticks = 0
-        self._looks = Looks(self._gone, proc=proc)
+        self._exec_checker = ExecChecker(self._gone, proc=proc)
         self.all_have_our_page: Callable[[], None] = lambda: None  # called once that is so of a group from before
 
     def inherit(self) -> None:
         """Take over what the last agent left."""
-        lost_ticks = recovery_window.read(self._directory, self._boot_id)
+        lost_ticks = recovery.read_loss(self._directory, self._boot_id)
         self._lost_ticks = lost_ticks or 0
         if lost_ticks is None or not self._directory.exists():
             self._lose()
@@ -113,7 +113,7 @@ class ShareLedgers:
                 self._groups[record.tenant.key] = old
                 for member in old.members.values():
                     self._watch(old, member)
-                    self._looks.ask(old, member)
+                    self._exec_checker.check(old, member)
                 self.keep(old, old.tenant)
                 logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
             else:
@@ -174,7 +174,7 @@ class ShareLedgers:
         if share is None or slot is None:
             return False
         # Others may wait for the same look, and go on to.
-        await asyncio.shield(self._looks.ask(share, share.members[slot]))
+        await asyncio.shield(self._exec_checker.check(share, share.members[slot]))
         return True
 
     def schedule(self) -> None:
@@ -198,7 +198,7 @@ class ShareLedgers:
         """A process closed its socket: give up its slot if that was because it became another program."""
         slot = chosen.slot_of(who)
         if slot is not None and not who.is_dead():
-            self._looks.ask(chosen, chosen.members[slot])
+            self._exec_checker.check(chosen, chosen.members[slot])
 
     def uses(self) -> Iterator[ShareUse]:
         """What the processes of every share hold."""
@@ -244,7 +244,7 @@ class ShareLedgers:
 
     def close(self) -> None:
         """Let go of everything; the records stay for the next agent."""
-        self._looks.close()
+        self._exec_checker.close()
         for group in self._groups.values():
             for member in group.members.values():
                 asyncio.get_running_loop().remove_reader(member.pidfd)
@@ -258,7 +258,7 @@ class ShareLedgers:
     def _lose(self) -> None:
         own = kernel_process.identified(os.getpid(), proc=self._proc)
         self._lost_ticks = own[1] if own is not None else 0
-        recovery_window.write(self._directory, self._boot_id, self._lost_ticks)
+        recovery.write_loss(self._directory, self._boot_id, self._lost_ticks)
 
     def _register(self, who: KernelProcess) -> None:
         if self._registered is not None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.debt_cache import DebtCache
-from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.gpu_leases import GpuLeases, LeaseClient, LeaseUsage, Numbers
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gangs import Gangs
+from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, LeaseClient, LeaseUsage, Numbers
+from deviceplugin.arbiter.scheduling.lease_history import DebtCache
 from deviceplugin.arbiter.tenant import Tenant
 
 _NANOSECONDS: Final = 1e9
@@ -62,10 +62,10 @@ class Leases:
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
         self._of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
         self._numbers = Numbers(clock())
-        self._turns: dict[str, CoscheduledGpu] = {}
-        self._gangs = Gangs(self._turns)
+        self._schedulers: dict[str, CoscheduledGpu] = {}
+        self._gangs = Gangs(self._schedulers)
         self._gang_timer = _Timer()
-        self._departed = DebtCache()
+        self._debts = DebtCache()
 
     def said(self, client: LeaseClient, kind: int, said: wire.Lease) -> None:
         """A client says that it wants, has closed, or has released; `said.card` is one of its grants."""
@@ -101,14 +101,14 @@ class Leases:
         now_ns = self._clock()
         for uuid in self._of_client.pop(client, set()):
             self._gpus[uuid].leave(client, now_ns)
-            if client.tenant.key not in self._turns[uuid].seats:
+            if client.tenant.key not in self._schedulers[uuid].shares:
                 self._gangs.leave(client.tenant.key, uuid)
             self._settle(uuid, now_ns)
 
     @property
     def gangs(self) -> Mapping[str, Mapping[str, str]]:
         """Of each gang, by name, the share that it has at each GPU."""
-        return self._gangs.seats
+        return self._gangs.shares
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class Leases:
             timer.cancel()
         self._gang_timer.cancel()
         self._timers.clear()
-        self._turns.clear()
+        self._schedulers.clear()
         self._gpus.clear()
         self._of_client.clear()
 
@@ -146,8 +146,8 @@ class Leases:
         """Let it be at this GPU; return the GPU's UUID."""
         uuid = client.tenant.grants[gpu].uuid
         if uuid not in self._gpus:
-            self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._departed, settled=self._is_settled)
-            self._turns[uuid] = self._gpus[uuid].turns
+            self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._debts, settled=self._is_settled)
+            self._schedulers[uuid] = self._gpus[uuid].scheduler
         self._gpus[uuid].join(client, gpu, now_ns)
         if len(client.tenant.grants) > 1 or client.tenant.group:
             uuids = [grant.uuid for grant in client.tenant.grants]
@@ -163,10 +163,10 @@ class Leases:
         for _ in range(MAX_SETTLES):
             commands = self._gangs.settle(now_ns)
             for other, command in commands:
-                self._gpus[other].obey([command])
+                self._gpus[other].execute([command])
             if not commands:
                 break
-        touched = {uuid, *(other for other, turns in self._turns.items() if turns.changed)}
+        touched = {uuid, *(other for other, scheduler in self._schedulers.items() if scheduler.changed)}
         self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
         for gpu_uuid in sorted(touched):
             gpu = self._gpus[gpu_uuid]
@@ -174,7 +174,7 @@ class Leases:
             self._timers[gpu_uuid].set(gpu.due_ns(), now_ns, functools.partial(self.tick, gpu_uuid))
             if gpu.empty:
                 self._timers.pop(gpu_uuid).cancel()
-                del self._gpus[gpu_uuid], self._turns[gpu_uuid]
+                del self._gpus[gpu_uuid], self._schedulers[gpu_uuid]
 
     def _tick_gangs(self) -> None:
         self._gang_timer.cancel()

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import looks
-from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers import exec_checker
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.host import kernel_process
 from tests.deviceplugin import arbiter_node, waiting
@@ -123,19 +123,19 @@ async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
     for _ in range(4):
         process = await node.share("hostile")
         await process("hello")
-    looked_bytes = []
+    read_bytes = []
     known = kernel_process.mapping
 
     def mapping(pid: int, *_: object, most_bytes: int | None = None, **__: object) -> kernel_process.Mapping:
-        seen = known(pid, (0, 0), most_bytes=most_bytes)  # as one that has it mapped nowhere
-        looked_bytes.append(seen.looked_bytes)
-        return kernel_process.Mapping(known=False, link=None, looked_bytes=seen.looked_bytes)
+        seen = known(pid, (0, 0), max_bytes=most_bytes)  # as one that has it mapped nowhere
+        read_bytes.append(seen.read_bytes)
+        return kernel_process.Mapping(known=False, link=None, read_bytes=seen.read_bytes)
 
     await node.stop()
     monkeypatch.setattr(kernel_process, "MAX_MAPS_BYTES", 8192)
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
-    assert sum(looked_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond
+    assert sum(read_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond
     assert len(node.groups.unreachable()) == 1
 
 
@@ -171,14 +171,14 @@ async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_howe
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     gone: list[Callable[[], None]] = []
     ledger = group("a", member)
-    looking = looks.Looks(lambda *_: gone.append(lambda: None))
+    looking = exec_checker.ExecChecker(lambda *_: gone.append(lambda: None))
     for _ in range(3):
-        asked = [looking.ask(ledger, member) for _ in range(10)]
+        asked = [looking.check(ledger, member) for _ in range(10)]
         assert len(set(map(id, asked))) == 1
         await asyncio.gather(*asked)
     assert len(starts) == 3
     assert all(alone)
-    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + looks.REST)
+    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + exec_checker.REST)
     assert not gone
     looking.close()
     ledger.close()
@@ -188,13 +188,13 @@ async def test_a_look_that_cannot_be_made_is_not_the_last(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where the node has no thread to spare."""
-    monkeypatch.setattr(looks, "FAILED_SECONDS", 0.01)
+    monkeypatch.setattr(exec_checker, "FAILED_SECONDS", 0.01)
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
     (chosen,) = node.groups.all()
     (member,) = chosen.members.values()
-    looking = looks.Looks(lambda *_: None)
+    looking = exec_checker.ExecChecker(lambda *_: None)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -202,7 +202,7 @@ async def test_a_look_that_cannot_be_made_is_not_the_last(
     async with asyncio.timeout(30):
         with monkeypatch.context() as full:
             full.setattr(threading.Thread, "start", refuse)
-            await looking.ask(chosen, member)
-        await looking.ask(chosen, member)
+            await looking.check(chosen, member)
+        await looking.check(chosen, member)
     looking.close()
     assert caplog.text.count("Could not look at a process") == 1

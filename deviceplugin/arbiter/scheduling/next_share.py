@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from deviceplugin.arbiter.account import Account, PayingAccount
+from deviceplugin.arbiter.scheduling.account import Account, PayingAccount
 
 # Less than this is not owed: the books are sums of fractions.
 NOTHING_NS: Final = 1.0

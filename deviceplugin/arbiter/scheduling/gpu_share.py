@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from deviceplugin.arbiter.account import Account, Entitlement
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement
 
 
 class LeasePhase(enum.Enum):
@@ -72,7 +72,7 @@ class IdleTime:
         return self.since_ns + max(least_ns, min(self.patience_ns, worth_ns))
 
 
-class Seat:
+class GpuShare:
     """One share at this GPU."""
 
     def __init__(self, entitlement: Entitlement, now_ns: int) -> None:
@@ -80,7 +80,7 @@ class Seat:
         self.phase: LeasePhase | None = None
         self.asked = False  # it has something to launch here; a member of a gang may want its turn because of others
         self.member = False  # of a gang, which is served on several GPUs together
-        self.spared = False  # a member that is kept from what it waits for pays nothing
+        self.exempt = False  # a member that is kept from what it waits for pays nothing
         self.since_ns = 0  # the beginning of the turn, or of what it renewed
         self.due_ns: int | None = 0  # None: its turn does not end by itself
         self.revoked_ns = 0

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.arbiter import ledger_record, pages
+from deviceplugin.arbiter.ledgers import ledger_record, pages
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract

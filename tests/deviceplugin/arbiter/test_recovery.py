@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import ledger_record, recovery_window, share_ledgers
+from deviceplugin.arbiter.ledgers import ledger_record, recovery, share_ledgers
 from deviceplugin.host import kernel_process
 
 NEVER = 0
@@ -52,17 +52,17 @@ def test_so_it_is_when_a_record_cannot_be_read(directory: Path, own_ticks: int) 
 
 
 def test_the_next_agent_knows_and_moves_it_no_further(directory: Path) -> None:
-    recovery_window.write(directory, kernel_process.boot_id(), 7)
+    recovery.write_loss(directory, kernel_process.boot_id(), 7)
     assert lost_ticks(directory) == 7
     assert lost_ticks(directory) == 7
 
 
 def test_a_boot_ends_it(directory: Path) -> None:
-    recovery_window.write(directory, "another boot", 7)
+    recovery.write_loss(directory, "another boot", 7)
     assert lost_ticks(directory) == NEVER
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", json.dumps({"boot_id": kernel_process.boot_id()})])
 def test_what_is_written_there_and_cannot_be_read_is_a_loss(directory: Path, own_ticks: int, text: str) -> None:
-    recovery_window.path_of(directory).write_text(text)
+    recovery.loss_path(directory).write_text(text)
     assert lost_ticks(directory) == own_ticks

@@ -20,10 +20,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import MILLISECOND_NS, WINDOW_NS, Account, Entitlement, PayingAccount
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open, Revoke, Seat
-from deviceplugin.arbiter.wait_queue import WaitQueue
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, WINDOW_NS, Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,15 +52,15 @@ class LeaseScheduler:
     """One GPU. Every method that takes `now_ns` returns what is to be done; times must not go back."""
 
     def __init__(self, lengths: Lengths = DEFAULT) -> None:
-        self.seats: dict[str, Seat] = {}
+        self.shares: dict[str, GpuShare] = {}
         self.holder: str | None = None  # OPEN or REVOKED
         self.changed: set[str] = set()  # whose seats are not as they were; to be cleared by whoever has looked
         self._draining: str | None = None
         self._waiting = WaitQueue()
         self._members = WaitQueue()  # those that wait and are served on several GPUs together
-        self.kept_for: str | None = None  # a member
+        self.reserved_for: str | None = None  # a member
         self.undecided = False  # who is next
-        self.barred = False  # nobody begins, until the member for whom the GPU is kept does, or gives it back
+        self.blocked = False  # nobody begins, until the member for whom the GPU is kept does, or gives it back
         self._urgent: set[str] = set()  # that want it, of the latency class
         self._lengths = lengths
         self._surplus_ns = 0.0
@@ -68,42 +68,42 @@ class LeaseScheduler:
 
     def join(self, key: str, entitlement: Entitlement, now_ns: int) -> list[Command]:
         """A share is there, or has been given something else; that ends no turn but by its new limit."""
-        if key in self.seats:
-            self.seats[key].account.change(entitlement, now_ns)
-            self._refile(key, now_ns)
-            self._curtail(key, now_ns)
+        if key in self.shares:
+            self.shares[key].account.change(entitlement, now_ns)
+            self._requeue(key, now_ns)
+            self._apply_limit(key, now_ns)
         else:
-            self.seats[key] = Seat(entitlement, now_ns)
+            self.shares[key] = GpuShare(entitlement, now_ns)
             self.changed.add(key)
         return self.tick(now_ns)
 
     def leave(self, key: str, now_ns: int) -> list[Command]:
         """It has gone, and its work with it."""
-        if key not in self.seats:
+        if key not in self.shares:
             return []
         self._end(key, now_ns)
         self._set(key, now_ns, wanting=False)
-        self.seats[key].asked = self.seats[key].spared = self.seats[key].member = False
-        if self.kept_for == key:
+        self.shares[key].asked = self.shares[key].exempt = self.shares[key].member = False
+        if self.reserved_for == key:
             self.give_back(now_ns)
-        del self.seats[key]
+        del self.shares[key]
         self.changed.discard(key)
         return self.tick(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
         """It has something to launch."""
-        self.seats[key].asked = True
+        self.shares[key].asked = True
         self.changed.add(key)
         return self.expect(key, now_ns, wanting=True)
 
     def expect(self, key: str, now_ns: int, *, wanting: bool) -> list[Command]:
         """A member will have something to launch once its gang is served; or it will not, unless it has asked."""
-        seat = self.seats[key]
-        if wanting and not seat.account.wanting:
-            seat.account.surplus_ns = max(seat.account.surplus_ns, self._surplus_ns)
+        share = self.shares[key]
+        if wanting and not share.account.wanting:
+            share.account.surplus_ns = max(share.account.surplus_ns, self._surplus_ns)
             self._set(key, now_ns, wanting=True)
             self._shorten(key, now_ns)
-        elif not wanting and not seat.asked:
+        elif not wanting and not share.asked:
             self._set(key, now_ns, wanting=False)
         return self.tick(now_ns)
 
@@ -111,60 +111,60 @@ class LeaseScheduler:
         """It says that it holds the GPU since before we were there. False: another one does."""
         if self.holder is not None:
             return False
-        self.seats[key].asked = True
+        self.shares[key].asked = True
         self._set(key, now_ns, wanting=True)
         self._open(key, now_ns)
         return True
 
     def closed(self, key: str, now_ns: int) -> list[Command]:
         """After a revoke: it launches nothing new, and what runs will have ended soon."""
-        if self.holder == key and self.seats[key].phase is LeasePhase.REVOKED and self._draining is None:
-            self.seats[key].closed_ns = now_ns
+        if self.holder == key and self.shares[key].phase is LeasePhase.REVOKED and self._draining is None:
+            self.shares[key].closed_ns = now_ns
             self._set(key, now_ns, phase=LeasePhase.DRAINING)
             self._draining, self.holder = key, None
         return self.tick(now_ns)
 
     def released(self, key: str, now_ns: int) -> list[Command]:
         """Nothing of it runs any more. It says so after a revoke, or by itself when it has nothing to do."""
-        seat = self.seats[key]
-        if seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING, LeasePhase.LATE}:
-            seat.drain_ns += ((now_ns - seat.revoked_ns) - seat.drain_ns) / 4
+        share = self.shares[key]
+        if share.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING, LeasePhase.LATE}:
+            share.drain_ns += ((now_ns - share.revoked_ns) - share.drain_ns) / 4
         self._end(key, now_ns)
-        if seat.asked:
+        if share.asked:
             self._shorten(key, now_ns)  # it has asked again, and could not be served until now
         return self.tick(now_ns)
 
     def seen(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
         """The driver says whether it has run anything of this share lately."""
-        seat = self.seats[key]
-        if seat.phase is not LeasePhase.LATE:
+        share = self.shares[key]
+        if share.phase is not LeasePhase.LATE:
             return []
         if works:
-            seat.worked_ns = now_ns
-        is_stopped = now_ns >= max(seat.revoked_ns, seat.worked_ns) + self._lengths.late_ns
+            share.worked_ns = now_ns
+        is_stopped = now_ns >= max(share.revoked_ns, share.worked_ns) + self._lengths.late_ns
         self._set(key, now_ns, charge=PayingAccount.NOTHING if is_stopped else self._debt(key))
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
         """Whether another share waits for what this one holds."""
-        return any(len(those) > (key in those) for those in (self._waiting, self._members))
+        return any(len(queue) > (key in queue) for queue in (self._waiting, self._members))
 
     def is_over(self, key: str) -> bool:
         """Whether another one may have the turn of this one, should it go first."""
-        seat = self.seats[key]
-        return seat.phase is LeasePhase.OPEN and seat.due_ns is not None and self._now_ns >= seat.due_ns
+        share = self.shares[key]
+        return share.phase is LeasePhase.OPEN and share.due_ns is not None and self._now_ns >= share.due_ns
 
     def give_back(self, now_ns: int) -> None:
         """The GPU is kept for nobody. To be followed by `decide`."""
-        key, self.kept_for, self.barred, self.undecided = self.kept_for, None, False, True
+        key, self.reserved_for, self.blocked, self.undecided = self.reserved_for, None, False, True
         if key is not None:
-            self._refile(key, now_ns)
+            self._requeue(key, now_ns)
 
     def tick(self, now_ns: int) -> list[Command]:
         """Let time pass; to be called at `due_ns`, or at any time."""
         self._now_ns = now_ns
-        self._give_up(now_ns)
-        if self._members or self.kept_for is not None:
+        self._expire(now_ns)
+        if self._members or self.reserved_for is not None:
             self.undecided = True
             return []
         return self.decide(now_ns)
@@ -175,7 +175,7 @@ class LeaseScheduler:
         commands: list[Command] = []
         if self.holder is not None:
             commands += self._review(self.holder, now_ns)
-        if self.holder is None and not self.barred:
+        if self.holder is None and not self.blocked:
             key = self._next(now_ns)
             if key is not None:
                 self._open(key, now_ns)
@@ -185,12 +185,12 @@ class LeaseScheduler:
     def due_ns(self) -> int | None:
         """When to tick next, if nothing happens before."""
         times = []
-        for seat in (self.seats[key] for key in (self.holder, self._draining) if key is not None):
-            if seat.phase is LeasePhase.OPEN and seat.due_ns is not None:
-                times.append(seat.due_ns)
-            elif seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
-                times.append(seat.revoked_ns + self._lengths.drain_timeout_ns)
-        if self.holder is None and not self.barred:
+        for share in (self.shares[key] for key in (self.holder, self._draining) if key is not None):
+            if share.phase is LeasePhase.OPEN and share.due_ns is not None:
+                times.append(share.due_ns)
+            elif share.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
+                times.append(share.revoked_ns + self._lengths.drain_timeout_ns)
+        if self.holder is None and not self.blocked:
             next_ns = self._next_ns(self._now_ns)
             times += [next_ns] if next_ns is not None else []
         return min(times, default=None)
@@ -199,7 +199,7 @@ class LeaseScheduler:
         """Who begins now."""
         return self._waiting.first(now_ns)
 
-    def _best(self, now_ns: int) -> str | None:
+    def _first_eligible(self, now_ns: int) -> str | None:
         """The first of those that wait and that their limits let begin."""
         return self._waiting.first(now_ns) or self._members.first(now_ns)
 
@@ -216,93 +216,93 @@ class LeaseScheduler:
         charge: PayingAccount | None = None,
         phase: LeasePhase | None = None,
     ) -> None:
-        """From now on it is so with this seat."""
-        seat = self.seats[key]
-        seat.phase = phase or seat.phase
-        seat.account.set(now_ns, wanting=wanting, charge=charge)
-        self._refile(key, now_ns)
+        """From now on it is so with this share."""
+        share = self.shares[key]
+        share.phase = phase or share.phase
+        share.account.set(now_ns, wanting=wanting, charge=charge)
+        self._requeue(key, now_ns)
 
-    def _refile(self, key: str, now_ns: int) -> None:
-        seat = self.seats[key]
+    def _requeue(self, key: str, now_ns: int) -> None:
+        share = self.shares[key]
         self.changed.add(key)
-        those = self._members if seat.member else self._waiting
-        if seat.account.wanting and seat.phase in READY and key != self.kept_for:
-            those.add(key, seat.account, now_ns)
+        queue = self._members if share.member else self._waiting
+        if share.account.wanting and share.phase in READY and key != self.reserved_for:
+            queue.add(key, share.account, now_ns)
         else:
-            those.discard(key)
-        urgent = seat.account.entitlement.latency and seat.account.wanting
+            queue.discard(key)
+        urgent = share.account.entitlement.latency and share.account.wanting
         (self._urgent.add if urgent else self._urgent.discard)(key)
 
     def _review(self, key: str, now_ns: int) -> list[Command]:
         """The holder's turn: over, renewed, or going on."""
-        seat = self.seats[key]
+        share = self.shares[key]
         if not self.is_over(key):
             return []
-        seat.account.pass_time(now_ns)
-        if seat.account.lasts_ns() == 0:
+        share.account.pass_time(now_ns)
+        if share.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
         # The holder competes as one of those that want; its limit is no question of beginning.
         first = self._waiting.first(now_ns)
-        if first is not None and not _goes_before(seat.account, self.seats[first].account):
+        if first is not None and not _goes_before(share.account, self.shares[first].account):
             return [self._revoke(key, now_ns)]
-        self._renew(key, now_ns, self._best(now_ns))
+        self._renew(key, now_ns, self._first_eligible(now_ns))
         return []
 
     def _revoke(self, key: str, now_ns: int) -> Revoke:
-        seat = self.seats[key]
-        seat.revoked_ns = now_ns
-        seat.asked = False
-        charge = self._debt(key) if seat.account.charge is not PayingAccount.NOTHING else None
+        share = self.shares[key]
+        share.revoked_ns = now_ns
+        share.asked = False
+        charge = self._debt(key) if share.account.charge is not PayingAccount.NOTHING else None
         # Whether it still has something to launch is for it to say.
         self._set(key, now_ns, wanting=False, charge=charge, phase=LeasePhase.REVOKED)
         return Revoke(key)
 
     def _debt(self, key: str) -> PayingAccount:
         """What pays for work that is still there when its turn is over."""
-        return PayingAccount.NOTHING if self.seats[key].spared else PayingAccount.OWED
+        return PayingAccount.NOTHING if self.shares[key].exempt else PayingAccount.OWED
 
     def _open(self, key: str, now_ns: int) -> None:
-        seat = self.seats[key]
+        share = self.shares[key]
         self._set(key, now_ns, phase=LeasePhase.OPEN)
-        seat.leases += 1
-        seat.since_ns = now_ns
+        share.leases += 1
+        share.since_ns = now_ns
         self.holder = key
-        self._renew(key, now_ns, self._best(now_ns))
+        self._renew(key, now_ns, self._first_eligible(now_ns))
 
     def _renew(self, key: str, now_ns: int, best: str | None) -> None:
         """best: the first of those that wait, and may begin."""
-        seat = self.seats[key]
+        share = self.shares[key]
         self._pay(key, now_ns, best)
-        ends = [seat.account.lasts_ns()]
+        ends = [share.account.lasts_ns()]
         if best is not None:
-            ends.append(self._length_ns(seat))
+            ends.append(self._length_ns(share))
         else:
             next_ns = self._next_ns(now_ns)
             ends += [next_ns - now_ns] if next_ns is not None else []
-        seat.due_ns = min((now_ns + end_ns for end_ns in ends if end_ns is not None), default=None)
+        share.due_ns = min((now_ns + end_ns for end_ns in ends if end_ns is not None), default=None)
 
     def _pay(self, key: str, now_ns: int, best: str | None) -> None:
-        account = self.seats[key].account
+        account = self.shares[key].account
         account.pass_time(now_ns)
         charge = next_share.charge_of(account) if best is not None else PayingAccount.ALONE
         if charge is PayingAccount.SURPLUS:
             self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
         # While the last work of the one before runs out, that one pays.
-        pays = self._draining is None and not self.seats[key].spared
+        pays = self._draining is None and not self.shares[key].exempt
         self._set(key, now_ns, charge=charge if pays else PayingAccount.NOTHING)
 
-    def _length_ns(self, seat: Seat) -> int:
+    def _length_ns(self, share: GpuShare) -> int:
         if self._urgent:
             return self._lengths.latency_ns
-        contended_ns = self._lengths.contended_ns * (GANGS_TURNS if seat.member else 1)
-        wanted_ns = max(contended_ns, int(self._lengths.drains * seat.drain_ns))
+        contended_ns = self._lengths.contended_ns * (GANGS_TURNS if share.member else 1)
+        wanted_ns = max(contended_ns, int(self._lengths.drains * share.drain_ns))
         return min(wanted_ns, self._lengths.longest_ns)
 
     def _shorten(self, newcomer: str, now_ns: int) -> None:
         """Somebody has begun to wait: the holder's turn is one among others from now on."""
         if self.holder is None or self.holder == newcomer:
             return
-        holder, account = self.seats[self.holder], self.seats[newcomer].account
+        holder, account = self.shares[self.holder], self.shares[newcomer].account
         holder.account.pass_time(now_ns)
         if next_share.interrupts(account, holder.account):
             due_ns = now_ns
@@ -314,46 +314,46 @@ class LeaseScheduler:
         if holder.phase is LeasePhase.OPEN and account.eligible():
             self._pay(self.holder, now_ns, newcomer)
 
-    def _curtail(self, key: str, now_ns: int) -> None:
+    def _apply_limit(self, key: str, now_ns: int) -> None:
         """It has been given something else: its own turn goes by that, and the one that it waits for."""
-        seat = self.seats[key]
-        lasts_ns = seat.account.lasts_ns()
-        if seat.phase is LeasePhase.OPEN and lasts_ns is not None:
+        share = self.shares[key]
+        lasts_ns = share.account.lasts_ns()
+        if share.phase is LeasePhase.OPEN and lasts_ns is not None:
             ends_ns = now_ns + lasts_ns
-            seat.due_ns = ends_ns if seat.due_ns is None else min(seat.due_ns, ends_ns)
-        elif seat.account.wanting:
+            share.due_ns = ends_ns if share.due_ns is None else min(share.due_ns, ends_ns)
+        elif share.account.wanting:
             self._shorten(key, now_ns)
 
-    def _give_up(self, now_ns: int) -> None:
+    def _expire(self, now_ns: int) -> None:
         """Those that take too long to give back are late."""
         for key in (self.holder, self._draining):
-            seat = self.seats[key] if key is not None else None
-            if key is None or seat is None or seat.phase is LeasePhase.OPEN:
+            share = self.shares[key] if key is not None else None
+            if key is None or share is None or share.phase is LeasePhase.OPEN:
                 continue
-            if now_ns >= seat.revoked_ns + self._lengths.drain_timeout_ns:
+            if now_ns >= share.revoked_ns + self._lengths.drain_timeout_ns:
                 self._set(key, now_ns, charge=self._debt(key), phase=LeasePhase.LATE)
-                self._let_go(key, now_ns)
+                self._vacate(key, now_ns)
 
     def _end(self, key: str, now_ns: int) -> None:
-        seat = self.seats[key]
-        if seat.phase is None:
+        share = self.shares[key]
+        if share.phase is None:
             return
-        wanting = False if seat.phase is LeasePhase.OPEN else None
-        seat.asked = seat.asked and wanting is None
-        seat.phase = None
+        wanting = False if share.phase is LeasePhase.OPEN else None
+        share.asked = share.asked and wanting is None
+        share.phase = None
         self._set(key, now_ns, wanting=wanting, charge=PayingAccount.NOTHING)
-        self._let_go(key, now_ns)
+        self._vacate(key, now_ns)
 
-    def _let_go(self, key: str, now_ns: int) -> None:
+    def _vacate(self, key: str, now_ns: int) -> None:
         if self.holder == key:
             self.holder = None
         if self._draining == key:
             self._draining = None
             if self.holder is not None:
-                if self.seats[self.holder].phase is LeasePhase.REVOKED:
+                if self.shares[self.holder].phase is LeasePhase.REVOKED:
                     self._set(self.holder, now_ns, charge=self._debt(self.holder))
                 else:
-                    self._pay(self.holder, now_ns, self._best(now_ns))
+                    self._pay(self.holder, now_ns, self._first_eligible(now_ns))
 
 
 def _goes_before(holder: Account, best: Account) -> bool:

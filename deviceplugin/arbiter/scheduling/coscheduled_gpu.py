@@ -4,16 +4,16 @@ A share of several GPUs is served on all of them at once. So each of them is kep
 (`begin`), ends its turn (`stop`), and is given back (`give_back`).
 
 In its turn a member may have nothing to launch here for a while. The GPU is then lent to other shares, unless the gap
-is likely to be too short (`seat.IdleTime`). A GPU that stays reserved while others wait is charged to the member, and
+is likely to be too short (`share.IdleTime`). A GPU that stays reserved while others wait is charged to the member, and
 the turn goes on: it ends when its length is over, as if the member had held the GPU all the time.
 """
 
 from __future__ import annotations
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import PayingAccount
-from deviceplugin.arbiter.lease_scheduler import DEFAULT, READY, LeaseScheduler, Lengths
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import PayingAccount
+from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.lease_scheduler import DEFAULT, READY, LeaseScheduler, Lengths
 
 
 class CoscheduledGpu(LeaseScheduler):
@@ -25,9 +25,9 @@ class CoscheduledGpu(LeaseScheduler):
 
     def join_gang(self, key: str, now_ns: int) -> None:
         """From now on it is served together with others."""
-        self.seats[key].member = True
+        self.shares[key].member = True
         self._waiting.discard(key)
-        self._refile(key, now_ns)
+        self._requeue(key, now_ns)
 
     @property
     def vacant(self) -> bool:
@@ -37,12 +37,12 @@ class CoscheduledGpu(LeaseScheduler):
     @property
     def is_lent(self) -> bool:
         """Whether another share holds the GPU that is kept for a member, and may launch."""
-        lent = self.kept_for is not None and self.holder not in {None, self.kept_for}
-        return lent and self.seats[self.holder or ""].phase is LeasePhase.OPEN
+        lent = self.reserved_for is not None and self.holder not in {None, self.reserved_for}
+        return lent and self.shares[self.holder or ""].phase is LeasePhase.OPEN
 
     def standing(self, key: str, now_ns: int) -> next_share.Standing:
         """How soon it is to be served; comparable with others, also of other GPUs."""
-        account = self.seats[key].account
+        account = self.shares[key].account
         account.pass_time(now_ns)
         return next_share.standing(account, self._surplus_ns)
 
@@ -52,145 +52,145 @@ class CoscheduledGpu(LeaseScheduler):
 
     def want(self, key: str, now_ns: int) -> list[Command]:
         """Queue the share for a lease, and end the gap in its turn."""
-        self.seats[key].idle.end(now_ns, self._worth_ns(now_ns))
+        self.shares[key].idle.end(now_ns, self._worth_ns(now_ns))
         return super().want(key, now_ns)
 
-    def keep(self, key: str, now_ns: int) -> list[Command]:
+    def reserve(self, key: str, now_ns: int) -> list[Command]:
         """Serve nobody else: this member begins as soon as all of its gang can."""
-        self.kept_for, self.barred = key, True
-        self._refile(key, now_ns)
+        self.reserved_for, self.blocked = key, True
+        self._requeue(key, now_ns)
         return self.take_back(now_ns)
 
     def begin(self, now_ns: int) -> list[Command]:
         """The turn of the gang for which this GPU is kept begins."""
-        key = self.kept_for or ""
-        self.barred, self._turn_ns = False, now_ns
-        if not self.seats[key].asked and self.seats[key].phase is None:
-            self.seats[key].idle.begin(now_ns)
+        key = self.reserved_for or ""
+        self.blocked, self._turn_ns = False, now_ns
+        if not self.shares[key].asked and self.shares[key].phase is None:
+            self.shares[key].idle.begin(now_ns)
         self.changed.add(key)
         return self.decide(now_ns)
 
-    def prolong(self, now_ns: int) -> None:
+    def extend_turn(self, now_ns: int) -> None:
         """It goes on: another turn, if there is anybody for whom it could end."""
-        key = self.kept_for
+        key = self.reserved_for
         if key is None or not self.is_over(key):
             return
         self._turn_ns = now_ns
         if self.holder == key:
-            self._renew(key, now_ns, self._best(now_ns))
+            self._renew(key, now_ns, self._first_eligible(now_ns))
 
     def stop(self, now_ns: int, *, since_ns: int | None = None) -> list[Command]:
         """End the turn (since_ns: when it first ended). No share begins before the gang has given back all its GPUs."""
-        key = self.kept_for
+        key = self.reserved_for
         if key is None:
             return []
-        self.barred = True
+        self.blocked = True
         self._rest(key, now_ns)
-        if self.holder != key or self.seats[key].phase is not LeasePhase.OPEN:
+        if self.holder != key or self.shares[key].phase is not LeasePhase.OPEN:
             return []
         revoke = self._revoke(key, now_ns)
-        self.seats[key].revoked_ns = now_ns if since_ns is None else since_ns
+        self.shares[key].revoked_ns = now_ns if since_ns is None else since_ns
         return [revoke]
 
     def take_back(self, now_ns: int) -> list[Command]:
         """Revoke the borrower's lease, if there is one, for the member for which the GPU is kept."""
         return [self._revoke(self.holder or "", now_ns)] if self.is_lent else []
 
-    def let_in(self, now_ns: int) -> list[Command]:
+    def resume(self, now_ns: int) -> list[Command]:
         """Although its turn is over, it may launch once more, until it is stopped again."""
-        key = self.kept_for or ""
+        key = self.reserved_for or ""
         drains = self._draining == key
         if drains:
             self._draining = None
         self._open(key, now_ns)
-        self.seats[key].due_ns = None
+        self.shares[key].due_ns = None
         return [Open(key, again=drains)]
 
     def give_back(self, now_ns: int) -> None:
         """The GPU is kept for nobody. To be followed by `decide`."""
-        if self.kept_for is not None:
-            self._rest(self.kept_for, now_ns)
+        if self.reserved_for is not None:
+            self._rest(self.reserved_for, now_ns)
         super().give_back(now_ns)
 
-    def spare(self, key: str, now_ns: int, *, spared: bool) -> None:
+    def set_exempt(self, key: str, now_ns: int, *, exempt: bool) -> None:
         """It pays nothing while it is kept from what it waits for."""
-        seat = self.seats[key]
-        if seat.spared == spared:
+        share = self.shares[key]
+        if share.exempt == exempt:
             return
-        seat.spared = spared
-        if seat.phase is LeasePhase.OPEN:
-            self._pay(key, now_ns, self._best(now_ns))
-        elif seat.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
+        share.exempt = exempt
+        if share.phase is LeasePhase.OPEN:
+            self._pay(key, now_ns, self._first_eligible(now_ns))
+        elif share.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING}:
             self._set(key, now_ns, charge=self._debt(key))
 
     def decide(self, now_ns: int) -> list[Command]:
         """Serve the next share, and charge the member for a reserved GPU that others wait for."""
         commands = super().decide(now_ns)
-        key = self.kept_for
-        if key is not None and self.seats[key].phase is None:
-            best = self._best(now_ns) if self.holder is None and not self.barred else None
+        key = self.reserved_for
+        if key is not None and self.shares[key].phase is None:
+            best = self._first_eligible(now_ns) if self.holder is None and not self.blocked else None
             if best is not None:
                 self._pay(key, now_ns, best)
-            elif self.seats[key].account.charge is not PayingAccount.NOTHING:
+            elif self.shares[key].account.charge is not PayingAccount.NOTHING:
                 self._set(key, now_ns, charge=PayingAccount.NOTHING)
         return commands
 
     def is_over(self, key: str) -> bool:
         """Whether another share may follow this one. The gaps count as part of a member's turn."""
-        due_ns = self._turn_due_ns() if key == self.kept_for else None
+        due_ns = self._turn_due_ns() if key == self.reserved_for else None
         return super().is_over(key) or (due_ns is not None and self._now_ns >= due_ns)
 
     def due_ns(self) -> int | None:
         """Return when to tick next, if nothing happens before."""
         times = [super().due_ns(), self._turn_due_ns()]
-        if self.kept_for is not None and self.holder is None and not self.barred and self._waiting.able:
-            lent_from_ns = self._lent_from_ns(self.kept_for, self._now_ns)
+        if self.reserved_for is not None and self.holder is None and not self.blocked and self._waiting.able:
+            lent_from_ns = self._lent_from_ns(self.reserved_for, self._now_ns)
             times += [lent_from_ns] if self._now_ns < lent_from_ns else []
         return min((time for time in times if time is not None), default=None)
 
     def _turn_due_ns(self) -> int | None:
         """Return when the member's turn on this GPU is over; None while it is lent or no other share waits."""
-        if self.kept_for is None or self.barred or self.holder not in {None, self.kept_for}:
+        if self.reserved_for is None or self.blocked or self.holder not in {None, self.reserved_for}:
             return None
-        if self._best(self._now_ns) is None:
+        if self._first_eligible(self._now_ns) is None:
             return None
-        return self._turn_ns + self._length_ns(self.seats[self.kept_for])
+        return self._turn_ns + self._length_ns(self.shares[self.reserved_for])
 
     def _next(self, now_ns: int) -> str | None:
-        if self.kept_for is not None:
-            kept_for = self.seats[self.kept_for]
-            kept_for.account.pass_time(now_ns)
-            if kept_for.asked and kept_for.phase in READY:
-                return self.kept_for if kept_for.account.lasts_ns() != 0 else None
-            if now_ns < self._lent_from_ns(self.kept_for, now_ns):
+        if self.reserved_for is not None:
+            reserved_for = self.shares[self.reserved_for]
+            reserved_for.account.pass_time(now_ns)
+            if reserved_for.asked and reserved_for.phase in READY:
+                return self.reserved_for if reserved_for.account.lasts_ns() != 0 else None
+            if now_ns < self._lent_from_ns(self.reserved_for, now_ns):
                 return None
         return super()._next(now_ns)
 
     def _review(self, key: str, now_ns: int) -> list[Command]:
-        if key == self.kept_for:
+        if key == self.reserved_for:
             return []
-        if self.kept_for is not None and self.seats[self.kept_for].asked and not self.barred and self.is_lent:
+        if self.reserved_for is not None and self.shares[self.reserved_for].asked and not self.blocked and self.is_lent:
             return self.take_back(now_ns)
         return super()._review(key, now_ns)
 
     def _end(self, key: str, now_ns: int) -> None:
-        began = self.seats[key].phase is not None
+        began = self.shares[key].phase is not None
         super()._end(key, now_ns)
-        if began and key == self.kept_for and not self.barred:
-            self.seats[key].idle.begin(now_ns)
+        if began and key == self.reserved_for and not self.blocked:
+            self.shares[key].idle.begin(now_ns)
 
     def _rest(self, key: str, now_ns: int) -> None:
         """End the gap with the turn, and stop charging for it."""
-        seat = self.seats[key]
-        seat.idle.interrupt(now_ns, self._worth_ns(now_ns))
-        if seat.phase is None:
+        share = self.shares[key]
+        share.idle.interrupt(now_ns, self._worth_ns(now_ns))
+        if share.phase is None:
             self._set(key, now_ns, charge=PayingAccount.NOTHING)
 
     def _lent_from_ns(self, key: str, now_ns: int) -> int:
-        return self.seats[key].idle.lent_from_ns(now_ns, self._lengths.lend_ns, self._worth_ns(now_ns))
+        return self.shares[key].idle.lent_from_ns(now_ns, self._lengths.lend_ns, self._worth_ns(now_ns))
 
     def _worth_ns(self, now_ns: int) -> int:
         """Return the shortest gap worth lending: several times what the borrower takes to give the GPU back."""
-        borrower = self.holder if self.holder not in {None, self.kept_for} else self._waiting.first(now_ns)
-        drain_ns = self.seats[borrower].drain_ns if borrower is not None else 0.0
+        borrower = self.holder if self.holder not in {None, self.reserved_for} else self._waiting.first(now_ns)
+        drain_ns = self.shares[borrower].drain_ns if borrower is not None else 0.0
         return min(max(self._lengths.worth_ns, int(self._lengths.drains * drain_ns)), self._lengths.longest_ns)
