@@ -51,7 +51,7 @@ def turn_us(shares: int, seconds: float) -> float:
     def said(client: Client, kind: int, number: int) -> None:
         nonlocal now_ns
         now_ns += 1
-        gpu.said(client, kind, wire.Lease(0, 0, number), now_ns)
+        gpu.handle(client, kind, wire.Lease(0, 0, number), now_ns)
         gpu.settle(now_ns)
 
     for client in clients:

@@ -18,7 +18,7 @@ from deviceplugin.allocation import answer, joined
 from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import auditor, contexts, unclaimed_memory
 from deviceplugin.cdi import specs
-from deviceplugin.denial import covering
+from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library, old_libraries
 from deviceplugin.hardware import device_nodes, faults, nvml, nvml_mig, observation, xid
 from deviceplugin.hardware.driver import Driver
@@ -59,7 +59,7 @@ class AgentParts:
         *,
         pods: node_pods.NodePods,
         wake: Wake,
-        denied: covering.Covering,
+        denied: pod_denial.PodDenial,
     ) -> None:
         name, proc = settings.node_name, settings.proc_root
         self._settings, self._wake = settings, wake
@@ -166,7 +166,7 @@ class AgentParts:
             self.gpunode,
             self.state,
             wake=wake.status,
-            resizes=self.arbiter.follow,
+            resizes=self.arbiter.apply,
             audited=lambda: self.auditor.conditions if self.audited.is_set() else (),
             injected=self._injected,
         )
@@ -258,7 +258,9 @@ class AgentParts:
         )
 
         # What is kept for the next agent, and what Prometheus is told.
-        self.peaks = share_peaks.Peaks(settings.state_directory, uses=shares.uses, leases=shares.held, pods=pods.uids)
+        self.peaks = share_peaks.Peaks(
+            settings.state_directory, uses=shares.uses, leases=shares.lease_usage, pods=pods.uids
+        )
         self.old_libraries = old_libraries.OldLibraries(installed.library, settings.root, pods=pods.known, proc=proc)
         self.metrics = agent_metrics.AgentCollector(
             node_name=name,
@@ -270,7 +272,7 @@ class AgentParts:
             turned_away=self.arbiter.turned_away,
             versions=self.arbiter.versions,
             holders=self.holders.all,
-            leases=shares.held,
+            leases=shares.lease_usage,
             audit=lambda: self.auditor.audit,
             by_driver=lambda: self.auditor.used,
             peaked=lambda: self.peaks.all,
@@ -307,7 +309,7 @@ class AgentParts:
 
     def _gpunode_changed(self, _: object_store.Delta) -> None:
         self._count()
-        self.arbiter.look()
+        self.arbiter.refresh()
 
     def _count(self) -> None:
         if self._allocatable(self.state.gpus.gpus) != self.state.allocatable.value:

@@ -23,7 +23,7 @@ from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.departed import DepartedShares
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.messages import ArbiterReady, Message
-from deviceplugin.arbiter.share_resizing import Resizing
+from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.denial.registered import BEAT_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import garbage, logs, shutdown
@@ -59,14 +59,14 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         identify=socket_server.by_cgroup(options.proc_root),
         proc=options.proc_root,
     )
-    resizing = Resizing(
-        groups, arbiter.leases, node=lambda: agent.node, tell=agent.changed, measured=lambda: agent.has_measured
+    resizing = ShareResizer(
+        groups, arbiter.leases, node=lambda: agent.node, notify=agent.changed, measured=lambda: agent.has_measured
     )
     agent.serve(groups, arbiter, resizing)
 
     def heard(message: Message, _: Sequence[int]) -> None:
         try:
-            agent.heard(message)
+            agent.handle(message)
         except Exception as error:
             # Half of what the agent tells is worse than another start: it would take an answer for that to another.
             daemon.fail(f"The arbiter failed at a message of the agent, {type(message).__name__}", error)
@@ -75,7 +75,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     try:
         if daemon.stopping.is_set():
             return
-        groups.inherit()
+        groups.recover()
         if registered is not None:
             daemon.start("beat", _beat(registered))
         garbage.settle()  # what is there now is there to stay, and looking at all of it takes longer than a handover

@@ -16,7 +16,7 @@ from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.share_resizing import Resizing
+from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.identity import Container
@@ -37,18 +37,18 @@ class AgentChannel:
         self._contexts: dict[str, int] = {}
         self._gpu_bytes: dict[str, int] = {}
         self._asked: dict[Container, asyncio.Future[Tenant | Refusal]] = {}
-        self._told: dict[str, tuple[ShareLedger, int]] = {}  # by the key of a share: what, and how it was then
-        self._said_changed = False
+        self._reported: dict[str, tuple[ShareLedger, int]] = {}  # by the key of a share: what, and how it was then
+        self._announced_change = False
         self._measuring: dict[int, asyncio.Future[int | None]] = {}
         self._numbers = itertools.count(1)
         self._askers: set[tuple[int, int]] = set()  # the processes whose questions are not answered yet
-        self._unspoken: set[Container] = set()  # those told of since the last report
+        self._refused: set[Container] = set()  # those told of since the last report
         self.has_measured = False
 
-    def serve(self, groups: ShareLedgers, server: Server, resizing: Resizing) -> None:
+    def serve(self, groups: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
         """Be at its service with these, from when the channel listens to `heard`."""
         self._groups, self._server, self._resizing = groups, server, resizing
-        server.unspoken = self.unspoken
+        server.on_library_refused = self.library_refused
 
     @property
     def node(self) -> GpuNode | None:
@@ -96,17 +96,17 @@ class AgentChannel:
 
     def changed(self) -> None:
         """There may be something new to be said of resizes; that is said once, until the agent asks."""
-        if not self._said_changed:
-            self._said_changed = True
+        if not self._announced_change:
+            self._announced_change = True
             self._channel.send(messages.Changed())
 
-    def unspoken(self, container: Container, sentence: str) -> None:
+    def library_refused(self, container: Container, sentence: str) -> None:
         """A library was refused for its protocol; however often it asks, that is said once between two reports."""
-        if container not in self._unspoken:
-            self._unspoken.add(container)
+        if container not in self._refused:
+            self._refused.add(container)
             self._channel.send(messages.LibraryRefused(container, sentence))
 
-    def heard(self, message: messages.Message) -> None:
+    def handle(self, message: messages.Message) -> None:
         """It says something. Raises ValueError for what only an arbiter says."""
         match message:
             case messages.HasAllocation(allocation):
@@ -114,7 +114,7 @@ class AgentChannel:
             case messages.AllocationGone(identity):
                 self._entries.pop(identity, None)
             case messages.ApplyAllocations(resizes):
-                self._follow(resizes)
+                self._apply(resizes)
             case messages.Identified(container, tenant, refusal, gpus):
                 self._gpu_bytes |= {size.gpu: size.memory_bytes for size in gpus}
                 asked = self._asked.pop(container, None)
@@ -128,8 +128,8 @@ class AgentChannel:
                 self._measured(key, processes)
             case messages.Measured():
                 self.has_measured = True
-            case messages.Runs(runs):
-                self._server.leases.seen({(run.gpu, run.share): run.works for run in runs})
+            case messages.ShareActivities(activities):
+                self._server.leases.observe({(one.gpu, one.share): one.active for one in activities})
             case messages.UnclaimedMemory(number, memory_bytes):
                 waiting = self._measuring.get(number)  # none if who asked has gone
                 if waiting is not None and not waiting.done():
@@ -139,19 +139,19 @@ class AgentChannel:
             case _:
                 raise ValueError(f"an agent does not say {message}")
 
-    def _follow(self, resizes: tuple[Resize, ...]) -> None:
-        self._said_changed = False
+    def _apply(self, resizes: tuple[Resize, ...]) -> None:
+        self._announced_change = False
         self._resizes = resizes
         node = self.node
         assert node is not None  # noqa: S101 - it has just been told
-        self._channel.send(messages.ResizesApplied(self._resizing.follow(node)))
+        self._channel.send(messages.ResizesApplied(self._resizing.apply(node)))
 
     def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
         group = next((share for share in self._groups.all() if share.tenant.key == key), None)
         if group is None:
             return
         held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
-        group.measured(
+        group.set_overheads(
             {
                 slot: held[who]
                 for slot, member in group.members.items()
@@ -160,19 +160,19 @@ class AgentChannel:
         )
 
     def _report(self, *, turns: bool) -> None:
-        self._unspoken.clear()
+        self._refused.clear()
         groups = {group.tenant.key: group for group in self._groups.all()}
-        for key in self._told.keys() - groups.keys():
-            del self._told[key]
+        for key in self._reported.keys() - groups.keys():
+            del self._reported[key]
             self._channel.send(messages.ShareGone(key))
         for key, group in groups.items():
-            share, changes = self._told.get(key, (None, -1))
+            share, changes = self._reported.get(key, (None, -1))
             if share is not group or changes != group.changes:
-                self._told[key] = group, group.changes
+                self._reported[key] = group, group.changes
                 pages = () if share is group else (group.limits.descriptor, group.ledger.descriptor)
                 self._channel.send(_share(group), pages)
         if turns:
-            had = tuple(map(_turn, self._server.leases.held()))
+            had = tuple(map(_turn, self._server.leases.usage()))
             for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
                 self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
         unreachable = (holder for holders in self._groups.unreachable().values() for holder in holders)
@@ -180,7 +180,7 @@ class AgentChannel:
             messages.Reported(
                 connections=self._server.connections,
                 turned_away=self._server.turned_away,
-                speakers=tuple(messages.Speakers(*item) for item in self._server.versions.items()),
+                versions=tuple(messages.ProtocolVersion(*item) for item in self._server.versions.items()),
                 lost_ticks=self._groups.lost_ticks,
                 unreachable=tuple((process.pid, process.start_ticks) for process in unreachable),
             )

@@ -54,7 +54,7 @@ class ClientConnection:
         lookup: ShareLookup,
         groups: ShareLedgers,
         closed: Callable[[ClientConnection], None],
-        unspoken: Callable[[Container, str], None],
+        on_library_refused: Callable[[Container, str], None],
     ) -> None:
         self.container = container
         self.version: int | None = None  # of the protocol, as it was agreed on
@@ -65,10 +65,10 @@ class ClientConnection:
         self._lookup = lookup
         self._groups = groups
         self._closed = closed
-        self._unspoken = unspoken
+        self._on_library_refused = on_library_refused
         self._loop = asyncio.get_running_loop()
         self._group: ShareLedger | None = None
-        self._told_freed_bytes = 0
+        self._reported_freed_bytes = 0
         self._greeting: asyncio.Task[None] | None = None
         self._measuring: set[asyncio.Task[None]] = set()
         self._open = True
@@ -86,7 +86,7 @@ class ClientConnection:
                 task.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        self._leases.left(self)
+        self._leases.remove(self)
         if self._group is not None:
             self._groups.disconnected(self._group, self._who)
         os.close(self._who.pidfd)
@@ -123,8 +123,8 @@ class ClientConnection:
             if not data:
                 self.close()
                 return
-            pace = self._take(data)
-            wait_seconds = pace.take(time.monotonic())
+            limiter = self._handle(data)
+            wait_seconds = limiter.take(time.monotonic())
             if wait_seconds and self._open:
                 self._loop.remove_reader(self._socket)
                 self._timer.cancel()
@@ -134,8 +134,8 @@ class ClientConnection:
     def _resume(self) -> None:
         self._loop.add_reader(self._socket, self._readable)
 
-    def _take(self, data: bytes) -> RateLimiter:
-        """Do as it says; return the pace that such messages must keep."""
+    def _handle(self, data: bytes) -> RateLimiter:
+        """Do as it says; return the limiter that such messages must keep."""
         try:
             kind = wire.read(data)
             said_hello = kind == contract.MESSAGE_HELLO and self.version is None
@@ -147,22 +147,22 @@ class ClientConnection:
             self.version = error.version
             self.refuse(str(error))
             if has_none_of_ours:
-                self._unspoken(self.container, str(error))
+                self._on_library_refused(self.container, str(error))
             return self._limits.messages
         except wire.WireError as error:
             self._end(str(error))
             return self._limits.messages
         if self._group is not None and self._group.outdated:
-            self._groups.heard(self._group, self._who)
+            self._groups.confirm_page(self._group, self._who)
         if kind in _ABOUT_LEASES and self._group is not None:
             said = wire.lease(data)
             if said.gpu < len(self._group.tenant.grants):
-                self._leases.said(self, kind, said)
+                self._leases.handle(self, kind, said)
                 return self._limits.lease_messages
         if hello is not None:
             self._timer.cancel()
             self.version = hello.version
-            self._greeting = self._loop.create_task(self._greeted(hello.library))
+            self._greeting = self._loop.create_task(self._greet_safely(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
             self._reclaim(self._group)
         elif kind == contract.MESSAGE_MEASURE and self._group is not None:
@@ -173,7 +173,7 @@ class ClientConnection:
             self._end(f"a message of type {kind} has no place here")
         return self._limits.messages
 
-    async def _greeted(self, library_version: str) -> None:
+    async def _greet_safely(self, library_version: str) -> None:
         try:
             await self._greet(library_version)
         except Exception:
@@ -182,7 +182,7 @@ class ClientConnection:
 
     async def _greet(self, library_version: str) -> None:
         tenant = await self._lookup.tenant(self.container)
-        if isinstance(tenant, Tenant) and await self._groups.settled(tenant, self._who):
+        if isinstance(tenant, Tenant) and await self._groups.check_exec(tenant, self._who):
             tenant = await self._lookup.tenant(self.container)  # that may have taken a while
         if isinstance(tenant, Refusal):
             self.refuse(str(tenant))
@@ -199,12 +199,12 @@ class ClientConnection:
             logger.error("Could not make a ledger", extra={**self._named(), "err": str(error)})  # noqa: TRY400
             self.refuse(f"the node's agent could not make a ledger: {error.strerror}")
             return
-        self._told_freed_bytes = self._group.freed_bytes
+        self._reported_freed_bytes = self._group.freed_bytes
         self._send(
             wire.welcome(gpu_count=len(tenant.grants), slot=slot),
             [self._group.limits.descriptor, self._group.ledger.descriptor],
         )
-        self._leases.joined(self)
+        self._leases.join(self)
         self._log(
             logging.INFO,
             "Admitted a process",
@@ -218,7 +218,7 @@ class ClientConnection:
     def _reclaim(self, group: ShareLedger) -> None:
         self._groups.reap(group)
         # Also what was freed since this client last heard of it: it may have counted before that.
-        freed, self._told_freed_bytes = group.freed_bytes - self._told_freed_bytes, group.freed_bytes
+        freed, self._reported_freed_bytes = group.freed_bytes - self._reported_freed_bytes, group.freed_bytes
         self._send(wire.reclaimed(freed))
 
     def _measure(self, group: ShareLedger, asked: wire.Lease) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers, ShareUse
-from deviceplugin.arbiter.tenant import Tenant, entry_of
+from deviceplugin.arbiter.tenant import Tenant, find_allocation
 from deviceplugin.host.identity import Container
 from gpushare import ledger, quantity
 from gpushare.gpunode import GpuNode
@@ -59,13 +59,15 @@ class DepartedShares:
 
     def _problem(self, tenant: Tenant) -> str | None:
         node = self._node()
-        return None if node is None else in_the_way(tenant, self._groups.uses(), node, self._gpu_bytes)
+        return None if node is None else departed_holders(tenant, self._groups.uses(), node, self._gpu_bytes)
 
 
-def in_the_way(tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]) -> str | None:
+def departed_holders(
+    tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
+) -> str | None:
     """Who holds memory of a share, as a sentence; empty if that may be because `node` is old; None if nobody does."""
-    is_old = entry_of(tenant, node) is None
-    departed = [use for use in uses if use.tenant.key != tenant.key and entry_of(use.tenant, node) is None]
+    is_old = find_allocation(tenant, node) is None
+    departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
     if not departed and not is_old:
         return None
     for grant in tenant.grants:

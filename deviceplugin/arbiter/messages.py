@@ -7,7 +7,7 @@ messages have no versions. Each is answered, if at all, in the order in which th
     Entry, NoEntry   the GPUNode's allocations       Listening    processes can connect
     Follow           give them that; Followed        Changed      something to be said of resizes
     Identified       answers Identify                Identify     who is this container?
-    Contexts, Overheads, Measured, Runs   by the audit   Unspoken     a library speaks another protocol
+    Contexts, Overheads, Measured, ShareActivities   by the audit   Unspoken     a library speaks another protocol
     Unclaimed        answers Measure                 Measure      what of a GPU does nobody hold?
     Report           what is there?                  Share, NoShare, Turns, Reported   answer Report
 """
@@ -127,19 +127,19 @@ class Measured:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
+class ShareActivity:
     """Whether the driver has run anything of a share, by its key, on a GPU lately."""
 
     gpu: str
     share: str
-    works: bool
+    active: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Runs:
+class ShareActivities:
     """The same of all shares that were looked at."""
 
-    runs: tuple[Run, ...]
+    activities: tuple[ShareActivity, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Measure:
     share: str
     pid: int
     start_ticks: int
-    card: int
+    gpu: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class LeaseReports:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Speakers:
+class ProtocolVersion:
     """How many connections speak a version of the protocol."""
 
     version: int
@@ -236,7 +236,7 @@ class Reported:
 
     connections: int
     turned_away: int
-    speakers: tuple[Speakers, ...]
+    versions: tuple[ProtocolVersion, ...]
     lost_ticks: int
     unreachable: tuple[tuple[int, int], ...]
 
@@ -249,7 +249,7 @@ FromAgent = (
     | ContextCharges
     | ShareOverheads
     | Measured
-    | Runs
+    | ShareActivities
     | UnclaimedMemory
     | Report
 )

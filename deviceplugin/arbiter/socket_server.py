@@ -44,8 +44,8 @@ DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of i
 OTHER_DESCRIPTORS: Final = 512
 CONTAINERS: Final = 512  # that find room whatever others do; a node of Kubernetes has 110 pods if nothing else is said
 FULL_PAUSE_SECONDS: Final = 0.1
-LEAVE_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
-MAX_LEAVING: Final = 256
+REJECTED_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
+MAX_REJECTED: Final = 256
 
 Identify = Callable[[int], Container | Refusal]
 
@@ -88,10 +88,10 @@ class Server:
         self.leases = Leases()
         self._accepts = RateLimiter(per_second=ACCEPTS_PER_SECOND, burst=ACCEPT_BURST)
         self._paused: asyncio.TimerHandle | None = None
-        self._leaving: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._rejected: dict[socket.socket, asyncio.TimerHandle] = {}
         self.turned_away = 0
         # Called when a library of a container is refused for the versions of the protocol that it speaks, with why.
-        self.unspoken: Callable[[Container, str], None] = lambda *_: None
+        self.on_library_refused: Callable[[Container, str], None] = lambda *_: None
 
     @property
     def connections(self) -> int:
@@ -130,8 +130,8 @@ class Server:
         self.leases.close()
         for connection in list(self._connections):
             connection.close()
-        for connected in list(self._leaving):
-            self._leave(connected)
+        for connected in list(self._rejected):
+            self._close_rejected(connected)
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_A_TURN):
@@ -159,7 +159,7 @@ class Server:
         try:
             who = kernel_process.peer(connected, proc=self._proc)
         except OSError as error:
-            self._turn_away(connected, str(error))
+            self._reject(connected, str(error))
             return
         container = self._identify(who.pid)
         if who.is_dead():
@@ -186,34 +186,34 @@ class Server:
                     leases=self.leases,
                     lookup=self._lookup,
                     groups=self._groups,
-                    closed=self._forget,
-                    unspoken=lambda *what: self.unspoken(*what),
+                    closed=self._remove,
+                    on_library_refused=lambda *what: self.on_library_refused(*what),
                 )
             )
             return
         os.close(who.pidfd)
-        self._turn_away(connected, reason)
+        self._reject(connected, reason)
 
-    def _turn_away(self, connected: socket.socket, reason: str) -> None:
+    def _reject(self, connected: socket.socket, reason: str) -> None:
         self.turned_away += 1
         logger.debug("Turned a connection away", extra={"err": reason})
         with contextlib.suppress(OSError):
             connected.send(wire.refused(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        if len(self._leaving) >= MAX_LEAVING:
+        if len(self._rejected) >= MAX_REJECTED:
             connected.close()
             return
         # Closed with a message of theirs unread, the socket would give them a reset before our sentence.
-        timer = self._loop.call_later(LEAVE_SECONDS, self._leave, connected)
-        self._leaving[connected] = timer
-        self._loop.add_reader(connected, self._leave, connected)
+        timer = self._loop.call_later(REJECTED_SECONDS, self._close_rejected, connected)
+        self._rejected[connected] = timer
+        self._loop.add_reader(connected, self._close_rejected, connected)
 
-    def _leave(self, connected: socket.socket) -> None:
-        self._leaving.pop(connected).cancel()
+    def _close_rejected(self, connected: socket.socket) -> None:
+        self._rejected.pop(connected).cancel()
         self._loop.remove_reader(connected)
         with contextlib.suppress(OSError), connected:
             connected.recv(contract.WIRE_MAX)
 
-    def _forget(self, connection: ClientConnection) -> None:
+    def _remove(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
         self._limits.disconnect(connection.container)
 

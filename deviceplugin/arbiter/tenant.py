@@ -56,7 +56,7 @@ class Tenant:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
+class StartingContainer:
     """The GPUs of a container that is about to start, its pod, and the RuntimeClass that it names, empty for none."""
 
     namespace: str
@@ -117,13 +117,13 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
                 entry.id,
                 f"{namespace}/{group}" if group else "",
             )
-            return unusable(tenant) or tenant
+            return invalid(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
 
 
 def find_by_name(
     namespace: str, name: str, container: str, *, pods: Iterable[PodJson], node: GpuNode | None
-) -> Given | Refusal | NotYet:
+) -> StartingContainer | Refusal | NotYet:
     """The GPUs of a container by its name, which no runtime has made yet."""
     # Of two pods of one name the one that is over is still listed.
     known = [
@@ -139,10 +139,10 @@ def find_by_name(
     share = next((share for share in entry.shares if container in share.containers), None)
     if share is None:
         return Refusal(f"the container {container} of the pod {namespace}/{name} has no share of a GPU")
-    return Given(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
+    return StartingContainer(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
 
 
-def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:
+def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:
     """The allocation that a share belongs to; None when the ledger has that share no more, or on other GPUs."""
     for entry in node.allocations:
         is_it = entry.id == tenant.allocation or (not tenant.allocation and entry.pod.uid == tenant.pod_uid)
@@ -152,7 +152,7 @@ def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:
     return None
 
 
-def renewed(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
+def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
     """The same share, as its allocation has it now, with this memory."""
     grants = _grants(entry.shares[tenant.share], memory_bytes)
     return dataclasses.replace(tenant, grants=grants, latency=entry.latency, allocation=entry.id)
@@ -184,7 +184,7 @@ def raw_uuid(text: str) -> bytes:
     return uuid.UUID(number).bytes
 
 
-def unusable(tenant: Tenant) -> Refusal | None:
+def invalid(tenant: Tenant) -> Refusal | None:
     """Why no page can say what it was given; None if one can."""
     if len(tenant.grants) > contract.MAX_GPUS:
         return Refusal(

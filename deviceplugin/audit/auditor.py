@@ -116,7 +116,7 @@ class Auditor:
             self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
         self._looks += 1
         if self.has_measured:
-            self._arbiter.measured()
+            self._arbiter.publish_measured()
 
     @property
     def used(self) -> Mapping[excess.Place, float]:
@@ -135,7 +135,7 @@ class Auditor:
         measured = await self._driver.ask(self._looking.measure, gpus, groups)
         look = await asyncio.to_thread(self._looking.describe, measured, gpus, groups, unreachable)
         self._charge(look)
-        self._arbiter.seen(look.works)
+        self._arbiter.publish_activity(look.works)
         now = self._clock()  # the arbiter's books are of this moment, however long we stand still before we have them
         await self._arbiter.report(turns=True)  # by then the pages say what is charged
         shares = tuple(self._now(look.seen.shares))
@@ -179,19 +179,19 @@ class Auditor:
         self._contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self._arbiter.shares.all():
             uuids = [grant.uuid for grant in share.tenant.grants]
-            self._arbiter.charge(
+            self._arbiter.publish_overheads(
                 share,
                 {
                     slot: [self._overheads.of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
                     for slot, member in share.members.items()
                 },
             )
-            self._arbiter.expect(uuids)
+            self._arbiter.publish_context_bytes(uuids)
 
     def _compare(self, now: float, look: process_listing.Look, shares: Iterable[SeenShare]) -> None:
         """What the driver says that shares used, with what they were let have."""
         self._usage.look(now, look.used)
-        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.held()}
+        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.lease_usage()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
             (grant.uuid, share.tenant.key): record.turn_permille / timetable.PERIOD

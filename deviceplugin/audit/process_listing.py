@@ -225,7 +225,7 @@ class Looking:
     def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, Who]) -> SeenProcess | None:
         """None: it is over, and the driver has yet to notice."""
         # A member's pid is its own as long as the arbiter holds its pidfd.
-        who = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
+        who = members.get(listed.pid) or kernel_process.with_start(listed.pid, proc=self._proc)
         if who is None:
             return None
         known = self._ask(who, again=listed.pid not in members)

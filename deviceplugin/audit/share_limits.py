@@ -49,7 +49,7 @@ def _compared(
     """Each share with its place; its reason is how it differs from what it should be, empty if it does not."""
     of_place: dict[tuple[str, int], SeenShare] = {}
     for seen_share in seen:
-        entry = tenant.entry_of(seen_share.tenant, node)
+        entry = tenant.find_allocation(seen_share.tenant, node)
         if entry is not None:
             of_place[entry.id, seen_share.tenant.share] = seen_share
             continue

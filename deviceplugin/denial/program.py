@@ -16,7 +16,7 @@ before anybody has heard of it. Linux 5.15 was the first to let such a program l
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 FIELDS: Final = {
@@ -152,3 +152,95 @@ def _resolved(lines: list[_Line | str]) -> bytes:
         offset = places[where] - at - 1 if isinstance(where, str) else where
         code += struct.pack("<BBhi", operation, source << 4 | destination, offset, number)
     return bytes(code)
+
+
+_BTF_MAGIC: Final = 0xEB9F
+_BTF_HEADER: Final = struct.Struct(
+    "<HBBIIIII"
+)  # magic, version, flags, its length; offset and length of types and names
+_BTF_TYPE: Final = struct.Struct("<III")  # name, what it is, size or type
+_BTF_MEMBER: Final = struct.Struct("<III")  # name, type, offset in bits
+_STRUCT, _UNION = 4, 5
+# What follows the twelve bytes of a type, in bytes, by its kind: once, and for each that it has. Elsewhere nothing.
+_BTF_EXTRA_BYTES: Final[Mapping[int, tuple[int, int]]] = {
+    1: (4, 0),  # int
+    3: (12, 0),  # array
+    _STRUCT: (0, 12),
+    _UNION: (0, 12),
+    6: (0, 8),  # enum
+    13: (0, 8),  # the parameters of a function
+    14: (4, 0),  # variable
+    15: (0, 12),  # section
+    17: (4, 0),  # tag
+    19: (0, 12),  # enum of 64 bits
+}
+_BTF_LAST_KIND: Final = 19
+
+
+class FieldsError(Exception):
+    """The kernel's types do not tell; the message says what is missing."""
+
+
+def offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
+    """The offset in bytes of each wanted field, by its structure and name. Raises FieldsError."""
+    try:
+        return _offsets(btf, wanted)
+    except (struct.error, IndexError) as error:
+        raise FieldsError("the kernel's types (BTF) end in the middle") from error
+
+
+def _offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
+    magic, _, _, header_bytes, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(btf)
+    if magic != _BTF_MAGIC:
+        raise FieldsError("the kernel's types (BTF) are not in the form that is known here")
+    names = btf[header_bytes + names_at : header_bytes + names_at + names_bytes]
+    places = list(_type_offsets(btf, header_bytes + types_at, header_bytes + types_at + types_bytes))
+    field_offsets: dict[tuple[str, str], int] = {}
+    for at in places:
+        name, info, _ = _BTF_TYPE.unpack_from(btf, at)
+        structure = (
+            next((tag for tag in wanted if _has_name(names, name, tag)), None) if _kind(info) == _STRUCT else None
+        )
+        if structure is not None:
+            members = list(_members(btf, places, at))
+            for field in wanted[structure]:
+                offset = next((offset for name, offset in members if _has_name(names, name, field)), None)
+                if offset is not None:
+                    field_offsets.setdefault((structure, field), offset)
+    for structure, fields in wanted.items():
+        for field in fields:
+            if (structure, field) not in field_offsets:
+                raise FieldsError(f"the kernel's types (BTF) have no {structure}.{field}")
+    return field_offsets
+
+
+def _has_name(names: bytes, at: int, name: str) -> bool:
+    return names.startswith(name.encode() + b"\0", at)
+
+
+def _kind(info: int) -> int:
+    return info >> 24 & 0x1F
+
+
+def _type_offsets(btf: bytes, at: int, end: int) -> Iterator[int]:
+    """Where each type is, by its number less one."""
+    while at < end:
+        yield at
+        info = _BTF_TYPE.unpack_from(btf, at)[1]
+        kind = _kind(info)
+        if kind > _BTF_LAST_KIND:
+            raise FieldsError(f"the kernel's types (BTF) have one of kind {kind}, which is unknown here")
+        once, per_member = _BTF_EXTRA_BYTES.get(kind, (0, 0))
+        at += _BTF_TYPE.size + once + per_member * (info & 0xFFFF)
+
+
+def _members(btf: bytes, places: list[int], at: int, base_bits: int = 0) -> Iterator[tuple[int, int]]:
+    """The name and offset in bytes of each member of a structure, and of those in it that have no name."""
+    info = _BTF_TYPE.unpack_from(btf, at)[1]
+    for position in range(info & 0xFFFF):
+        name, kind, bits = _BTF_MEMBER.unpack_from(btf, at + _BTF_TYPE.size + position * _BTF_MEMBER.size)
+        offset_bits = base_bits + (bits & 0xFFFFFF if info >> 31 else bits)  # with bitfields, their sizes are on top
+        inner = places[kind - 1] if kind else at
+        if name == 0 and _kind(_BTF_TYPE.unpack_from(btf, inner)[1]) in {_STRUCT, _UNION}:
+            yield from _members(btf, places, inner, offset_bits)
+        yield name, offset_bits // 8

@@ -33,7 +33,7 @@ _POD: Final = re.compile(rf"{_SLICES}pod{_UID}(?:\.slice)?")
 _CONTAINER: Final = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod)-)?{_ID}(?:\.scope)?")
 _BOTH: Final = re.compile(rf"{_SLICES}pod{_UID}\.slice:[a-z-]+:{_ID}")
 # What the kubelet makes for pods, their parents included; as seen from a namespace, a pod's own name comes first.
-_OF_PODS: Final = re.compile(r"(?:[a-zA-Z0-9_.]+-)*kubepods(?:[-.].*)?|pod[0-9a-f_-]{32,36}(?:\..*)?", re.DOTALL)
+_POD_PARENT: Final = re.compile(r"(?:[a-zA-Z0-9_.]+-)*kubepods(?:[-.].*)?|pod[0-9a-f_-]{32,36}(?:\..*)?", re.DOTALL)
 
 IN_NO_POD: Final = Refusal("this process is in no container of a pod")
 IN_SEVERAL: Final = Refusal("this process is in the cgroups of several containers at once")
@@ -52,12 +52,12 @@ def parse(text: str) -> Container | Refusal:
     """The container whose process has these cgroups."""
     # Not `splitlines`, which ends a line at a vertical tab and at eight other characters that a cgroup's name may hold.
     paths = [line.split(":", 2)[-1] for line in text.split("\n")]
-    containers = {container for path in paths if (container := _of_path(path)) is not None}
+    containers = {container for path in paths if (container := _from_path(path)) is not None}
     if len(containers) > 1:
         return IN_SEVERAL
     if containers:
         return containers.pop()
-    below_pods = any(_OF_PODS.fullmatch(component) for path in paths for component in path.split("/"))
+    below_pods = any(_POD_PARENT.fullmatch(component) for path in paths for component in path.split("/"))
     return NOT_UNDERSTOOD if below_pods else IN_NO_POD
 
 
@@ -67,7 +67,7 @@ def pod_of(component: str) -> str | None:
     return pod[1].replace("_", "-") if pod else None
 
 
-def _of_path(path: str) -> Container | None:
+def _from_path(path: str) -> Container | None:
     components = path.split("/")
     for position, component in enumerate(components):
         both = _BOTH.fullmatch(component)

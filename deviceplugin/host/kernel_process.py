@@ -53,13 +53,13 @@ def peer(connection: socket.socket, *, proc: Path = PROC) -> KernelProcess:
         # Before Linux 6.5. Between its connect and now it may have died and its pid been given again; so little time
         # would that be that nobody can count on it.
         pidfd = os.pidfd_open(pid)
-    return _held(pid, pidfd, proc)
+    return _open(pid, pidfd, proc)
 
 
 def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | None:
     """The process that had this pid then, if it still lives."""
     try:
-        process = _held(pid, os.pidfd_open(pid), proc)
+        process = _open(pid, os.pidfd_open(pid), proc)
     except OSError:
         return None
     if process.start_ticks == start_ticks and not process.is_dead():
@@ -68,7 +68,7 @@ def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | No
     return None
 
 
-def identified(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
+def with_start(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
     """The pid with when its process started; None if it is gone."""
     try:
         return pid, _start_ticks(pid, proc)
@@ -85,7 +85,7 @@ def _stat(pid: int, proc: Path) -> list[bytes]:
     return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
-def _held(pid: int, pidfd: int, proc: Path) -> KernelProcess:
+def _open(pid: int, pidfd: int, proc: Path) -> KernelProcess:
     try:
         held = KernelProcess(pid, _start_ticks(pid, proc), pidfd)
         if held.is_dead():

@@ -61,7 +61,7 @@ class Arbiter:
         self._entries: dict[str, Allocation] = {}  # as it was told
         self._contexts: dict[str, int] = {}
         self._measured = False
-        self._following: collections.deque[asyncio.Future[tuple[Resize, ...]]] = collections.deque()
+        self._applying: collections.deque[asyncio.Future[tuple[Resize, ...]]] = collections.deque()
         self._reporting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._turns: list[messages.LeaseReport] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -70,7 +70,7 @@ class Arbiter:
         self.listening = asyncio.Event()
         self.shares = shares or Shares()
         self.reported = messages.Reported(0, 0, (), 0, ())
-        channel.listen(self._hear, lambda: None)  # who started it watches it
+        channel.listen(self._on_message, lambda: None)  # who started it watches it
 
     def connections(self) -> int:
         """Processes connected to it, by its last report."""
@@ -82,7 +82,7 @@ class Arbiter:
 
     def versions(self) -> Mapping[int, int]:
         """How many connections speak each version of the protocol."""
-        return {speaker.version: speaker.connections for speaker in self.reported.speakers}
+        return {spoken.version: spoken.connections for spoken in self.reported.versions}
 
     @property
     def problem(self) -> str | None:
@@ -114,7 +114,7 @@ class Arbiter:
         self._channel.send(messages.Report(turns))
         await done
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """The GPUNode may have changed."""
         node = self._node()
         if node is None:
@@ -124,13 +124,13 @@ class Arbiter:
             if not done.cancelled() and done.result() != node.resizes:
                 self._tell()
 
-        self._followed(node).add_done_callback(compare)
+        self._apply(node).add_done_callback(compare)
 
-    async def follow(self, node: GpuNode) -> tuple[Resize, ...]:
+    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
         """Have all shares given what they have in this GPUNode; return what its status is to say of it."""
-        return await self._followed(node)
+        return await self._apply(node)
 
-    def expect(self, gpu_uuids: Iterable[str]) -> None:
+    def publish_context_bytes(self, gpu_uuids: Iterable[str]) -> None:
         """Contexts on these GPUs may be charged something else from now on."""
         sizes = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
         new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
@@ -138,7 +138,7 @@ class Arbiter:
             self._contexts |= new
             self._channel.send(messages.ContextCharges(tuple(messages.Context(*item) for item in new.items())))
 
-    def charge(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
+    def publish_overheads(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """By slot, what the processes of a share hold beyond their charges, by GPU: it counts from now on."""
         overheads = tuple(
             messages.Overhead(member.pid, member.start_ticks, tuple(held[slot]))
@@ -149,16 +149,18 @@ class Arbiter:
             share.overheads = overheads
             self._channel.send(messages.ShareOverheads(share.tenant.key, overheads))
 
-    def measured(self) -> None:
+    def publish_measured(self) -> None:
         """From now on it is known what processes hold beyond their charges."""
         if not self._measured:
             self._measured = True
             self._channel.send(messages.Measured())
 
-    def seen(self, works: Mapping[tuple[str, str], bool]) -> None:
+    def publish_activity(self, works: Mapping[tuple[str, str], bool]) -> None:
         """By a GPU's UUID and a share's key, whether the driver has run anything of it there lately."""
         if works:
-            self._channel.send(messages.Runs(tuple(messages.Run(*place, runs) for place, runs in works.items())))
+            self._channel.send(
+                messages.ShareActivities(tuple(messages.ShareActivity(*place, runs) for place, runs in works.items()))
+            )
 
     def close(self) -> None:
         """Let go of what it has told."""
@@ -166,7 +168,7 @@ class Arbiter:
             task.cancel()
         self.shares.close()
 
-    def _followed(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
+    def _apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
         there = {entry.id: entry for entry in node.allocations}
         for gone in self._entries.keys() - there.keys():
             self._channel.send(messages.AllocationGone(gone))
@@ -175,20 +177,20 @@ class Arbiter:
                 self._channel.send(messages.HasAllocation(entry))
         self._entries = there
         done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
-        self._following.append(done)
+        self._applying.append(done)
         self._channel.send(messages.ApplyAllocations(node.resizes))
         return done
 
-    def _hear(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+    def _on_message(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         # Half of what it tells is worse than another start: an answer would be taken for that to another question.
         if self._broken is None:
             try:
-                self._heard(message, descriptors)
+                self._handle(message, descriptors)
             except Exception as error:
                 logger.exception("The agent failed at a message of the arbiter")
                 self._broken = error
 
-    def _heard(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+    def _handle(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         match message:
             case messages.ArbiterReady():
                 self.listening.set()
@@ -202,17 +204,17 @@ class Arbiter:
                 if self._refused is not None:
                     self._refused(container, sentence)
             case messages.ResizesApplied(resizes):
-                _set(self._following.popleft(), resizes)
+                _set(self._applying.popleft(), resizes)
             case messages.RunningShareState():
-                self.shares.take(message, descriptors)
+                self.shares.update(message, descriptors)
             case messages.ShareGone(key):
-                self.shares.drop(key)
+                self.shares.remove(key)
             case messages.LeaseReports(turns):
                 self._turns = [*(self._turns or ()), *turns]
             case messages.Reported():
                 self.reported = message
                 if self._turns is not None:
-                    self.shares.had(tuple(self._turns))
+                    self.shares.set_lease_reports(tuple(self._turns))
                     self._turns = None
                 _set(self._reporting.popleft(), None)
             case _:
@@ -227,9 +229,9 @@ class Arbiter:
         unclaimed_bytes = None
         try:
             await self.report()  # who holds what is to be known as it is now
-            share = self.shares.of(asked.share)
+            share = self.shares.get(asked.share)
             if share is not None and self._unclaimed_bytes is not None:
-                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
+                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
         except Exception:
             logger.exception("Could not look who holds a GPU's memory", extra={"share": asked.share})
         self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
@@ -241,7 +243,7 @@ class Arbiter:
             logger.exception("Could not say what a container was given", extra={"pod_uid": container.pod_uid})
             tenant = FAILED
         if isinstance(tenant, Tenant):
-            self.expect(grant.uuid for grant in tenant.grants)
+            self.publish_context_bytes(grant.uuid for grant in tenant.grants)
             node = self._node()
             gpus = node.gpu_by_uuid() if node is not None else {}
             known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.tenant import Given, Missing, NotYet, Tenant
+from deviceplugin.arbiter.tenant import Missing, NotYet, StartingContainer, Tenant
 from deviceplugin.host.identity import Container
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
@@ -62,7 +62,7 @@ class Lookup:
         """The share of a container, or why it has none; within about WAIT_SECONDS."""
         return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
 
-    async def find_by_name(self, namespace: str, name: str, container: str) -> Given | Refusal:
+    async def find_by_name(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
         """The GPUs of a container that is about to start, or why it has none; likewise."""
         return await self._answer(
             lambda pods, node: tenant.find_by_name(namespace, name, container, pods=pods, node=node)

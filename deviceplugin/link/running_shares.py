@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from deviceplugin.arbiter.ledgers import pages
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
-from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead
-from deviceplugin.arbiter.messages import RunningShareState as Told
+from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead, RunningShareState
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
 
@@ -16,12 +15,12 @@ from deviceplugin.arbiter.tenant import Tenant
 class RunningShare:
     """One of them. `overheads`: what the arbiter was told of its processes; None if it may know that no more."""
 
-    def __init__(self, state: Told, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
+    def __init__(self, state: RunningShareState, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
         self.limits = limits
         self.ledger = ledger
-        self.take(state)
+        self.update(state)
 
-    def take(self, state: Told) -> None:
+    def update(self, state: RunningShareState) -> None:
         """Take over what the arbiter told of the share."""
         self.tenant: Tenant = state.tenant
         self.members: Mapping[int, LedgerMember] = {member.slot: member for member in state.members}
@@ -54,13 +53,13 @@ class Shares:
 
     def __init__(self) -> None:
         self._shares: dict[str, RunningShare] = {}
-        self._turns: tuple[LeaseReport, ...] = ()
+        self._lease_reports: tuple[LeaseReport, ...] = ()
 
     def all(self) -> tuple[RunningShare, ...]:
         """Every share with a process."""
         return tuple(self._shares.values())
 
-    def of(self, key: str) -> RunningShare | None:
+    def get(self, key: str) -> RunningShare | None:
         """The one with this key, if it has a process."""
         return self._shares.get(key)
 
@@ -70,39 +69,39 @@ class Shares:
             overheads = tuple(record.overhead_bytes for record in share.limits.read())
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
 
-    def held(self) -> Iterator[LeaseUsage]:
+    def lease_usage(self) -> Iterator[LeaseUsage]:
         """What every share has had of its GPUs, by the last report."""
-        for turn in self._turns:
+        for turn in self._lease_reports:
             share = self._shares.get(turn.share)
             if share is not None:
-                had = {field: getattr(turn, field) for field in _OF_HELD}
+                had = {field: getattr(turn, field) for field in _USAGE_FIELDS}
                 yield LeaseUsage(share.tenant, **had)
 
-    def take(self, state: Told, descriptors: Sequence[int]) -> None:
+    def update(self, state: RunningShareState, descriptors: Sequence[int]) -> None:
         """A share is so now; with descriptors of its limits and ledger, which are ours to close, if they are new."""
         key = state.tenant.key
         if not descriptors:
-            self._shares[key].take(state)
+            self._shares[key].update(state)
             return
-        self.drop(key)
+        self.remove(key)
         limits, ledger = descriptors
         count = len(state.tenant.grants)
         self._shares[key] = RunningShare(state, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
 
-    def drop(self, key: str) -> None:
+    def remove(self, key: str) -> None:
         """A share has no process any more."""
         share = self._shares.pop(key, None)
         if share is not None:
             share.close()
 
-    def had(self, turns: tuple[LeaseReport, ...]) -> None:
+    def set_lease_reports(self, turns: tuple[LeaseReport, ...]) -> None:
         """That is what shares have had of their GPUs."""
-        self._turns = turns
+        self._lease_reports = turns
 
     def close(self) -> None:
         """Close the descriptors of all pages."""
         for key in list(self._shares):
-            self.drop(key)
+            self.remove(key)
 
 
-_OF_HELD = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")
+_USAGE_FIELDS = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")

@@ -30,7 +30,7 @@ def find(places: Places, starter: int | None, *, proc: Path = kernel_process.PRO
     pid = written_pid(places.pid_file)
     if pid is None or starter is None:
         return None
-    who = kernel_process.identified(pid, proc=proc)
+    who = kernel_process.with_start(pid, proc=proc)
     process = kernel_process.find(*who, proc=proc) if who is not None else None
     if process is None:
         raise ProcessLookupError(f"process {pid} has ended")

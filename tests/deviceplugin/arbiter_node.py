@@ -110,13 +110,13 @@ class ArbiterNode:
             if entry.id == f"of-{pod}":
                 share = dataclasses.replace(entry.shares[0], **amounts)
                 self.allocations[position] = dataclasses.replace(entry, shares=(share, *entry.shares[1:]))
-        self.resizing.look()
+        self.resizing.refresh()
 
     def write_status(self) -> None:
         """As the agent does; the arbiter hears of that, too."""
         if self.writes_status:
-            self.resizes = self.resizing.follow(self.gpunode())
-            asyncio.get_running_loop().call_soon(self.resizing.look)
+            self.resizes = self.resizing.apply(self.gpunode())
+            asyncio.get_running_loop().call_soon(self.resizing.refresh)
 
     def add_pod(
         self,
@@ -177,7 +177,7 @@ class ArbiterNode:
             registered=self.registered,
             proc=self.proc,
         )
-        self.groups.inherit()
+        self.groups.recover()
         self.answers: ShareLookup = self.lookup()
         self.server = socket_server.Server(
             self.socket,
@@ -191,16 +191,16 @@ class ArbiterNode:
             groups=self.groups,
             identify=lambda pid: self.identify(pid),
         )
-        self.resizing = share_resizing.Resizing(
+        self.resizing = share_resizing.ShareResizer(
             self.groups,
             self.server.leases,
             node=self.seen_node,
-            tell=self.write_status,
+            notify=self.write_status,
             measured=lambda: self.measured,
             clock=lambda: self.clock(),
         )
         await self.server.__aenter__()
-        self.resizing.look()
+        self.resizing.refresh()
 
     async def stop(self) -> None:
         self.resizing.close()

@@ -98,17 +98,17 @@ async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: Arbite
     await process("hello")
     await process("turns", 3)
     await link.arbiter.report()
-    assert list(link.arbiter.shares.held()) == []  # that takes time, and was not asked for
+    assert list(link.arbiter.shares.lease_usage()) == []  # that takes time, and was not asked for
     await link.arbiter.report(turns=True)
-    (had,) = link.arbiter.shares.held()
-    (has,) = node.server.leases.held()
+    (had,) = link.arbiter.shares.lease_usage()
+    (has,) = node.server.leases.usage()
     assert (had.tenant, had.gpu_uuid, had.leases) == (has.tenant, has.gpu_uuid, 3)
     assert 0 < had.had_seconds <= has.had_seconds
     assert (link.arbiter.reported.connections, link.arbiter.versions()) == (1, node.server.versions)
     await process.kill()
     await waiting.until(lambda: not node.server.connections)
     await link.arbiter.report(turns=True)
-    assert list(link.arbiter.shares.held()) == []
+    assert list(link.arbiter.shares.lease_usage()) == []
 
 
 async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_program(
@@ -121,14 +121,14 @@ async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_p
     async def measured() -> list[list[int]]:
         await link.arbiter.report()
         (share,) = link.arbiter.shares.all()
-        link.arbiter.charge(share, {slot: [300] for slot in share.members})
-        link.arbiter.expect(grant.uuid for grant in share.tenant.grants)
+        link.arbiter.publish_overheads(share, {slot: [300] for slot in share.members})
+        link.arbiter.publish_context_bytes(grant.uuid for grant in share.tenant.grants)
         await link.arbiter.report()
         return [[limit.overhead_bytes, limit.context_bytes] for limit in share.limits.read()]
 
     assert await measured() == [[300, 1000]] == await measured()
     assert not link.agent.has_measured
-    link.arbiter.measured()
+    link.arbiter.publish_measured()
     await link.arbiter.report()
     assert link.agent.has_measured
     await process("become")
@@ -146,9 +146,9 @@ async def test_what_the_driver_ran_of_shares_counts_in_the_arbiters_books(
         books.says(client, contract.MESSAGE_WANT)
     for _ in range(30):
         books.later(2000)
-        link.arbiter.seen({("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("gone", "a-0"): True})
+        link.arbiter.publish_activity({("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("gone", "a-0"): True})
         await link.arbiter.report()
-    had = {usage.tenant.pod: usage.seconds for usage in books.leases.held()}
+    had = {usage.tenant.pod: usage.seconds for usage in books.leases.usage()}
     assert 10 < had["a"] < 15
     assert had["c"] == pytest.approx(60, abs=1)
 
@@ -232,12 +232,12 @@ async def test_only_what_has_changed_of_the_gpunode_is_told(
     changes: list[messages.Message] = []
     send = link.ends[0].send
     monkeypatch.setattr(link.ends[0], "send", lambda message, *more: (changes.append(message), send(message, *more)))
-    assert await link.arbiter.follow(node.gpunode()) == ()
+    assert await link.arbiter.apply(node.gpunode()) == ()
     assert [type(message).__name__ for message in changes] == ["HasAllocation"] * 5 + ["ApplyAllocations"]
     changes.clear()
     node.allocations[1] = dataclasses.replace(node.allocations[1], latency=True)
     del node.allocations[3]
-    assert await link.arbiter.follow(node.gpunode()) == ()
+    assert await link.arbiter.apply(node.gpunode()) == ()
     assert changes == [
         messages.AllocationGone("of-pod3"),
         messages.HasAllocation(node.allocations[1]),
@@ -267,10 +267,10 @@ async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterN
 
     first, second = shrinking("trainer", 200), shrinking("server", 100)
     third = shrinking("trainer", None)
-    answers = await asyncio.gather(*(link.arbiter.follow(gpunode) for gpunode in (first, second, third)))
+    answers = await asyncio.gather(*(link.arbiter.apply(gpunode) for gpunode in (first, second, third)))
     too_full, is_small = Resize("of-trainer", 0, 400, 300), Resize("of-server", 0, 100, 0)
     assert answers == [(too_full,), (is_small, too_full), (is_small,)]
-    link.arbiter.look()  # the status says none of it yet
+    link.arbiter.refresh()  # the status says none of it yet
     await waiting.until(lambda: link.told == 1)
 
 

@@ -61,6 +61,9 @@ class Release:
 # By release, of the names that the tests' programs use, those that were others then: what they were, and are today.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "0.2.0": {
+        "deviceplugin.arbiter": r"deviceplugin\.arbiter\.ledgers",
+        "loss.read": r"recovery\.read_loss",
+        "loss.write": r"recovery\.write_loss",
         "Book": "Checkpoint",
         "Contexts": "ContextCheckpoint",
         "InForce": "ActiveConfig",
@@ -70,7 +73,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "groups": "share_ledgers",
         "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",
-        "loss": "recovery_window",
+        "loss": "recovery",
         "peaks": "share_peaks",
         "record": "ledger_record",
         "selection": "config_choice",

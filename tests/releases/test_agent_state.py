@@ -70,7 +70,7 @@ async def test_a_ledger_with_pages_of_a_layout_that_is_not_known_is_set_aside(
     (path,) = ledger_record.all_in(tmp_path)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
-    share_ledgers.ShareLedgers(tmp_path).inherit()
+    share_ledgers.ShareLedgers(tmp_path).recover()
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
     assert ledger_record.all_in(tmp_path) == []

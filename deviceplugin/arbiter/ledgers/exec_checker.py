@@ -64,10 +64,10 @@ class ExecChecker:
             chosen, asked = due.pop(member)
             pause_seconds = 0.0
             try:
-                if chosen.has(member):
+                if chosen.contains(member):
                     seen, took_seconds = await _in_thread(member.pid, chosen.ledger.device_inode, self._proc)
                     pause_seconds = REST * took_seconds
-                    if seen.known and seen.link is None and chosen.has(member):
+                    if seen.known and seen.link is None and chosen.contains(member):
                         self._gone(chosen, member)
             except Exception:  # no thread to be had, or a full disk: the others are looked at all the same
                 logger.exception("Could not look at a process", extra={"pid": member.pid})

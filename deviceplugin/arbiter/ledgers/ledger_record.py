@@ -18,7 +18,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from deviceplugin.arbiter.tenant import Tenant, unusable
+from deviceplugin.arbiter.tenant import Tenant, invalid
 from deviceplugin.disk import records, whole_file
 from gpushare import contract
 
@@ -58,7 +58,7 @@ def read(path: Path) -> LedgerRecord:
         wrong = [slot for slot in (*slots, slot_count - 1) if not -1 <= slot < contract.LEDGER_SLOTS]
         records.check(not wrong and -1 not in slots, f"a ledger has no such slots: {wrong or slots}")
         tenant = records.read(Tenant, document["tenant"], newer=True)
-        refused = unusable(tenant)
+        refused = invalid(tenant)
         records.check(refused is None, str(refused))
         return LedgerRecord(
             boot_id=records.read(str, document["boot_id"]),

@@ -84,15 +84,15 @@ class LimitsPage:
         with _BARRIER:
             pass
 
-    def measure(self, gpu: int, overhead_bytes: int) -> None:
+    def set_overhead(self, gpu: int, overhead_bytes: int) -> None:
         """Say what is held on a GPU beyond what was charged."""
-        self._say(gpu, (overhead_bytes, self._measured[gpu][1]))
+        self._set_measured(gpu, (overhead_bytes, self._measured[gpu][1]))
 
-    def expect(self, gpu: int, context_bytes: int) -> None:
+    def set_context_bytes(self, gpu: int, context_bytes: int) -> None:
         """Say what is to be charged for a context on a GPU before it is made."""
-        self._say(gpu, (self._measured[gpu][0], context_bytes))
+        self._set_measured(gpu, (self._measured[gpu][0], context_bytes))
 
-    def schedule(self, gpu: int, turn: LaunchSlot) -> None:
+    def set_launch_slot(self, gpu: int, turn: LaunchSlot) -> None:
         """Say when to launch on a GPU while there is no arbiter."""
         if turn != self._turns[gpu]:
             self._turns[gpu] = turn
@@ -107,7 +107,7 @@ class LimitsPage:
         """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
         return _records(self._map, len(self._measured))
 
-    def publish(self, slot_count: int) -> None:
+    def set_slot_count(self, slot_count: int) -> None:
         """Say how far a sum must look."""
         self.slot_count = slot_count
         word = ctypes.c_uint32.from_buffer(self._map, 4)
@@ -119,7 +119,7 @@ class LimitsPage:
         self._map.close()
         os.close(self.descriptor)
 
-    def _say(self, gpu: int, measured: tuple[int, int]) -> None:
+    def _set_measured(self, gpu: int, measured: tuple[int, int]) -> None:
         self._measured[gpu] = measured
         start = _HEADER.size + gpu * contract.LIMITS_RECORD_SIZE + _MEASURED_OFFSET
         for number, value in enumerate(measured):

@@ -85,7 +85,7 @@ class ShareLedger:
                 return slot
         return None
 
-    def has(self, member: KernelProcess) -> bool:
+    def contains(self, member: KernelProcess) -> bool:
         """Whether this very process still has a slot."""
         return any(process is member for process in self._members.values())
 
@@ -102,7 +102,7 @@ class ShareLedger:
             )
         return slot
 
-    def change(self, tenant: Tenant) -> None:
+    def update(self, tenant: Tenant) -> None:
         """Give the share something else, on the same GPUs."""
         self.changes += 1
         self.tenant = tenant
@@ -116,19 +116,19 @@ class ShareLedger:
         self.changes += 1
         slot_count = _reaching(slot, self.limits.slot_count)
         if slot_count != self.limits.slot_count:
-            self.limits.publish(slot_count)
+            self.limits.set_slot_count(slot_count)
         self._members[slot] = who
         if outdated:
             self._outdated.add(slot)
 
-    def measured(self, overheads: Mapping[int, Sequence[int]]) -> None:
+    def set_overheads(self, overheads: Mapping[int, Sequence[int]]) -> None:
         """What the processes hold beyond their charges, by slot and GPU: it counts from now on."""
         self._overheads = {slot: held for slot, held in overheads.items() if slot in self._members}
         for gpu in range(len(self.tenant.grants)):
             overhead_bytes = sum(held[gpu] for held in self._overheads.values())
-            self.limits.measure(gpu, overhead_bytes)
+            self.limits.set_overhead(gpu, overhead_bytes)
 
-    def has_our_page(self, slot: int) -> None:
+    def use_current_page(self, slot: int) -> None:
         """From now on the process of this slot goes by our limits page."""
         self._outdated.discard(slot)
 
@@ -144,10 +144,10 @@ class ShareLedger:
         freed = self.ledger.clear(slot, with_certain=self.limits.certain_slot > 0)
         self.freed_bytes += freed
         if slot in self._overheads:
-            self.measured({other: held for other, held in self._overheads.items() if other != slot})
+            self.set_overheads({other: held for other, held in self._overheads.items() if other != slot})
         return freed
 
-    def dead(self) -> Iterator[int]:
+    def dead_slots(self) -> Iterator[int]:
         """The slots whose process is dead."""
         for slot, member in list(self._members.items()):
             if member.is_dead():

@@ -44,9 +44,9 @@ class ShareUse:
     overhead_bytes: tuple[int, ...]
 
 
-async def nothing_known(chosen: ShareLedger, slot: int, gpu: int) -> int | None:
+async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
     """Where nobody measures: no memory is known beyond what is charged."""
-    del chosen, slot, gpu
+    del share, slot, gpu
     return None
 
 
@@ -78,15 +78,15 @@ class ShareLedgers:
         self._groups: dict[str, ShareLedger] = {}
         self._unreachable: dict[str, list[KernelProcess]] = {}
         self._lost_ticks = 0
-        self._exec_checker = ExecChecker(self._gone, proc=proc)
-        self.all_have_our_page: Callable[[], None] = lambda: None  # called once that is so of a group from before
+        self._exec_checker = ExecChecker(self._on_exec, proc=proc)
+        self.on_pages_current: Callable[[], None] = lambda: None  # called once that is so of a group from before
 
-    def inherit(self) -> None:
+    def recover(self) -> None:
         """Take over what the last agent left."""
         lost_ticks = recovery.read_loss(self._directory, self._boot_id)
         self._lost_ticks = lost_ticks or 0
         if lost_ticks is None or not self._directory.exists():
-            self._lose()
+            self._record_loss()
         self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         missing = kernel_process.missing_capabilities()
         if missing:
@@ -103,7 +103,7 @@ class ShareLedgers:
                 aside = whole_file.set_aside(path)
                 why = {"err": str(error), "set_aside": str(aside)}
                 logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
-                self._lose()
+                self._record_loss()
                 path.unlink(missing_ok=True)
                 continue
             old = recovery.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else None
@@ -114,18 +114,18 @@ class ShareLedgers:
                 for member in old.members.values():
                     self._watch(old, member)
                     self._exec_checker.check(old, member)
-                self.keep(old, old.tenant)
+                self.record(old, old.tenant)
                 logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
             else:
                 self._unreachable[record.tenant.key] = list(old.holders)
                 for holder in old.holders:
-                    asyncio.get_running_loop().add_reader(holder.pidfd, self._holder_ended, record.tenant, holder)
+                    asyncio.get_running_loop().add_reader(holder.pidfd, self._on_holder_exit, record.tenant, holder)
                 extra = {**_named(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
         if self._registered is not None:
             holders = (*self._unreachable.values(), *(group.members.values() for group in self._groups.values()))
             self._registered.keep((process.pid, process.start_ticks) for holder in holders for process in holder)
-        self.schedule()
+        self.publish_timetable()
 
     @property
     def lost_ticks(self) -> int:
@@ -144,30 +144,30 @@ class ShareLedgers:
         if share is not None and not _same_gpus(share.tenant, tenant):
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
         made = share is None
-        chosen = ShareLedger.make(tenant) if share is None else share
-        chosen.tenant = dataclasses.replace(chosen.tenant, group=tenant.group)  # no record has it
+        share = ShareLedger.make(tenant) if share is None else share
+        share.tenant = dataclasses.replace(share.tenant, group=tenant.group)  # no record has it
         try:
-            self.expect_contexts(chosen)
-            slot = chosen.slot_of(who)
+            self.expect_contexts(share)
+            slot = share.slot_of(who)
             if slot is not None:
                 self._register(who)
-                return chosen, slot
-            slot = chosen.free_slot()
-            ledger_record.write(self._directory, chosen.record(self._boot_id, joining=(slot, who)))
+                return share, slot
+            slot = share.free_slot()
+            ledger_record.write(self._directory, share.record(self._boot_id, joining=(slot, who)))
             self._register(who)
             member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
         except BaseException:
             if made:
-                chosen.close()
+                share.close()
             raise
-        chosen.admit(member, slot)
-        self._groups[tenant.key] = chosen
-        self._watch(chosen, member)
+        share.admit(member, slot)
+        self._groups[tenant.key] = share
+        self._watch(share, member)
         if made:
-            self.schedule()
-        return chosen, slot
+            self.publish_timetable()
+        return share, slot
 
-    async def settled(self, tenant: Tenant, who: KernelProcess) -> bool:
+    async def check_exec(self, tenant: Tenant, who: KernelProcess) -> bool:
         """Whether the process had a slot, which it may have had as another program: then it has been looked at."""
         share = self._groups.get(tenant.key)
         slot = share.slot_of(who) if share is not None else None
@@ -177,28 +177,28 @@ class ShareLedgers:
         await asyncio.shield(self._exec_checker.check(share, share.members[slot]))
         return True
 
-    def schedule(self) -> None:
+    def publish_timetable(self) -> None:
         """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
         table = timetable.timetable(group.tenant for group in self._groups.values())
         for key, share in self._groups.items():
             for gpu, turn in enumerate(table[key]):
-                share.limits.schedule(gpu, turn)
+                share.limits.set_launch_slot(gpu, turn)
 
-    def reap(self, chosen: ShareLedger) -> None:
+    def reap(self, share: ShareLedger) -> None:
         """Clear the slots of processes that are dead by now."""
-        for slot in list(chosen.dead()):
-            self._leave(chosen, slot)
+        for slot in list(share.dead_slots()):
+            self._release(share, slot)
 
-    async def measure(self, chosen: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
+    async def measure(self, share: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
         """Look, from now on, how much of a GPU nobody is known to hold; None where that is unknown."""
-        slot = chosen.slot_of(who)
-        return await self._unclaimed_bytes(chosen, slot, gpu) if slot is not None else None
+        slot = share.slot_of(who)
+        return await self._unclaimed_bytes(share, slot, gpu) if slot is not None else None
 
-    def disconnected(self, chosen: ShareLedger, who: KernelProcess) -> None:
+    def disconnected(self, share: ShareLedger, who: KernelProcess) -> None:
         """A process closed its socket: give up its slot if that was because it became another program."""
-        slot = chosen.slot_of(who)
+        slot = share.slot_of(who)
         if slot is not None and not who.is_dead():
-            self._exec_checker.check(chosen, chosen.members[slot])
+            self._exec_checker.check(share, share.members[slot])
 
     def uses(self) -> Iterator[ShareUse]:
         """What the processes of every share hold."""
@@ -209,36 +209,36 @@ class ShareLedgers:
         """Every share with a process."""
         return tuple(self._groups.values())
 
-    def expect_contexts(self, chosen: ShareLedger) -> None:
+    def expect_contexts(self, share: ShareLedger) -> None:
         """Tell the processes of a share what is to be charged for a context now."""
-        for gpu, grant in enumerate(chosen.tenant.grants):
-            chosen.limits.expect(gpu, self._context_bytes(grant.uuid))
+        for gpu, grant in enumerate(share.tenant.grants):
+            share.limits.set_context_bytes(gpu, self._context_bytes(grant.uuid))
 
     def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
         """The processes, by share, of which we cannot tell what they hold."""
         return self._unreachable
 
-    def out_of_reach(self, pod_uid: str, share: int) -> bool:
+    def is_unreachable(self, pod_uid: str, share: int) -> bool:
         """Whether the share has processes of which we cannot tell what they hold."""
         return f"{pod_uid}-{share}" in self._unreachable
 
-    def heard(self, chosen: ShareLedger, who: KernelProcess) -> None:
+    def confirm_page(self, share: ShareLedger, who: KernelProcess) -> None:
         """A process said something after it was welcomed, so it has put our limits page in place of what it had."""
-        slot = chosen.slot_of(who)
-        if slot is not None and chosen.outdated:
-            chosen.has_our_page(slot)
-            if not chosen.outdated:
-                self.all_have_our_page()
+        slot = share.slot_of(who)
+        if slot is not None and share.outdated:
+            share.use_current_page(slot)
+            if not share.outdated:
+                self.on_pages_current()
 
-    def keep(self, chosen: ShareLedger, tenant: Tenant) -> bool:
+    def record(self, share: ShareLedger, tenant: Tenant) -> bool:
         """Write down what the share is about to be given, for the next agent; False if that is not possible.
 
         Then the file that is there may name a process too many, which the next agent will find dead.
         """
         try:
-            ledger_record.write(self._directory, chosen.record(self._boot_id, tenant=tenant))
+            ledger_record.write(self._directory, share.record(self._boot_id, tenant=tenant))
         except OSError as error:
-            logger.warning("Could not write a ledger's record", extra={**_named(chosen.tenant), "err": str(error)})
+            logger.warning("Could not write a ledger's record", extra={**_named(share.tenant), "err": str(error)})
             return False
         return True
 
@@ -252,11 +252,11 @@ class ShareLedgers:
         self._groups.clear()
         for holders in self._unreachable.values():
             for holder in holders:
-                self._let_go(holder)
+                self._close_holder(holder)
         self._unreachable.clear()
 
-    def _lose(self) -> None:
-        own = kernel_process.identified(os.getpid(), proc=self._proc)
+    def _record_loss(self) -> None:
+        own = kernel_process.with_start(os.getpid(), proc=self._proc)
         self._lost_ticks = own[1] if own is not None else 0
         recovery.write_loss(self._directory, self._boot_id, self._lost_ticks)
 
@@ -267,20 +267,20 @@ class ShareLedgers:
             except OSError as error:
                 raise JoinError(f"the kernel could not be told that this process may use its GPU: {error}") from error
 
-    def _watch(self, chosen: ShareLedger, member: KernelProcess) -> None:
-        asyncio.get_running_loop().add_reader(member.pidfd, self._ended, chosen, member)
+    def _watch(self, share: ShareLedger, member: KernelProcess) -> None:
+        asyncio.get_running_loop().add_reader(member.pidfd, self._on_exit, share, member)
 
-    def _ended(self, chosen: ShareLedger, member: KernelProcess) -> None:
-        slot = chosen.slot_of(member)
+    def _on_exit(self, share: ShareLedger, member: KernelProcess) -> None:
+        slot = share.slot_of(member)
         if slot is not None:
-            self._leave(chosen, slot)
+            self._release(share, slot)
 
-    def _gone(self, chosen: ShareLedger, member: KernelProcess) -> None:
-        logger.debug("A process is another program now", extra={**_named(chosen.tenant), "pid": member.pid})
-        self._ended(chosen, member)
+    def _on_exec(self, share: ShareLedger, member: KernelProcess) -> None:
+        logger.debug("A process is another program now", extra={**_named(share.tenant), "pid": member.pid})
+        self._on_exit(share, member)
 
-    def _holder_ended(self, tenant: Tenant, holder: KernelProcess) -> None:
-        self._let_go(holder)
+    def _on_holder_exit(self, tenant: Tenant, holder: KernelProcess) -> None:
+        self._close_holder(holder)
         if self._registered is not None:
             self._registered.drop(holder.pid)
         self._unreachable[tenant.key].remove(holder)
@@ -288,26 +288,26 @@ class ShareLedgers:
             del self._unreachable[tenant.key]
             ledger_record.path_of(self._directory, tenant).unlink(missing_ok=True)
 
-    def _let_go(self, holder: KernelProcess) -> None:
+    def _close_holder(self, holder: KernelProcess) -> None:
         asyncio.get_running_loop().remove_reader(holder.pidfd)
         os.close(holder.pidfd)
 
-    def _leave(self, chosen: ShareLedger, slot: int) -> None:
-        member = chosen.members[slot]
+    def _release(self, share: ShareLedger, slot: int) -> None:
+        member = share.members[slot]
         asyncio.get_running_loop().remove_reader(member.pidfd)
-        freed = chosen.release(slot)
+        freed = share.release(slot)
         if self._registered is not None:
             self._registered.drop(member.pid)
-        extra = {**_named(chosen.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
+        extra = {**_named(share.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
         # A container can have processes come and go as fast as can be: of those that leave nothing nobody has to know.
         logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
-        if chosen.members:
-            self.keep(chosen, chosen.tenant)
+        if share.members:
+            self.record(share, share.tenant)
             return
-        del self._groups[chosen.tenant.key]
-        chosen.close()
-        self.schedule()
-        ledger_record.path_of(self._directory, chosen.tenant).unlink(missing_ok=True)  # the last: it may fail
+        del self._groups[share.tenant.key]
+        share.close()
+        self.publish_timetable()
+        ledger_record.path_of(self._directory, share.tenant).unlink(missing_ok=True)  # the last: it may fail
 
 
 def _same_gpus(tenant: Tenant, other: Tenant) -> bool:

@@ -265,7 +265,7 @@ class Gangs:
         commands: Commands = []
         for uuid in gang.reserved:
             if self._gpus[uuid].reserved_for is None:
-                commands += [(uuid, command) for command in self._gpus[uuid].keep(gang.shares[uuid], now_ns)]
+                commands += [(uuid, command) for command in self._gpus[uuid].reserve(gang.shares[uuid], now_ns)]
         if all(
             self._gpus[uuid].reserved_for == gang.shares[uuid] and self._is_free(gang, uuid) for uuid in gang.reserved
         ):

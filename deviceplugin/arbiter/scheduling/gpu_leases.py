@@ -130,17 +130,17 @@ class GpuLeases:
             self._renew(client.tenant, client.tenant.grants[gpu], now_ns)
         self._shares[key].clients.setdefault(client, gpu)
 
-    def change(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
+    def update(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
         """A share has been given something else, if it is there."""
         if tenant.key in self._shares:
             self._renew(tenant, grant, now_ns)
 
-    def seen(self, key: str, now_ns: int, *, works: bool) -> None:
+    def observe(self, key: str, now_ns: int, *, works: bool) -> None:
         """The driver says whether it has run anything of a share lately."""
         if key in self._shares:
-            self.execute(self.scheduler.seen(key, now_ns, works=works))
+            self.execute(self.scheduler.observe(key, now_ns, works=works))
 
-    def leave(self, client: LeaseClient, now_ns: int) -> None:
+    def remove(self, client: LeaseClient, now_ns: int) -> None:
         """A process has gone, and what it ran with it."""
         share = self._shares[client.tenant.key]
         share.wanting.discard(client)
@@ -154,12 +154,12 @@ class GpuLeases:
             self.execute(self.scheduler.leave(key, now_ns))
             self._debts.store(self._uuid, key, gpu_share, now_ns)
 
-    def said(self, client: LeaseClient, kind: int, said: wire.Lease, now_ns: int) -> None:
+    def handle(self, client: LeaseClient, kind: int, lease: wire.Lease, now_ns: int) -> None:
         """A client, which has joined, says that it wants, has closed, or has released."""
         share = self._shares[client.tenant.key]
         if kind == contract.MESSAGE_WANT:
-            self._want(share, client, now_ns, held=bool(said.flags & contract.LEASE_HELD))
-        elif said.number != share.holding.get(client):
+            self._want(share, client, now_ns, held=bool(lease.flags & contract.LEASE_HELD))
+        elif lease.number != share.holding.get(client):
             pass  # of a lease that it has no more: it gives back what it had before it knew of this one
         elif kind == contract.MESSAGE_CLOSED:
             share.closed.add(client)
@@ -185,7 +185,7 @@ class GpuLeases:
             share.waits.record(self.scheduler.shares[share_key], now_ns)
         self.scheduler.changed.clear()
 
-    def held(self, now_ns: int) -> Iterator[LeaseUsage]:
+    def usage(self, now_ns: int) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         for key, share in self._shares.items():
             gpu_share = self.scheduler.shares[key]

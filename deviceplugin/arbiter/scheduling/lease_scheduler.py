@@ -134,7 +134,7 @@ class LeaseScheduler:
             self._shorten(key, now_ns)  # it has asked again, and could not be served until now
         return self.tick(now_ns)
 
-    def seen(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
+    def observe(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
         """The driver says whether it has run anything of this share lately."""
         share = self.shares[key]
         if share.phase is not LeasePhase.LATE:

@@ -36,14 +36,14 @@ class _Timer:
         self._handle: asyncio.TimerHandle | None = None
         self._due_ns = 0
 
-    def set(self, due_ns: int | None, now_ns: int, ring: Callable[[], None]) -> None:
+    def set(self, due_ns: int | None, now_ns: int, callback: Callable[[], None]) -> None:
         """Ring then, if that is not so already; None: not at all."""
         if self._handle is not None and due_ns != self._due_ns:
             self.cancel()
         if self._handle is None and due_ns is not None:
             self._due_ns = due_ns
             seconds = max(0, due_ns - now_ns) / _NANOSECONDS
-            self._handle = asyncio.get_running_loop().call_later(seconds, ring)
+            self._handle = asyncio.get_running_loop().call_later(seconds, callback)
 
     def cancel(self) -> None:
         """Do not ring, or it has rung."""
@@ -60,47 +60,47 @@ class Leases:
         self._settled_ns = clock() + settling_ns
         self._gpus: dict[str, GpuLeases] = {}
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
-        self._of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
+        self._gpus_of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
         self._numbers = Numbers(clock())
         self._schedulers: dict[str, CoscheduledGpu] = {}
         self._gangs = Gangs(self._schedulers)
         self._gang_timer = _Timer()
         self._debts = DebtCache()
 
-    def said(self, client: LeaseClient, kind: int, said: wire.Lease) -> None:
+    def handle(self, client: LeaseClient, kind: int, lease: wire.Lease) -> None:
         """A client says that it wants, has closed, or has released; `said.card` is one of its grants."""
         now_ns = self._clock()
-        uuid = self._join(client, said.gpu, now_ns)
-        self._gpus[uuid].said(client, kind, said, now_ns)
+        uuid = self._join(client, lease.gpu, now_ns)
+        self._gpus[uuid].handle(client, kind, lease, now_ns)
         self._settle(uuid, now_ns)
 
-    def joined(self, client: LeaseClient) -> None:
+    def join(self, client: LeaseClient) -> None:
         """A process has been welcomed: whoever holds one of its GPUs is not alone there any more."""
         now_ns = self._clock()
         for gpu in range(len(client.tenant.grants)):
             self._settle(self._join(client, gpu, now_ns), now_ns)
 
-    def changed(self, tenant: Tenant) -> None:
+    def update(self, tenant: Tenant) -> None:
         """A share has been given something else; that counts from now on, also in the middle of a lease."""
         now_ns = self._clock()
         for grant in tenant.grants:
             if grant.uuid in self._gpus:
-                self._gpus[grant.uuid].change(tenant, grant, now_ns)
+                self._gpus[grant.uuid].update(tenant, grant, now_ns)
                 self._settle(grant.uuid, now_ns)
 
-    def seen(self, works: Mapping[tuple[str, str], bool]) -> None:
+    def observe(self, works: Mapping[tuple[str, str], bool]) -> None:
         """By a GPU's UUID and a share's key, whether the driver has run anything of it there lately."""
         now_ns = self._clock()
         for (uuid, key), runs in works.items():
             if uuid in self._gpus:
-                self._gpus[uuid].seen(key, now_ns, works=runs)
+                self._gpus[uuid].observe(key, now_ns, works=runs)
                 self._settle(uuid, now_ns)
 
-    def left(self, client: LeaseClient) -> None:
+    def remove(self, client: LeaseClient) -> None:
         """It has gone, and what it ran with it."""
         now_ns = self._clock()
-        for uuid in self._of_client.pop(client, set()):
-            self._gpus[uuid].leave(client, now_ns)
+        for uuid in self._gpus_of_client.pop(client, set()):
+            self._gpus[uuid].remove(client, now_ns)
             if client.tenant.key not in self._schedulers[uuid].shares:
                 self._gangs.leave(client.tenant.key, uuid)
             self._settle(uuid, now_ns)
@@ -126,11 +126,11 @@ class Leases:
         self._gpus[uuid].tick(now_ns)
         self._settle(uuid, now_ns)
 
-    def held(self) -> Iterator[LeaseUsage]:
+    def usage(self) -> Iterator[LeaseUsage]:
         """What every share that is here now has had."""
         now_ns = self._clock()
         for gpu in self._gpus.values():
-            yield from gpu.held(now_ns)
+            yield from gpu.usage(now_ns)
 
     def close(self) -> None:
         """Forget everything, say nothing; clients keep what they have until they find the next agent."""
@@ -140,7 +140,7 @@ class Leases:
         self._timers.clear()
         self._schedulers.clear()
         self._gpus.clear()
-        self._of_client.clear()
+        self._gpus_of_client.clear()
 
     def _join(self, client: LeaseClient, gpu: int, now_ns: int) -> str:
         """Let it be at this GPU; return the GPU's UUID."""
@@ -152,7 +152,7 @@ class Leases:
         if len(client.tenant.grants) > 1 or client.tenant.group:
             uuids = [grant.uuid for grant in client.tenant.grants]
             self._gangs.join(client.tenant.key, uuid, now_ns, uuids=uuids, group=client.tenant.group)
-        self._of_client[client].add(uuid)
+        self._gpus_of_client[client].add(uuid)
         return uuid
 
     def _is_settled(self) -> bool:

@@ -50,14 +50,14 @@ class Node:
     def client(self, pod: str, *, request: int = 50, limit: int = 100, gpus: tuple[str, ...] = ("GPU-0",)) -> Client:
         grants = tuple(Grant(uuid, 1 << 30, request, limit) for uuid in gpus)
         made = Client(Tenant(pod, "default", pod, ("main",), 0, grants))
-        self.leases.joined(made)
+        self.leases.join(made)
         return made
 
     def says(self, client: Client, kind: int, *, gpu: int = 0, flags: int = 0, number: int | None = None) -> None:
         number = (client.number if client.told else 0) if number is None else number
         if kind == contract.MESSAGE_RELEASED:
             client.returned = number
-        self.leases.said(client, kind, wire.Lease(gpu, flags, number))
+        self.leases.handle(client, kind, wire.Lease(gpu, flags, number))
 
     def later(self, milliseconds: int) -> None:
         """Time passes; the arbiter's own timers are not waited for."""

@@ -14,7 +14,7 @@ def delete_by_force(node: ArbiterNode, name: str) -> None:
     """Pod and share are gone; the processes run on."""
     node.pods = [pod for pod in node.pods if pod["metadata"]["name"] != name]
     node.allocations = [entry for entry in node.allocations if entry.id != f"of-{name}"]
-    node.resizing.look()
+    node.resizing.refresh()
 
 
 async def test_a_share_begins_once_the_memory_of_the_one_before_is_free(node: ArbiterNode) -> None:

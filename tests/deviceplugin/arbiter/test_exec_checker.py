@@ -141,7 +141,7 @@ async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
 
 @pytest.fixture
 def member() -> kernel_process.KernelProcess:
-    identity = kernel_process.identified(os.getpid())
+    identity = kernel_process.with_start(os.getpid())
     assert identity is not None
     return kernel_process.KernelProcess(*identity, os.pidfd_open(os.getpid()))
 

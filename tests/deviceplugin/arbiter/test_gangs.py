@@ -192,10 +192,10 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
         grants = tuple(Grant(f"GPU-{gpu}", 1 << 30, 10, chance.choice([30, 100])) for gpu in gpus)
         group = chance.choice(["", "", "default/ranks"])
         ranks.append(Rank(Share(f"p{number}", "default", "p", ("main",), 0, grants, group=group)))
-        node.leases.joined(ranks[-1])
+        node.leases.join(ranks[-1])
 
     def go() -> None:
-        node.leases.left(ranks.pop(chance.randrange(len(ranks))))
+        node.leases.remove(ranks.pop(chance.randrange(len(ranks))))
 
     for number in range(60):
         if len(ranks) < 2 or (len(ranks) < 5 and chance.random() < 0.1):
@@ -205,12 +205,12 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
         rank = chance.choice(ranks)
         member = chance.randrange(len(rank.tenant.grants))
         lease = rank.numbers().get(member, 0) if chance.random() < 0.8 else chance.randrange(100)
-        node.says(rank, chance.choice(WORDS), member=member, number=lease)
+        node.says(rank, chance.choice(WORDS), gpu=member, number=lease)
         node.later(chance.choice([0, 0, 1, 7, 40, 150]))
     for _ in range(400):  # until what each has had too much is forgotten
         for rank in ranks:
             for member, lease in rank.numbers().items():
-                node.says(rank, contract.MESSAGE_RELEASED, member=member, number=lease)
+                node.says(rank, contract.MESSAGE_RELEASED, gpu=member, number=lease)
         node.later(200)
     served = {rank: set[int]() for rank in ranks}
     for _ in range(600):

@@ -268,7 +268,7 @@ async def test_a_process_that_has_just_ended_is_no_news(
         hasty.close()
         other = Grant(arbiter_node.GPUS[0], arbiter_node.GIB, 50, 100)
         # It is told that it is not alone any more, before its end is heard of.
-        node.server.leases.joined(Client(Tenant("b", "default", "b", ("main",), 0, (other,))))
+        node.server.leases.join(Client(Tenant("b", "default", "b", ("main",), 0, (other,))))
     await waiting.until(lambda: node.server.connections == 0)
     assert "Disconnected" not in caplog.text
 

@@ -195,12 +195,12 @@ def late(entitlement: Entitlement) -> LeaseScheduler:
 def test_who_is_late_pays_as_long_as_the_driver_runs_something_of_it() -> None:
     gpu = late(Entitlement(50, 100))
     for second in range(2, 100, 2):
-        gpu.seen("a", second * SECOND, works=second <= 60)
+        gpu.observe("a", second * SECOND, works=second <= 60)
     assert gpu.shares["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND  # for ten seconds nobody can be sure
-    gpu.seen("a", 100 * SECOND, works=True)  # it was stopped, and goes on
+    gpu.observe("a", 100 * SECOND, works=True)  # it was stopped, and goes on
     assert gpu.shares["a"].account.held_by_ns(103 * SECOND) == 73 * SECOND
     gpu.released("a", 104 * SECOND)
-    gpu.seen("a", 105 * SECOND, works=True)  # of a moment before
+    gpu.observe("a", 105 * SECOND, works=True)  # of a moment before
     assert gpu.shares["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
 
 
@@ -320,7 +320,7 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
         "is_owed",
         lambda payer: payer.entitlement.latency or payer.owed_ns > 1,
     ),
-    "the late are waited for": (lease_scheduler.LeaseScheduler, "_give_up", lambda *_: None),
+    "the late are waited for": (lease_scheduler.LeaseScheduler, "_expire", lambda *_: None),
 }
 
 

@@ -58,12 +58,12 @@ async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less
     node.says(client, WANT)
     grants = (Grant("GPU-0", 1 << 30, 20, 100),)
     urgent = Client(Tenant("b", "default", "b", ("main",), 0, grants, latency=True))
-    node.leases.joined(urgent)
+    node.leases.join(urgent)
     assert client.last() == (OPEN, COUNTED | contract.LEASE_BRIEF)
     node.says(urgent, WANT)
     node.says(client, RELEASED)
     assert urgent.last() == (OPEN, COUNTED)  # the other one can wait
-    node.leases.left(urgent)
+    node.leases.remove(urgent)
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
 
@@ -105,7 +105,7 @@ async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node)
                 node.says(client, RELEASED, gpu=gpu, number=number)
                 node.says(client, WANT, gpu=gpu)
         node.says(gang, WANT, gpu=1)
-    usage = {usage.gpu_uuid: usage for usage in node.leases.held() if usage.tenant is gang.tenant}
+    usage = {usage.gpu_uuid: usage for usage in node.leases.usage() if usage.tenant is gang.tenant}
     assert usage["GPU-1"].recent == pytest.approx(0.2, abs=0.06)
     assert usage["GPU-1"].seconds > 0.6 * 2
 
@@ -163,7 +163,7 @@ async def test_the_turn_of_a_share_whose_process_has_died_waiting_is_nobodys(nod
     node.says(client, WANT)
     node.later(200)
     node.says(waiting, WANT)
-    node.leases.left(waiting)
+    node.leases.remove(waiting)
     node.says(client, RELEASED)
     assert idle.told == []
     node.says(other, WANT)
@@ -191,7 +191,7 @@ async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: s
     if when == "wants":
         node.says(two, WANT)
         node.says(first, WANT)
-        node.leases.left(first)
+        node.leases.remove(first)
         assert two.last() == (OPEN, 0)  # alone again
         return
     node.says(first, WANT)
@@ -201,10 +201,10 @@ async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: s
         node.says(first, CLOSED)
     if when == "late":
         node.later(200)
-    node.leases.left(first)
+    node.leases.remove(first)
     assert two.last() == (OPEN, 0)
-    node.leases.left(two)
-    assert not list(node.leases.held())
+    node.leases.remove(two)
+    assert not list(node.leases.usage())
 
 
 async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back() -> None:
@@ -236,8 +236,8 @@ async def test_when_the_agent_ends_nobody_is_told_that_it_is_their_turn(node: No
     node.says(two, WANT)
     count = len(first.told)
     node.leases.close()
-    node.leases.left(first)
-    node.leases.left(two)
+    node.leases.remove(first)
+    node.leases.remove(two)
     assert (len(first.told), two.told) == (count, [])
 
 
@@ -290,7 +290,7 @@ async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> Non
                 node.says(honest, RELEASED)
             node.says(honest, WANT)
         node.later(dice.randrange(1, 30))
-    seconds = {held.tenant.pod: held.seconds for held in node.leases.held()}
+    seconds = {held.tenant.pod: held.seconds for held in node.leases.usage()}
     assert seconds["a"] > 0.45 * (node.now_ns / 1e9 - 1)
 
 
@@ -314,7 +314,7 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node, monkeypatch:
     assert timers
     assert all(timer.cancelled() for timer in timers)
     for client in clients:
-        node.leases.left(client)
+        node.leases.remove(client)
     assert not node.leases.gpus
 
 
@@ -322,7 +322,7 @@ async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_k
     holder = node.client("a")
     node.says(holder, WANT)
     node.now_ns += 5000 * MS
-    (held,) = node.leases.held()
+    (held,) = node.leases.usage()
     assert (held.seconds, held.leases, held.recent) == (5, 1, None)
     other = node.client("b")
     node.says(other, WANT)
@@ -332,7 +332,7 @@ async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_k
                 node.says(client, RELEASED)
                 node.says(client, WANT)
         node.later(5)
-    parts = {usage.tenant.pod: usage for usage in node.leases.held()}
+    parts = {usage.tenant.pod: usage for usage in node.leases.usage()}
     assert parts["a"].recent == pytest.approx(0.5, abs=0.1)
     assert parts["b"].recent == pytest.approx(0.5, abs=0.1)
     assert sum(part.seconds for part in parts.values()) == pytest.approx(7, abs=0.2)
@@ -350,19 +350,19 @@ async def test_who_holds_a_gpu_freely_is_told_to_count_when_it_gets_a_limit_and_
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
     node.later(1)
-    node.leases.changed(resized(client, 10, 20))
+    node.leases.update(resized(client, 10, 20))
     assert client.last() == (OPEN, COUNTED | CONTENDED)
     node.later(70)
     assert client.last()[0] == REVOKE
     node.says(client, RELEASED)
     node.says(client, WANT)
     assert client.last()[0] == REVOKE
-    node.leases.changed(resized(client, 10, 100))  # and may go on at once when the limit is gone
+    node.leases.update(resized(client, 10, 100))  # and may go on at once when the limit is gone
     assert client.last() == (OPEN, 0)
 
 
 async def test_what_a_share_is_given_that_no_process_has_a_lease_of_is_nothing_to_leases(node: Node) -> None:
     client = node.client("a")
-    node.leases.left(client)
-    node.leases.changed(resized(client, 10, 20))
+    node.leases.remove(client)
+    node.leases.update(resized(client, 10, 20))
     assert not node.leases.gpus

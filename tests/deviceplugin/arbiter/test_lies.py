@@ -107,7 +107,7 @@ async def test_short_processes_one_after_the_other_are_held_to_the_limit_of_thei
             has_begun |= client.may_launch
             had_ms += 5 if has_begun else 0
             node.later(5)
-        node.leases.left(client)
+        node.leases.remove(client)
     assert had_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + runs_ms + BURST_NS / MS
 
 
@@ -120,10 +120,10 @@ async def test_a_process_that_stands_still_with_a_gpu_pays_for_seconds_and_one_w
         node.says(client, WANT)
     for _ in range(30):
         node.later(2000)
-        node.leases.seen(
+        node.leases.observe(
             {("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("GPU-0", "gone"): True, ("gone", "a-0"): True}
         )
-    held = {usage.tenant.pod: usage.seconds for usage in node.leases.held()}
+    held = {usage.tenant.pod: usage.seconds for usage in node.leases.usage()}
     assert 10 < held["a"] < 15
     assert held["c"] == pytest.approx(60, abs=1)
 
@@ -132,7 +132,7 @@ async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten
     late, other = node.client("a"), node.client("b")
 
     def had() -> dict[str, float]:
-        return {usage.tenant.pod: round(usage.had_seconds, 3) for usage in node.leases.held()}
+        return {usage.tenant.pod: round(usage.had_seconds, 3) for usage in node.leases.usage()}
 
     node.later(1000)
     assert had() == {"a": 0, "b": 0}
@@ -152,7 +152,7 @@ async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten
     before = had()
     for _ in range(30):
         node.later(1000)
-        node.leases.seen({("GPU-0", "a-0"): True})
+        node.leases.observe({("GPU-0", "a-0"): True})
     after = had()
     assert after["a"] - before["a"] == pytest.approx(10)
     assert after["b"] - before["b"] == pytest.approx(30)
@@ -165,15 +165,15 @@ async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_pai
     node.later(40)
     assert client.last()[0] == REVOKE
     node.later(3000)  # a long kernel
-    node.leases.left(client)
+    node.leases.remove(client)
     again = node.client("a")
-    held = {usage.tenant.pod: usage.seconds for usage in node.leases.held()}
+    held = {usage.tenant.pod: usage.seconds for usage in node.leases.usage()}
     assert held["a"] > 3
-    node.leases.left(again)
+    node.leases.remove(again)
     node.later(60_000)
-    node.leases.left(node.client("c"))
+    node.leases.remove(node.client("c"))
     node.client("a")
-    held = {usage.tenant.pod: usage.seconds for usage in node.leases.held()}
+    held = {usage.tenant.pod: usage.seconds for usage in node.leases.usage()}
     assert held["a"] == 0
 
 
@@ -185,12 +185,12 @@ async def test_what_waits_is_told_from_what_is_kept_back_and_who_was_passed_over
     node.says(limited, RELEASED)
     node.says(limited, WANT)
     node.later(100)
-    first = {usage.tenant.pod: usage for usage in node.leases.held()}
+    first = {usage.tenant.pod: usage for usage in node.leases.usage()}
     assert first["a"].waited_seconds == first["a"].throttled_seconds == pytest.approx(0.1)
     node.says(other, WANT)
     node.later(1000)  # nothing is said of the turn that has ended
     node.later(1000)
-    usages = {usage.tenant.pod: usage for usage in node.leases.held()}
+    usages = {usage.tenant.pod: usage for usage in node.leases.usage()}
     assert (usages["a"].evictions, usages["b"].evictions) == (0, 1)
     assert 0.1 < usages["a"].throttled_seconds < usages["a"].waited_seconds <= 2.1
     assert usages["b"].throttled_seconds == 0

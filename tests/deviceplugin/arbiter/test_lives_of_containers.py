@@ -58,7 +58,7 @@ async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_get
     before = await process("limits")
     node.pods.clear()
     node.allocations.clear()
-    node.resizing.look()
+    node.resizing.refresh()
     refused = (await late("hello"))["refused"]
     assert refused == f"this node has no pod with the UID {arbiter_node.uid('trainer')}"
     assert await process("limits") == before

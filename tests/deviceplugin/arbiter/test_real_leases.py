@@ -173,7 +173,7 @@ async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
             await asyncio.sleep(0.3)
             await node.start()
             shares = await asyncio.gather(percent(first), percent(two))
-            assert {usage.tenant.pod for usage in node.server.leases.held()} <= set(programs.pods)
+            assert {usage.tenant.pod for usage in node.server.leases.usage()} <= set(programs.pods)
             return shares
 
     await split(window, (20, 40), 60)

@@ -72,7 +72,7 @@ async def test_a_program_waits_for_the_memory_of_a_pod_that_was_deleted_by_force
         await waiting.until(lambda: (node.used() or (0,))[0] == LIMIT)
         (entry,), node.pods, node.allocations = node.allocations, [], []
         node.add_pod("next", *entry.shares)
-        node.resizing.look()
+        node.resizing.refresh()
         environment = {"TEST_POD": "next", "TEST_CONTAINER": "main"}
         with container.finishing(box.start([container.PROBE, "--allocate", str(LIMIT)], environment)) as following:
             await waiting.until(lambda: node.server.connections == 2)

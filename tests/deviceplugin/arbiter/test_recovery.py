@@ -17,7 +17,7 @@ NEVER = 0
 def lost_ticks(directory: Path) -> int:
     """As an agent that starts now has it."""
     started = share_ledgers.ShareLedgers(directory)
-    started.inherit()
+    started.recover()
     return started.lost_ticks
 
 
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_ticks() -> int:
-    own = kernel_process.identified(os.getpid())
+    own = kernel_process.with_start(os.getpid())
     assert own is not None
     return own[1]
 

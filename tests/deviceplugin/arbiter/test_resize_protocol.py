@@ -58,12 +58,12 @@ class World:
         if self.version >= self.seen_version:
             self.node.seen_allocations = list(self.node.allocations)
             self.node.resizes, self.seen_version = self.resizes, self.version
-            self.node.resizing.look()
+            self.node.resizing.refresh()
 
     def write(self) -> None:
         """The agent writes the status; the answer may be lost."""
         seen = GpuNode("node-a", allocations=tuple(self.node.seen_allocations or ()), resizes=self.node.resizes)
-        entries = self.node.resizing.follow(seen)
+        entries = self.node.resizing.apply(seen)
         if entries and self.seen_version != self.version:
             return  # a conflict
         if entries != self.resizes:
@@ -80,7 +80,7 @@ class World:
     async def _dying(self, act: Callable[[], None]) -> None:
         """Do it, and perhaps be killed right before or after something is written down."""
         groups = self.node.groups
-        keep = groups.keep
+        keep = groups.record
 
         def keep_or_die(*what: Any) -> bool:
             if self.dice.random() < 0.1:
@@ -90,7 +90,7 @@ class World:
                 raise KilledError
             return kept
 
-        groups.keep = keep_or_die  # type: ignore[method-assign]
+        groups.record = keep_or_die  # type: ignore[method-assign]
         try:
             act()
         except KilledError:

@@ -108,7 +108,7 @@ async def test_a_process_whose_names_are_no_text_is_one_like_others(node: Arbite
     await first("disguise", node.directory)
     assert (await first("hello"))["slot"] == 0
     await first("charge", 0, 100)
-    who = kernel_process.identified(first.pid)
+    who = kernel_process.with_start(first.pid)
     assert who is not None
     await restart(node)
     assert node.used() == (100,)

@@ -85,7 +85,7 @@ async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: Arbi
     (process,) = await joined(node)
     await process("charge", 0, 100)
     (group,) = node.groups.all()
-    group.limits.measure(0, 30)
+    group.limits.set_overhead(0, 30)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, 130),)
 
@@ -181,18 +181,18 @@ async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode
     resizes = node.resizes
     now = 5.0
     await process("charge", 0, 1)
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == resizes
     now = 16.0
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
-    node.resizing.look()
+    node.resizing.refresh()
     await process("charge", 0, 1)
     now = 35.0  # the second figure stays for twice as long
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
     now = 36.0
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == (Resize(TOLD, 0, GIB, 202),)
 
 
@@ -246,13 +246,13 @@ async def test_a_disk_that_takes_nothing_lets_nothing_be_promised(
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     with monkeypatch.context() as full:
-        full.setattr(node.groups, "keep", lambda *_: False)
+        full.setattr(node.groups, "record", lambda *_: False)
         node.change(shrink_to_bytes=120)
         assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
         node.change(shrink_to_bytes=None, memory_bytes=2 * GIB)
         assert await limits(process) == [[GIB, 50, 100]]
     monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
-    node.resizing.look()
+    node.resizing.refresh()
     assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
@@ -264,8 +264,8 @@ async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
     await first("charge", 0, 100)
     kept = list(node.allocations)
     node.allocations.clear()
-    node.resizing.look()
-    node.resizing.look()
+    node.resizing.refresh()
+    node.resizing.refresh()
     assert await limits(first) == [[GIB, 50, 100]]
     assert sum("does not have a share" in record.message for record in caplog.records) == 1
     two = await node.share()
@@ -308,7 +308,7 @@ async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower
     assert await limits(process) == [[200, 50, 100]]
     entries, node.allocations = node.allocations, []  # recreated, and not adopted yet
     node.resizes = ()
-    node.resizing.look()
+    node.resizing.refresh()
     assert await limits(process) == [[200, 50, 100]]
     node.allocations = entries
     node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for again
@@ -325,7 +325,7 @@ async def test_a_gpunode_that_is_deleted_before_the_wish_was_tried_leaves_what_i
     await process("charge", 0, 500)
     node.change(shrink_to_bytes=200)
     entries, node.allocations, node.resizes = node.allocations, [], ()
-    node.resizing.look()
+    node.resizing.refresh()
     assert await limits(process) == [[GIB, 50, 100]]
     node.allocations = entries
     node.change()

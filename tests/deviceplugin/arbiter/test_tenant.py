@@ -139,11 +139,11 @@ SHARE = Tenant(UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), 
 @pytest.mark.parametrize("allocation", ["a1", ""])  # an earlier agent left none
 def test_a_share_that_runs_is_found_in_the_ledger_again(allocation: str) -> None:
     there = node(MAIN)
-    entry = tenant.entry_of(dataclasses.replace(SHARE, allocation=allocation), there)
+    entry = tenant.find_allocation(dataclasses.replace(SHARE, allocation=allocation), there)
     assert entry == there.allocations[1]
     assert entry is not None
     after = dataclasses.replace(entry, shares=(dataclasses.replace(MAIN, request_percent=10),), latency=True)
-    renewed = tenant.renewed(SHARE, after, 7)
+    renewed = tenant.updated(SHARE, after, 7)
     assert renewed.grants == (Grant(FIRST, 7, 10, 80), Grant(SECOND, 7, 10, 80))
     assert (renewed.latency, renewed.allocation, renewed.memory_bytes) == (True, "a1", 7)
 
@@ -158,7 +158,7 @@ def test_a_share_that_runs_is_found_in_the_ledger_again(allocation: str) -> None
     ],
 )
 def test_a_share_that_the_ledger_has_otherwise_is_not_the_one_that_runs(there: GpuNode) -> None:
-    assert tenant.entry_of(dataclasses.replace(SHARE, allocation="a1"), there) is None
+    assert tenant.find_allocation(dataclasses.replace(SHARE, allocation="a1"), there) is None
 
 
 @pytest.mark.parametrize(
@@ -180,15 +180,17 @@ def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
     assert tenant.memory_bytes(there, there.allocations[1], 0) == expected
 
 
-def given(container: str, manifest: dict[str, Any], there: GpuNode | None) -> tenant.Given | Refusal | NotYet:
+def given(
+    container: str, manifest: dict[str, Any], there: GpuNode | None
+) -> tenant.StartingContainer | Refusal | NotYet:
     return tenant.find_by_name("ml", "trainer", container, pods=[{}, manifest], node=there)
 
 
 def test_a_container_that_is_about_to_start_is_known_by_its_name() -> None:
     there = node(MAIN, SIDE)
-    assert given("main", pod(), there) == tenant.Given("ml", "trainer", (FIRST, SECOND), pod_uid=UID)
+    assert given("main", pod(), there) == tenant.StartingContainer("ml", "trainer", (FIRST, SECOND), pod_uid=UID)
     named = {**pod(), "spec": {"runtimeClassName": "nvidia"}}
-    assert given("warm-up", named, there) == tenant.Given("ml", "trainer", (SECOND,), "nvidia", UID)
+    assert given("warm-up", named, there) == tenant.StartingContainer("ml", "trainer", (SECOND,), "nvidia", UID)
     assert given("other", pod(), there) == Refusal("the container other of the pod ml/trainer has no share of a GPU")
 
 

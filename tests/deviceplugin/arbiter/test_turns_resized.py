@@ -133,7 +133,7 @@ def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> 
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "a turn goes on by the old limit": (lease_scheduler.LeaseScheduler, "_curtail", lambda *_: None),
+    "a turn goes on by the old limit": (lease_scheduler.LeaseScheduler, "_apply_limit", lambda *_: None),
     "a change is not taken": (Account, "change", lambda *_: None),
     "a change forgives": (Account, "change", lambda self, entitlement, now: self.__init__(entitlement, now)),
 }

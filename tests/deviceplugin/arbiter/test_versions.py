@@ -105,7 +105,7 @@ async def test_a_library_that_is_too_new_is_refused_in_a_version_that_it_underst
 
 async def test_who_is_refused_for_that_is_told_to_the_agent_in_the_same_words(node: ArbiterNode) -> None:
     refusals: list[tuple[Container, str]] = []
-    node.server.unspoken = lambda *what: refusals.append(what)
+    node.server.on_library_refused = lambda *what: refusals.append(what)
     async with greeted(node, 1, 2) as (client, _):
         client.send(message(contract.MESSAGE_RECLAIM, 9))  # nothing that a release of ours says
         assert (await heard(client))[0] == contract.MESSAGE_REFUSED

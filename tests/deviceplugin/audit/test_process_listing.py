@@ -60,7 +60,7 @@ def group() -> ShareLedger:
 
 
 def joined(group: ShareLedger) -> kernel_process.KernelProcess:
-    identity = kernel_process.identified(os.getpid())
+    identity = kernel_process.with_start(os.getpid())
     assert identity is not None
     who = kernel_process.KernelProcess(*identity, os.pidfd_open(os.getpid()))
     group.admit(who, 3)
@@ -69,7 +69,7 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
 
 def test_a_member_is_read_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
-    group.limits.expect(0, 250)
+    group.limits.set_context_bytes(0, 250)
     result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).look([GPU], [group], [])
     assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
     (process,) = result.seen.processes
@@ -225,7 +225,7 @@ def test_what_one_container_has_mapped_takes_so_long_of_a_look_and_no_longer(
 
 def test_only_who_began_before_records_were_lost_is_left_behind_with_a_ledger() -> None:
     """What looks like a ledger, anybody can make."""
-    own = kernel_process.identified(os.getpid())
+    own = kernel_process.with_start(os.getpid())
     assert own is not None
     descriptor = os.memfd_create(pages.LEDGER_NAME)
     os.ftruncate(descriptor, mmap.PAGESIZE)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial, registered
+from deviceplugin.denial import denial_program, registered
 
 MISC, LOOP_CONTROL = 10, 237
 CONTAINER = "5d" * 32
@@ -93,9 +93,9 @@ class KernelNode:
         self._stack.callback(made.end)
         return made
 
-    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial.DenialProgram:
+    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial_program.DenialProgram:
         """An agent's, as it begins."""
-        made = denial.opened(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
+        made = denial_program.load(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
         self._stack.callback(made.close)
         return made
 

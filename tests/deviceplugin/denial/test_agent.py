@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial, program, registered
+from deviceplugin.denial import denial_program, program, registered
 from deviceplugin.denial import kernel as bpf
 from gpushare import contract
 from tests.deviceplugin import agent_process, waiting
@@ -26,7 +26,7 @@ async def test_it_beats_and_leaves_to_the_next_agent_what_the_kernel_knows(
     kernel: KernelNode, short_path: Path, gpus: Path
 ) -> None:
     more = ("--deny-unregistered", f"--bpf-root={kernel.bpf}", f"--cgroup-root={kernel.cgroups}")
-    kept = kernel.bpf / denial.DIRECTORY / denial.MAP
+    kept = kernel.bpf / denial_program.DIRECTORY / denial_program.MAP
     agent_process.has_served(short_path, gpus)
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")

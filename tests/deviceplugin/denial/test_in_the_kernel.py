@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial, registered
+from deviceplugin.denial import denial_program, registered
 from tests.deviceplugin.denial.kernel_node import LOOP_CONTROL, MISC, KernelNode
 
 DENIED = "EPERM"
@@ -85,7 +85,7 @@ def test_the_next_agent_has_who_is_registered_and_nobody_gets_in_between(kernel:
     process, stranger = kernel.process(), kernel.process()
     known.add(*process.who)
     assert process.ask("open", kernel.device) == "yes"
-    following = kernel.opened(majors=frozenset({MISC, denial.program.DRIVERS_MAJOR}))
+    following = kernel.opened(majors=frozenset({MISC, denial_program.program.DRIVERS_MAJOR}))
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
     registered.RegisteredMap(following.map_descriptor).keep([process.who])

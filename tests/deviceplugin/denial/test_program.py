@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from deviceplugin.denial import kernel_fields, program
+from deviceplugin.denial import program
 from deviceplugin.host import identity
 
 DEVICES = """Character devices:
@@ -62,7 +62,7 @@ def types() -> bytes:
 
 
 def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -> None:
-    offsets = kernel_fields.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
+    offsets = program.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
     assert offsets == {
         ("task_struct", "pid"): 0,
         ("task_struct", "tgid"): 24,
@@ -82,8 +82,8 @@ def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -
     ],
 )
 def test_a_kernel_that_does_not_tell_is_an_error_that_says_what_is_missing(text: bytes, said: str) -> None:
-    with pytest.raises(kernel_fields.FieldsError, match=said):
-        kernel_fields.offsets(text, {"task_struct": ("tgid",)})
+    with pytest.raises(program.FieldsError, match=said):
+        program.offsets(text, {"task_struct": ("tgid",)})
 
 
 def test_the_drivers_devices_are_those_that_have_its_name() -> None:

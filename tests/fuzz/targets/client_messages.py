@@ -96,7 +96,7 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
         ours.setblocking(False)
         theirs.setblocking(False)
         ends.append(theirs)
-        _, start_ticks = kernel_process.identified(os.getpid()) or (0, 0)
+        _, start_ticks = kernel_process.with_start(os.getpid()) or (0, 0)
         who = kernel_process.KernelProcess(os.getpid(), start_ticks + number, os.pidfd_open(os.getpid()))
         there.add(
             client_connection.ClientConnection(
@@ -108,7 +108,7 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
                 lookup=_Lookup(),
                 groups=books,
                 closed=there.discard,
-                unspoken=lambda *_: None,
+                on_library_refused=lambda *_: None,
             )
         )
     try:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deviceplugin.denial import denial, registered
+from deviceplugin.denial import denial_program, registered
 
 
 def denies(bpf: str, cgroups: str, uid: str, how: str) -> None:
     if how == "trying":  # the kernel is to say it, and not we
-        denial.kernel_process.missing_capabilities = lambda *_, **__: ()
+        denial_program.kernel_process.missing_capabilities = lambda *_, **__: ()
     try:
         for majors in {10}, {10, 195}:  # the second in place of the first
-            made = denial.opened(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
+            made = denial_program.load(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
             known = registered.RegisteredMap(made.map_descriptor)
             known.beat()
             known.add(1, 1)
             known.keep([])
             print(len(made.attach([uid])))
-    except denial.DenialError as error:
+    except denial_program.DenialError as error:
         print(error)

@@ -4,22 +4,68 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.denial import denial, denied_pods
-from gpushare import pod
+from deviceplugin.denial import denial_program
+from gpushare import contract, pod
 from gpushare.gpunode import Condition
 from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 2.0  # between two looks at pods of which the kubelet did not say that they start
+DENIED: Final = "a process in a container with a share gets no GPU unless it is registered with the arbiter"
+_NVIDIA: Final = "nvidia.com/"
+_MAX_NAMED: Final = 10
 
 
-class Covering:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Chosen:
+    """uids: of the pods that it is for; left_out: the names of those with shares that it cannot be for."""
+
+    uids: frozenset[str]
+    left_out: tuple[str, ...] = ()
+
+
+def choose(pods: Iterable[PodJson]) -> Chosen:
+    """Of the pods of a node."""
+    uids, left_out = set(), []
+    for manifest in pods:
+        if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
+            continue
+        if _has_more(manifest):
+            left_out.append("/".join(pod.namespaced_name(manifest)))
+        else:
+            uids.add(pod.uid(manifest))
+    return Chosen(frozenset(uids), tuple(sorted(left_out)))
+
+
+def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
+    """What the GPUNode is to say. problem: why it cannot be done, as a sentence; empty if it is."""
+    kind = contract.CONDITION_UNREGISTERED_DENIED
+    if problem:
+        return Condition(kind, "False", "NotPossible", f"{problem}; processes without limits are told of, as ever")
+    if not left_out:
+        return Condition(kind, "True", "Denied", DENIED)
+    more = f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
+    named = f"{', '.join(left_out[:_MAX_NAMED])}{more}"
+    return Condition(kind, "True", "Denied", f"{DENIED}, but in {named}: another container there may have whole GPUs")
+
+
+def _has_more(manifest: PodJson) -> bool:
+    """Whether a container has a GPU, or something that may be one, in another way than by a share."""
+    for container in (*pod.containers(manifest), *pod.init_containers(manifest)):
+        has_claims = bool((container.get("resources") or {}).get("claims"))
+        if has_claims or any(name.startswith(_NVIDIA) for name in pod.resources(container)):
+            return True
+    return False
+
+
+class PodDenial:
     """What the kernel is asked to do, as `made`, for the pods of the node; or why it cannot, as a sentence.
 
     pods: of the node; conditions: for the GPUNode; changed is called when they have.
@@ -27,7 +73,7 @@ class Covering:
 
     def __init__(
         self,
-        made: denial.DenialProgram | None,
+        made: denial_program.DenialProgram | None,
         problem: str,
         *,
         pods: Callable[[], Iterable[PodJson]] = tuple,
@@ -56,13 +102,13 @@ class Covering:
             return
         known = tuple(self._pods())
         if pod_uid and all(pod.uid(manifest) != pod_uid for manifest in known):
-            raise denial.DenialError(f"the pod {pod_uid} is not known to the agent yet: it will be soon")
-        chosen = denied_pods.choose(known)
+            raise denial_program.DenialError(f"the pod {pod_uid} is not known to the agent yet: it will be soon")
+        chosen = choose(known)
         new = chosen.uids - self._covered
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
         self._say("", chosen.left_out)
         if pod_uid in chosen.uids - self._covered:
-            raise denial.DenialError(
+            raise denial_program.DenialError(
                 f"the cgroup of the pod {pod_uid} was not found, so nobody could be denied its GPU"
             )
 
@@ -71,12 +117,12 @@ class Covering:
         while True:
             try:
                 self.cover()
-            except denial.DenialError as error:
+            except denial_program.DenialError as error:
                 self._say(str(error), ())
             await asyncio.sleep(SECONDS)
 
     def _say(self, problem: str, left_out: tuple[str, ...]) -> None:
-        conditions = (denied_pods.condition(problem, left_out),)
+        conditions = (condition(problem, left_out),)
         if conditions != self.conditions:
             self.conditions = conditions
             if problem:
@@ -93,17 +139,17 @@ def opened(
     wanted: bool,
     pods: Callable[[], Iterable[PodJson]],
     changed: Callable[[], None],
-) -> Iterator[Covering]:
+) -> Iterator[PodDenial]:
     """A program that is loaded, if that is wanted and possible; why it is not is told."""
     if not wanted:
-        yield Covering(None, "")
+        yield PodDenial(None, "")
         return
     try:
-        made = denial.opened(bpf_root, cgroup_root, proc=proc)
-    except denial.DenialError as error:
-        yield Covering(None, str(error), pods=pods, changed=changed)
+        made = denial_program.load(bpf_root, cgroup_root, proc=proc)
+    except denial_program.DenialError as error:
+        yield PodDenial(None, str(error), pods=pods, changed=changed)
         return
     try:
-        yield Covering(made, "", pods=pods, changed=changed)
+        yield PodDenial(made, "", pods=pods, changed=changed)
     finally:
         made.close()

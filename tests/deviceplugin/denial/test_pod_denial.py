@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
-from deviceplugin.denial import covering, denial, denied_pods, registered
+from deviceplugin.denial import denial_program, pod_denial, registered
 from deviceplugin.injection import decision
 from deviceplugin.injection.injection_facts import InjectionFacts
 from deviceplugin.kubelet import plugin_service, share_start
@@ -18,6 +18,7 @@ from deviceplugin.state import pod_resources
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
+from tests import builders
 from tests.deviceplugin.denial.kernel_node import KernelNode
 
 PERCENT = contract.RESOURCE_PERCENT
@@ -36,7 +37,7 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
     whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     claimed = {"resources": {"claims": [{"name": "gpu"}]}}
     ended = {**manifest("ended"), "status": {"phase": "Succeeded"}}
-    choice = denied_pods.choose(
+    choice = pod_denial.choose(
         [
             manifest("one"),
             manifest("none", allocation="", **whole),
@@ -46,17 +47,17 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
             ended,
         ]
     )
-    assert choice == denied_pods.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
+    assert choice == pod_denial.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
 
 
 def test_what_is_said() -> None:
-    assert denied_pods.condition("", ()).status == "True"
-    condition = denied_pods.condition("", ("ml/claims", "ml/mixed"))
+    assert pod_denial.condition("", ()).status == "True"
+    condition = pod_denial.condition("", ("ml/claims", "ml/mixed"))
     assert (condition.status, condition.message.rpartition(", but ")[2]) == (
         "True",
         "in ml/claims, ml/mixed: another container there may have whole GPUs",
     )
-    impossible = denied_pods.condition("there is no cgroup v2", ())
+    impossible = pod_denial.condition("there is no cgroup v2", ())
     assert (impossible.status, impossible.reason) == ("False", "NotPossible")
     assert impossible.message.startswith("there is no cgroup v2; ")
     assert impossible.trouble == "NotUnregisteredDenied"
@@ -65,8 +66,10 @@ def test_what_is_said() -> None:
 class Holding:
     """What a kubelet and a ledger say of one container, or not; `start` is as the kubelet asks before it is made."""
 
-    def __init__(self, kernel: KernelNode, made: covering.Covering) -> None:
-        self.given: tenant.Given | Refusal = tenant.Given("ml", "trainer", ("GPU-1",), "", kernel.uid)
+    def __init__(self, kernel: KernelNode, made: pod_denial.PodDenial) -> None:
+        self.given: tenant.StartingContainer | Refusal = tenant.StartingContainer(
+            "ml", "trainer", ("GPU-1",), "", kernel.uid
+        )
         self.start = share_start.ShareStart(
             injection=lambda: BY_DEFAULT,
             settings=NodeSettings,
@@ -79,7 +82,7 @@ class Holding:
     async def _held(self) -> Sequence[pod_resources.ContainerDevices]:
         return [pod_resources.ContainerDevices("ml", "trainer", "main", PERCENT, ("id",))]
 
-    async def _given(self, *_: str) -> tenant.Given | Refusal:
+    async def _given(self, *_: str) -> tenant.StartingContainer | Refusal:
         return self.given
 
 
@@ -99,10 +102,10 @@ class Nothing:
         assert but == {cdi.share(["id"])}
 
 
-def covered(kernel: KernelNode, *known: dict[str, Any]) -> covering.Covering:
+def covered(kernel: KernelNode, *known: dict[str, Any]) -> pod_denial.PodDenial:
     made = kernel.opened()
     registered.RegisteredMap(made.map_descriptor).beat()
-    return covering.Covering(made, "", pods=lambda: known)
+    return pod_denial.PodDenial(made, "", pods=lambda: known)
 
 
 async def test_before_a_container_is_made_its_pod_is_covered(kernel: KernelNode) -> None:
@@ -123,7 +126,7 @@ async def test_an_init_container_starts_and_the_pods_that_are_known_are_covered(
 
 async def test_a_container_that_could_not_be_covered_is_not_made(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel, manifest("trainer", "11111111-2222-3333-4444-555555555555")))
-    holding.given = tenant.Given("ml", "trainer", ("GPU-1",), "", "11111111-2222-3333-4444-555555555555")
+    holding.given = tenant.StartingContainer("ml", "trainer", ("GPU-1",), "", "11111111-2222-3333-4444-555555555555")
     with pytest.raises(plugin_service.AllocateRefusedError, match=r"the cgroup of the pod 11111111-.* was not found"):
         await holding.start(PERCENT, ["id"])
 
@@ -145,7 +148,7 @@ async def test_a_pod_with_whole_gpus_beside_is_left_as_it_is_and_told_of(kernel:
 
 def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
     changes: list[int] = []
-    with covering.opened(
+    with pod_denial.opened(
         tmp_path, tmp_path, proc=Path("/proc"), wanted=True, pods=tuple, changed=lambda: changes.append(1)
     ) as guard:
         assert not guard.is_on
@@ -156,29 +159,31 @@ def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
 
 
 def test_where_version_two_is_beside_version_one_it_is_told_what_to_write(kernel: KernelNode, tmp_path: Path) -> None:
-    with pytest.raises(denial.DenialError) as error:
-        denial.opened(kernel.bpf, tmp_path, proc=Path("/proc"))
+    with pytest.raises(denial_program.DenialError) as error:
+        denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
     assert str(error.value).endswith("nothing that could be asked")
-    (tmp_path / denial.BESIDE_V1).symlink_to(kernel.cgroups)
+    (tmp_path / denial_program.BESIDE_V1).symlink_to(kernel.cgroups)
     with pytest.raises(
-        denial.DenialError, match=f"; here it is at {tmp_path}/unified: write --cgroup-root={tmp_path}/"
+        denial_program.DenialError, match=f"; here it is at {tmp_path}/unified: write --cgroup-root={tmp_path}/"
     ):
-        denial.opened(kernel.bpf, tmp_path, proc=Path("/proc"))
+        denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
 
 
 def test_without_a_place_to_keep_it_for_the_next_agent_it_is_off(kernel: KernelNode, tmp_path: Path) -> None:
-    with pytest.raises(denial.DenialError, match="no bpf file system is mounted at"):
-        denial.opened(tmp_path, kernel.cgroups, proc=Path("/proc"))
+    with pytest.raises(denial_program.DenialError, match="no bpf file system is mounted at"):
+        denial_program.load(tmp_path, kernel.cgroups, proc=Path("/proc"))
 
 
 def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
-    with covering.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False, pods=tuple, changed=list) as guard:
+    with pod_denial.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False, pods=tuple, changed=list) as guard:
         assert (guard.is_on, guard.conditions, guard.map_descriptor) == (False, (), None)
 
 
 def test_a_kernel_that_lets_us_load_nothing_is_told_with_the_capabilities_that_are_missing(kernel: KernelNode) -> None:
-    with pytest.raises(denial.DenialError, match=r"the agent lacks BPF, NET_ADMIN, PERFMON of its capabilities"):
-        denial.opened(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
+    with pytest.raises(
+        denial_program.DenialError, match=r"the agent lacks BPF, NET_ADMIN, PERFMON of its capabilities"
+    ):
+        denial_program.load(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
 
 
 def without_capabilities(directory: Path) -> Path:
@@ -188,3 +193,13 @@ def without_capabilities(directory: Path) -> Path:
     (proc / "self" / "ns" / "pid").symlink_to(Path("/proc/self/ns/pid").readlink())
     (proc / "self" / "status").write_text("CapEff:\t0000000000000000\n")
     return proc
+
+
+@pytest.mark.parametrize(("amount", "is_denied"), [("0", True), ("0m", True), ("1", False)])
+def test_an_amount_of_zero_gives_no_other_gpu(amount: str, is_denied: bool) -> None:
+    other = builders.pod(request="0.5", containers=("main", "side"))
+    other["metadata"]["uid"] = "uid-1"
+    other["metadata"]["annotations"][contract.ALLOCATION] = "a1"
+    other["spec"]["containers"][1]["resources"] = {"limits": {"nvidia.com/gpu": amount}}
+    chosen = pod_denial.choose([other])
+    assert (chosen.uids, bool(chosen.left_out)) == ((frozenset({"uid-1"}), False) if is_denied else (frozenset(), True))

@@ -9,12 +9,12 @@ is there, agent or no agent.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.denial import kernel, kernel_fields, pod_cgroups, program, registered
-from deviceplugin.host import kernel_process
+from deviceplugin.denial import kernel, program, registered
+from deviceplugin.host import identity, kernel_process
 
 DIRECTORY: Final = "gpushare"  # in the bpf file system
 MAP: Final = "registered-1"  # with the version of its keys and values
@@ -24,6 +24,7 @@ BESIDE_V1: Final = "unified"  # where systemd mounts version 2 beside the hierar
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 _CAPABILITIES: Final = {"BPF": 39, "NET_ADMIN": 12, "PERFMON": 38}
 _ALL_OF_THEM: Final = {"SYS_ADMIN": 21}
+MAX_LEVELS: Final = 8  # kind: kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…, in a container of a node
 
 
 class DenialError(Exception):
@@ -43,7 +44,7 @@ class DenialProgram:
 
     def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
         """Have the kernel ask for these pods from now on; return those that have a cgroup. Raises DenialError."""
-        cgroups = pod_cgroups.of_pods(self._cgroup_root) if pod_uids else {}
+        cgroups = pod_cgroups(self._cgroup_root) if pod_uids else {}
         there = frozenset(uid for uid in pod_uids if uid in cgroups)
         for uid in there:
             try:
@@ -71,13 +72,13 @@ class DenialProgram:
             os.close(directory)
 
 
-def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> DenialProgram:
+def load(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> DenialProgram:
     """The program for the driver's devices, or those with other major numbers. Raises DenialError."""
     if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
-    if not pod_cgroups.is_version_two(cgroup_root):
+    if not is_cgroup_v2(cgroup_root):
         beside = cgroup_root / BESIDE_V1
-        remedy = f"; here it is at {beside}: write --cgroup-root={beside}" if pod_cgroups.is_version_two(beside) else ""
+        remedy = f"; here it is at {beside}: write --cgroup-root={beside}" if is_cgroup_v2(beside) else ""
         raise DenialError(
             f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked{remedy}"
         )
@@ -89,12 +90,12 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
             f"the agent lacks {', '.join(missing)} of its capabilities (config/components/deny-unregistered)"
         )
     try:
-        offsets = kernel_fields.offsets(BTF.read_bytes(), program.FIELDS)
-    except (OSError, kernel_fields.FieldsError) as error:
+        offsets = program.offsets(BTF.read_bytes(), program.FIELDS)
+    except (OSError, program.FieldsError) as error:
         raise DenialError(f"this kernel does not tell its types at {BTF}: {error}") from error
     numbers = majors if majors is not None else program.majors((proc / "devices").read_text())
     try:
-        return _opened(bpf_root, cgroup_root, numbers, offsets)
+        return _load(bpf_root, cgroup_root, numbers, offsets)
     except PermissionError as error:
         raise DenialError(
             f"the kernel lets the agent load no program: {error.strerror}; it needs the system call bpf, which its "
@@ -104,7 +105,7 @@ def opened(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[
         raise DenialError(f"the kernel does not take the program: {error.strerror or error}") from error
 
 
-def _opened(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> DenialProgram:
+def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> DenialProgram:
     kept = bpf_root / DIRECTORY
     kept.mkdir(mode=0o700, exist_ok=True)
     descriptor = kernel.pinned(kept / MAP)
@@ -120,3 +121,27 @@ def _opened(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets:
     (kept / PROGRAM).unlink(missing_ok=True)
     kernel.pin(loaded, kept / PROGRAM)
     return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)
+
+
+def is_cgroup_v2(root: Path) -> bool:
+    """Whether it is a directory of cgroup v2."""
+    return (root / "cgroup.controllers").exists()
+
+
+def pod_cgroups(root: Path) -> dict[str, Path]:
+    """The directories of the pods below, by their UIDs."""
+    return dict(_below(root, MAX_LEVELS))
+
+
+def _below(directory: Path, levels: int) -> Iterator[tuple[str, Path]]:
+    try:
+        with os.scandir(directory) as entries:
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return  # it has just gone
+    for name in names:
+        uid = identity.pod_of(name)
+        if uid is not None:
+            yield uid, directory / name
+        elif levels > 1:
+            yield from _below(directory / name, levels - 1)
