@@ -61,6 +61,7 @@ class Release:
 # By release, of the names that the tests' programs use, those that were others then: what they were, and are today.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "0.2.0": {
+        "deviceplugin.live": r"deviceplugin\.modes",
         "deviceplugin.arbiter": r"deviceplugin\.arbiter\.ledgers",
         "loss.read": r"recovery\.read_loss",
         "loss.write": r"recovery\.write_loss",

@@ -219,10 +219,10 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
                 if kind == contract.MESSAGE_OPEN:
                     served[rank].add(member)
                 elif number:
-                    node.says(rank, contract.MESSAGE_RELEASED, member=member, number=number)
+                    node.says(rank, contract.MESSAGE_RELEASED, gpu=member, number=number)
             rank.told.clear()
             for member in range(len(rank.tenant.grants)):
-                node.says(rank, contract.MESSAGE_WANT, member=member, number=0)
+                node.says(rank, contract.MESSAGE_WANT, gpu=member, number=0)
         node.later(5)
     assert all(len(members) == len(rank.tenant.grants) for rank, members in served.items())
     node.leases.close()
