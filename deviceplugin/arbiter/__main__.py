@@ -1,7 +1,7 @@
-"""`python -m deviceplugin.arbiter`: the arbiter in a process of its own, which the agent starts and which ends with it.
+"""`python -m deviceplugin.arbiter`: the arbiter's process, which the agent starts and which ends with the agent.
 
-It knows neither the API server nor the driver: the agent tells it what they say. So nothing of theirs, and no JSON of
-the cluster, makes a lease wait.
+The arbiter connects to neither the API server nor the driver; the agent sends it what it needs of both. So neither a
+slow API server nor parsing the cluster's JSON can delay a lease.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         try:
             agent.handle(message)
         except Exception as error:
-            # Half of what the agent tells is worse than another start: it would take an answer for that to another.
+            # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
             daemon.fail(f"The arbiter failed at a message of the agent, {type(message).__name__}", error)
 
     alone = await _alone(options.ledgers, daemon)
@@ -78,9 +78,9 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         groups.recover()
         if registered is not None:
             daemon.start("beat", _beat(registered))
-        garbage.settle()  # what is there now is there to stay, and looking at all of it takes longer than a handover
+        garbage.settle()  # startup objects live on, and scanning them takes longer than handing over a lease
         async with arbiter:
-            # Not before: of shares that were not taken over yet, nothing true can be said.
+            # Listen only now: before recovery, reports about shares would be wrong.
             channel.listen(heard, lambda: daemon.stop("the agent has gone"))
             channel.send(ArbiterReady())
             await daemon.stopping.wait()
@@ -92,15 +92,17 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
 
 
 async def _beat(registered: RegisteredMap) -> None:
-    """Have the kernel know that there is an arbiter."""
+    """Renew, in the kernel's map, the time until which the arbiter counts as running."""
     while True:
         registered.beat()
         await asyncio.sleep(BEAT_SECONDS)
 
 
 async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
-    """The descriptor of a lock, once it is ours: an arbiter whose agent was killed may be there for a moment longer,
-    and would write over what we have taken over from it."""
+    """Wait for the lock on the ledgers, and return its descriptor.
+
+    The arbiter of an agent that was killed may run for a moment longer, and would overwrite the records of this one.
+    """
     path = ledgers.with_name(f"{ledgers.name}{LOCK_SUFFIX}")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

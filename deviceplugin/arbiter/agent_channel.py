@@ -1,7 +1,7 @@
-"""The agent, as the arbiter's process knows it: what it has told, what is asked of it, and what it is told.
+"""The arbiter's end of the channel to the agent.
 
-The agent may be busy for seconds with what the cluster says. Nothing of a lease waits for it; only a process that has
-just connected does, until the agent has said what its container was given.
+The agent may be busy with the cluster for seconds. No lease waits for it. Only a process that has just connected waits,
+until the agent has sent the container's share.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ TURNS_A_MESSAGE: Final = 64
 
 
 class AgentChannel:
-    """At the other end of the channel. `has_measured`: whether it knows what processes hold beyond their charges."""
+    """The agent, as the arbiter sees it. `has_measured`: whether the agent has measured what processes hold
+    uncharged.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -37,33 +39,34 @@ class AgentChannel:
         self._contexts: dict[str, int] = {}
         self._gpu_bytes: dict[str, int] = {}
         self._asked: dict[Container, asyncio.Future[Tenant | Refusal]] = {}
-        self._reported: dict[str, tuple[ShareLedger, int]] = {}  # by the key of a share: what, and how it was then
+        # by share key: the ledger, and its count of changes then
+        self._reported: dict[str, tuple[ShareLedger, int]] = {}
         self._announced_change = False
         self._measuring: dict[int, asyncio.Future[int | None]] = {}
         self._numbers = itertools.count(1)
-        self._askers: set[tuple[int, int]] = set()  # the processes whose questions are not answered yet
-        self._refused: set[Container] = set()  # those told of since the last report
+        self._askers: set[tuple[int, int]] = set()  # processes with an open question
+        self._refused: set[Container] = set()  # containers announced since the last report
         self.has_measured = False
 
     def serve(self, groups: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
-        """Be at its service with these, from when the channel listens to `heard`."""
+        """Set the parts that handle the agent's messages; call it before the channel listens."""
         self._groups, self._server, self._resizing = groups, server, resizing
         server.on_library_refused = self.library_refused
 
     @property
     def node(self) -> GpuNode | None:
-        """What matters here of the GPUNode; None before it was told."""
+        """The GPUNode, with allocations and resizes only; None before the agent has sent it."""
         if self._resizes is None:
             return None
         return GpuNode("", allocations=tuple(self._entries.values()), resizes=self._resizes)
 
     @property
     def measuring(self) -> int:
-        """How many questions for what nobody is known to hold wait for an answer."""
+        """The number of open questions about unclaimed memory."""
         return len(self._measuring)
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """What a container was given, or why nothing. All of its processes wait for one answer."""
+        """Ask the agent for the container's share. All processes of the container wait for one answer."""
         asked = self._asked.get(container)
         if asked is None:
             asked = self._asked[container] = asyncio.get_running_loop().create_future()
@@ -71,18 +74,20 @@ class AgentChannel:
         return await asyncio.shield(asked)
 
     def context_bytes(self, gpu_uuid: str) -> int:
-        """What a context is to be charged before it is made."""
+        """Return the bytes to charge for a CUDA context before it is created."""
         return self._contexts.get(gpu_uuid, 0)
 
     def gpu_bytes(self, gpu_uuid: str) -> int:
-        """All memory of a GPU of a share; 0 when it is unknown."""
+        """Return the total memory of a GPU, or 0 if it is unknown."""
         return self._gpu_bytes.get(gpu_uuid, 0)
 
     async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, gpu: int) -> int | None:
-        """What of a GPU of a share nobody is known to hold beside the process of a slot; None where nobody knows."""
+        """Return how much of a GPU's memory belongs to no known process, the one in this slot left out; None if
+        unknown.
+        """
         number, member = next(self._numbers), chosen.members[slot]
         who = (member.pid, member.start_ticks)
-        if who in self._askers:  # a library asks one question at a time, and again when it got no answer
+        if who in self._askers:  # a library asks one question at a time, and repeats it if it gets no answer
             return None
         self._askers.add(who)
         asked: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
@@ -95,19 +100,19 @@ class AgentChannel:
             del self._measuring[number]
 
     def changed(self) -> None:
-        """There may be something new to be said of resizes; that is said once, until the agent asks."""
+        """Announce that resizes may have changed; only once until the agent applies allocations again."""
         if not self._announced_change:
             self._announced_change = True
             self._channel.send(messages.Changed())
 
     def library_refused(self, container: Container, sentence: str) -> None:
-        """A library was refused for its protocol; however often it asks, that is said once between two reports."""
+        """Report a library that speaks no supported protocol version, once per container between two reports."""
         if container not in self._refused:
             self._refused.add(container)
             self._channel.send(messages.LibraryRefused(container, sentence))
 
     def handle(self, message: messages.Message) -> None:
-        """It says something. Raises ValueError for what only an arbiter says."""
+        """Handle a message of the agent. Raises ValueError for messages that only an arbiter sends."""
         match message:
             case messages.HasAllocation(allocation):
                 self._entries[allocation.id] = allocation
@@ -131,7 +136,7 @@ class AgentChannel:
             case messages.ShareActivities(activities):
                 self._server.leases.observe({(one.gpu, one.share): one.active for one in activities})
             case messages.UnclaimedMemory(number, memory_bytes):
-                waiting = self._measuring.get(number)  # none if who asked has gone
+                waiting = self._measuring.get(number)  # None if the client has disconnected
                 if waiting is not None and not waiting.done():
                     waiting.set_result(memory_bytes)
             case messages.Report(turns):

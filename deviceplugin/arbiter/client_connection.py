@@ -1,8 +1,8 @@
-"""One client's connection: HELLO, then leases and RECLAIM as often as it likes. Nothing it does makes others wait.
+"""One client's connection: HELLO first, then messages about leases and memory. No client can delay another one.
 
-What is not a message of ours ends the connection; one of a type that only a newer library knows is ignored. What comes
-too fast is read later, so that only the sender waits. An answer that the client does not take ends the connection too.
-All answers of one container are paced together, or many connections would buy what one may not.
+Malformed messages end the connection. Message types that only newer libraries know are ignored. Messages that arrive
+too fast are read later, so that only their sender waits. A client that does not read its answers is disconnected. All
+connections of a container share one rate limit; otherwise more connections would buy a higher rate.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED
 
 
 class ShareLookup(Protocol):
-    """Who knows what containers were given."""
+    """A source of the containers' shares."""
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """The share of a container, or why it has none."""
+        """Return the container's share, or the reason why it has none."""
 
 
 class ClientConnection:
-    """A connection of a process of `container`. It owns `connected` and the pidfd of `who`."""
+    """A connection from a process of `container`. It owns `connected` and the pidfd of `who`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ClientConnection:
         on_library_refused: Callable[[Container, str], None],
     ) -> None:
         self.container = container
-        self.version: int | None = None  # of the protocol, as it was agreed on
+        self.version: int | None = None  # the negotiated protocol version
         self._socket = connected
         self._who = who
         self._limits = limits
@@ -76,7 +76,7 @@ class ClientConnection:
         self._loop.add_reader(connected, self._readable)
 
     def close(self) -> None:
-        """End it; the process keeps its slot as long as it lives."""
+        """Close the connection. The process keeps its slot as long as it lives."""
         if not self._open:
             return
         self._open = False
@@ -94,17 +94,17 @@ class ClientConnection:
 
     @property
     def tenant(self) -> Tenant:
-        """The share that its process uses; only once it has been welcomed."""
+        """The share of the process, once it has been welcomed."""
         assert self._group is not None  # noqa: S101
         return self._group.tenant
 
     def send(self, message: bytes) -> None:
-        """Send it; a client that does not take it is disconnected."""
+        """Send a message. A client that does not read it is disconnected."""
         if self._open:
             self._send(message)
 
     def refuse(self, sentence: str) -> None:
-        """Say why not, and end it."""
+        """Send the reason, and close the connection."""
         self._log(logging.INFO, "Refused a process", err=sentence)
         self._send(wire.refused(sentence))
         self.close()
@@ -114,7 +114,7 @@ class ClientConnection:
             if not self._open:
                 return
             try:
-                # What is longer is cut; one byte more than allowed is enough to see that.
+                # A longer message is truncated. One byte above the maximum is enough to notice that.
                 data = self._socket.recv(contract.WIRE_MAX + 1)
             except BlockingIOError:
                 return
@@ -135,7 +135,7 @@ class ClientConnection:
         self._loop.add_reader(self._socket, self._readable)
 
     def _handle(self, data: bytes) -> RateLimiter:
-        """Do as it says; return the limiter that such messages must keep."""
+        """Handle one message, and return the rate limiter that counts it."""
         try:
             kind = wire.read(data)
             said_hello = kind == contract.MESSAGE_HELLO and self.version is None
@@ -183,7 +183,7 @@ class ClientConnection:
     async def _greet(self, library_version: str) -> None:
         tenant = await self._lookup.tenant(self.container)
         if isinstance(tenant, Tenant) and await self._groups.check_exec(tenant, self._who):
-            tenant = await self._lookup.tenant(self.container)  # that may have taken a while
+            tenant = await self._lookup.tenant(self.container)  # the share may have changed during the check
         if isinstance(tenant, Refusal):
             self.refuse(str(tenant))
             return
@@ -217,7 +217,7 @@ class ClientConnection:
 
     def _reclaim(self, group: ShareLedger) -> None:
         self._groups.reap(group)
-        # Also what was freed since this client last heard of it: it may have counted before that.
+        # Include bytes freed since this client's last answer: it may have read the ledger before that.
         freed, self._reported_freed_bytes = group.freed_bytes - self._reported_freed_bytes, group.freed_bytes
         self._send(wire.reclaimed(freed))
 
@@ -236,9 +236,9 @@ class ClientConnection:
         said = wire.of_version(message, self.version or contract.WIRE_OLDEST)
         try:
             socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        # Neither from here: whoever sends may be in the middle of the books of a GPU.
+        # Close later: the caller may be in the middle of a GPU's scheduling.
         except (BrokenPipeError, ConnectionResetError):
-            self._loop.call_soon(self.close)  # it has just ended, as processes do
+            self._loop.call_soon(self.close)  # the process has just ended
         except OSError as error:
             self._loop.call_soon(self._end, f"it does not take its answer: {error.strerror}")
 
@@ -249,7 +249,7 @@ class ClientConnection:
         self.close()
 
     def _log(self, level: int, message: str, **extra: object) -> None:
-        """A line that a container can cause as often as it likes."""
+        """Log a line that a container can cause at any rate; excess lines are suppressed."""
         left_out = self._limits.suppressed_lines(time.monotonic())
         if left_out is not None:
             logger.log(level, message, extra={**self._named(), **extra, **({"left_out": left_out} if left_out else {})})

@@ -1,9 +1,9 @@
 """Departed shares: pods that are gone from the GPUNode while their processes still hold GPU memory.
 
-`kubectl delete --force` removes a pod at once, and its share with it. Its processes run until the kubelet has killed
-them, so the next share on that GPU would find less memory than it was promised. It waits here until there is room for
-all of it, for a bounded time: the library gives up on an answer after twenty seconds. Memory of processes without the
-library is unknown, and not waited for.
+`kubectl delete --force` removes a pod, and so its share, at once. Its processes run until the kubelet has killed them,
+so the next share on that GPU would find less memory than it was promised. The new share waits here until all of its
+memory is free, but not for long: the library stops waiting for an answer after twenty seconds. Memory of processes
+without the library is unknown, and not waited for.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ AGAIN_SECONDS: Final = 0.1
 
 
 class DepartedShares:
-    """Answers what a container was given, once that is there.
+    """A share lookup that answers once the share's memory is free.
 
-    node: the GPUNode, None when it is unknown. gpu_bytes: all memory of the GPU with this UUID; 0 when it is unknown.
+    node: returns the GPUNode, or None if unknown. gpu_bytes: returns a GPU's total memory by UUID, or 0 if unknown.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DepartedShares:
         self._wait_seconds = wait_seconds
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """The share of a container, or why it has none, or not all of its memory."""
+        """Return the container's share, or the reason why it has none or its memory is still in use."""
         tenant = await self._lookup.tenant(container)
         if isinstance(tenant, Refusal):
             return tenant
@@ -65,7 +65,10 @@ class DepartedShares:
 def departed_holders(
     tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
 ) -> str | None:
-    """Who holds memory of a share, as a sentence; empty if that may be because `node` is old; None if nobody does."""
+    """Return a sentence that names the deleted pods which hold the share's memory, or None if there are none.
+
+    The sentence is empty if memory is missing and an outdated `node` may be the reason.
+    """
     is_old = find_allocation(tenant, node) is None
     departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
     if not departed and not is_old:

@@ -1,10 +1,10 @@
-"""The arbiter's socket: who may connect, and how many.
+"""The arbiter's socket, and which connections it accepts.
 
-Every share container of the node has this one socket mounted, so no number of containers must be able to use it up.
-Each gets as many connections as there are slots for its processes, but only half of all are for who comes first: the
-other half is kept for containers that have few, so that more of them than a node ever has find room for some each. All
-together stay below what the agent can hold open. Those that no pod's container is at the other end of are turned away
-at once. Who it is, the kernel says.
+All share containers of the node mount this one socket, so no set of containers may use it up. A container can have as
+many connections as its ledger has slots, but only half of all connections are first come, first served. The other half
+is reserved for containers with few connections, so that more containers than a node has get some each. The total stays
+within the limit of open files. Clients that are not in a container of a pod are rejected at once; the kernel says who
+they are.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
-# Who connects and goes leaves its place taken until we come to it, and all others wait behind that. Those for whom
-# there is no place have their turns one after the other, by the kernel.
+# A client that connects and leaves keeps its place in the backlog until it is accepted, and all later ones wait behind
+# it. Clients that do not fit into the backlog are served in order by the kernel.
 BACKLOG: Final = 32
 ACCEPTS_A_TURN: Final = 16
 ACCEPTS_PER_SECOND: Final = 1000.0
@@ -42,16 +42,16 @@ ACCEPT_BURST: Final = 4096
 MAX_CONNECTIONS: Final = 8192
 DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
 OTHER_DESCRIPTORS: Final = 512
-CONTAINERS: Final = 512  # that find room whatever others do; a node of Kubernetes has 110 pods if nothing else is said
+CONTAINERS: Final = 512  # that always get connections; a node has 110 pods by default
 FULL_PAUSE_SECONDS: Final = 0.1
-REJECTED_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
+REJECTED_SECONDS: Final = 1.0  # for rejected clients to send the message that they are about to send
 MAX_REJECTED: Final = 256
 
 Identify = Callable[[int], Container | Refusal]
 
 
 def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
-    """Tell the container of a pid by its cgroup."""
+    """Return a function that finds a process's container by its cgroup."""
 
     def identify(pid: int) -> Container | Refusal:
         try:
@@ -63,10 +63,10 @@ def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
 
 
 class Server:
-    """The socket at `path`, for as long as the context lasts.
+    """The socket at `path`, as a context manager.
 
-    The socket is made under another name and moved into place, so a client finds the old one, the new one, or, once we
-    have ended, none.
+    The socket is bound under another name and then renamed, so a client finds the old socket, the new one, or, after
+    the arbiter has ended, none.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class Server:
         self._paused: asyncio.TimerHandle | None = None
         self._rejected: dict[socket.socket, asyncio.TimerHandle] = {}
         self.turned_away = 0
-        # Called when a library of a container is refused for the versions of the protocol that it speaks, with why.
+        # Called with the container and the reason when a library speaks no supported protocol version.
         self.on_library_refused: Callable[[Container, str], None] = lambda *_: None
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         return len(self._connections)
 
     @property
     def versions(self) -> Mapping[int, int]:
-        """How many of them speak each version of the protocol; those that have yet to say hello speak none."""
+        """The number of connections by protocol version. Connections that have not sent HELLO are left out."""
         return Counter(connection.version for connection in self._connections if connection.version is not None)
 
     async def __aenter__(self) -> Server:
@@ -110,7 +110,7 @@ class Server:
         fresh = self._path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         self._socket.bind(str(fresh))
-        fresh.chmod(0o666)  # whatever user a container runs as; who it is, is asked of the kernel
+        fresh.chmod(0o666)  # containers run as any user; the kernel identifies the client
         self._socket.listen(BACKLOG)
         self._inode = fresh.stat().st_ino
         fresh.replace(self._path)
@@ -126,7 +126,7 @@ class Server:
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
-        # First, or each that leaves would be a turn for the next one, and all would go on believing that it is theirs.
+        # Close the leases first. Otherwise each closed connection would grant the next client a lease.
         self.leases.close()
         for connection in list(self._connections):
             connection.close()
@@ -140,7 +140,7 @@ class Server:
             except BlockingIOError:
                 return
             except OSError as error:
-                # No descriptors left, most likely: trying again at once would only burn the CPU.
+                # Most likely out of file descriptors: an immediate retry would only burn CPU.
                 logger.warning("Could not accept a connection", extra={"err": str(error)})
                 self._pause(FULL_PAUSE_SECONDS)
                 return
@@ -163,7 +163,7 @@ class Server:
             return
         container = self._identify(who.pid)
         if who.is_dead():
-            # By its pid we may have asked about another process, which has that pid now.
+            # The cgroup may be another process's, which has got this pid since.
             reason = "this process has ended"
         elif isinstance(container, Refusal):
             reason = str(container)
@@ -202,7 +202,7 @@ class Server:
         if len(self._rejected) >= MAX_REJECTED:
             connected.close()
             return
-        # Closed with a message of theirs unread, the socket would give them a reset before our sentence.
+        # Closing a socket with unread data sends a reset, and the client would lose the reason.
         timer = self._loop.call_later(REJECTED_SECONDS, self._close_rejected, connected)
         self._rejected[connected] = timer
         self._loop.add_reader(connected, self._close_rejected, connected)
@@ -219,7 +219,7 @@ class Server:
 
 
 def raised_limit() -> int:
-    """Allow ourselves as many descriptors as the system does; return how many."""
+    """Raise the soft limit of open files to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
