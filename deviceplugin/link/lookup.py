@@ -1,7 +1,8 @@
-"""What a container was given, asking the API server where the informers do not know yet.
+"""Finds the share of a container; asks the API server if the informers do not know it yet.
 
-A container may start before an informer has heard of its pod, or of its allocation. Then the API server is asked, by
-one question for all who wait, and no more often than it can bear from every node. What it does not know is refused.
+A container may start before the informers have its pod or its allocation. Then the agent asks the API server, once for
+all waiting processes, and at a rate that is harmless from every node. Containers that the API server does not know
+either are refused.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
 
 class Lookup:
-    """Answers for all containers of the node.
+    """Share lookups for all containers of the node.
 
-    pods, node: as the informers have them; ask_pods, ask_node: as the API server has them now.
+    pods, node: return the informers' state. ask_pods, ask_node: ask the API server.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Lookup:
         self._questions: Mapping[Missing, SingleFlight] = {
             Missing.POD: SingleFlight(self._remember_pods, clock),
             Missing.ALLOCATION: SingleFlight(self._remember_node, clock),
-            # The kubelet writes a container's name into the status about a second after its start.
+            # The kubelet writes a container's id into the status about a second after its start.
             Missing.CONTAINER: SingleFlight(self._remember_pods, clock, again_seconds=STATUS_SECONDS),
         }
         self._ask_pods = ask_pods
@@ -59,11 +60,13 @@ class Lookup:
         self._asked_node: GpuNode | None = None
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """The share of a container, or why it has none; within about WAIT_SECONDS."""
+        """Return the container's share, or the reason why it has none, within about WAIT_SECONDS."""
         return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
 
     async def find_by_name(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
-        """The GPUs of a container that is about to start, or why it has none; likewise."""
+        """Return the GPUs of a container that is about to start, or the reason why it has none, within about
+        WAIT_SECONDS.
+        """
         return await self._answer(
             lambda pods, node: tenant.find_by_name(namespace, name, container, pods=pods, node=node)
         )
@@ -82,7 +85,7 @@ class Lookup:
                         continue
                     trouble = ""
                     not_yet = self._find_again(find)
-                    # Of pods and allocations the API server knows all; a container's name may still come.
+                    # The API server knows every pod and allocation, but the container's status may still be missing.
                     if isinstance(not_yet, NotYet) and not_yet.missing is asked_for is not Missing.CONTAINER:
                         break
         except TimeoutError:
@@ -90,7 +93,7 @@ class Lookup:
         return Refusal(not_yet.reason + trouble) if isinstance(not_yet, NotYet) else not_yet
 
     def _find_again(self, find: Find[Found]) -> Found | Refusal | NotYet:
-        # What was asked for last is at least as new as what the informers had when it was asked.
+        # The last answer is at least as new as the informers were when it was requested.
         pods = (*self._asked_pods, *self._pods())
         not_yet = find(pods, self._node())
         if isinstance(not_yet, NotYet) and not_yet.missing is Missing.ALLOCATION:
@@ -105,7 +108,7 @@ class Lookup:
 
 
 class SingleFlight:
-    """One question for all who ask it: never two at a time, never within `again_seconds` of the last."""
+    """A request that concurrent callers share: one at a time, and at most one per `again_seconds`."""
 
     def __init__(
         self,
@@ -120,10 +123,12 @@ class SingleFlight:
         self._asking = asyncio.Lock()
         self._begun = float("-inf")
         self._ended = float("-inf")
-        self._error: api_errors.ClusterError | None = None  # of the last one
+        self._error: api_errors.ClusterError | None = None  # of the last request
 
     async def answered(self) -> None:
-        """Return once it was asked, and answered, after this call. Raises ClusterError, as all do who waited for it."""
+        """Wait for an answer to a request sent after this call. Raises ClusterError, in all callers that waited for
+        it.
+        """
         called = self._clock()
         async with self._asking:
             if self._begun >= called and self._ended >= self._begun:

@@ -1,4 +1,4 @@
-"""The shares that have processes, as the arbiter told of them last; what they hold is read from their own pages."""
+"""The shares with processes, as the arbiter last reported them. Their memory use is read from their own pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from deviceplugin.arbiter.tenant import Tenant
 
 
 class RunningShare:
-    """One of them. `overheads`: what the arbiter was told of its processes; None if it may know that no more."""
+    """A share with processes. `overheads`: as sent to the arbiter, or None if the arbiter may not have them any
+    more.
+    """
 
     def __init__(self, state: RunningShareState, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
         self.limits = limits
@@ -21,21 +23,21 @@ class RunningShare:
         self.update(state)
 
     def update(self, state: RunningShareState) -> None:
-        """Take over what the arbiter told of the share."""
+        """Apply a report of the arbiter."""
         self.tenant: Tenant = state.tenant
         self.members: Mapping[int, LedgerMember] = {member.slot: member for member in state.members}
         self.overheads: tuple[Overhead, ...] | None = None
 
     def used_bytes(self) -> tuple[int, ...]:
-        """What the processes are charged, by GPU in the order of the grants. Raises PagesError."""
+        """Return the processes' charges, by GPU in the order of the grants. Raises PagesError."""
         return self.ledger.used_bytes(self.limits.slot_count)
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        """Return a process's certain bytes on a GPU, and its count of announced decreases. Raises PagesError."""
         return self.ledger.certain(slot, gpu) if slot < self.limits.certain_slot else (0, 0)
 
     def overhead_bytes(self, slot: int, gpu: int) -> int:
-        """What is counted of a process on a GPU beyond its charges; nothing where the arbiter may not know it."""
+        """Return what a process holds on a GPU beyond its charges; 0 if the arbiter may not know it."""
         member = self.members.get(slot)
         for overhead in self.overheads or ():
             if member is not None and (overhead.pid, overhead.start_ticks) == (member.pid, member.start_ticks):
@@ -43,34 +45,34 @@ class RunningShare:
         return 0
 
     def close(self) -> None:
-        """Let go of its pages."""
+        """Close the share's pages."""
         self.limits.close()
         self.ledger.close()
 
 
 class Shares:
-    """All shares of this node that have processes."""
+    """All shares of this node with processes."""
 
     def __init__(self) -> None:
         self._shares: dict[str, RunningShare] = {}
         self._lease_reports: tuple[LeaseReport, ...] = ()
 
     def all(self) -> tuple[RunningShare, ...]:
-        """Every share with a process."""
+        """Return all shares."""
         return tuple(self._shares.values())
 
     def get(self, key: str) -> RunningShare | None:
-        """The one with this key, if it has a process."""
+        """Return the share with this key, or None if it has no process."""
         return self._shares.get(key)
 
     def uses(self) -> Iterator[ShareUse]:
-        """What every share holds now."""
+        """Yield the memory use of every share."""
         for share in self._shares.values():
             overheads = tuple(record.overhead_bytes for record in share.limits.read())
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
 
     def lease_usage(self) -> Iterator[LeaseUsage]:
-        """What every share has had of its GPUs, by the last report."""
+        """Yield every share's use of its GPUs, from the last report."""
         for turn in self._lease_reports:
             share = self._shares.get(turn.share)
             if share is not None:
@@ -78,7 +80,7 @@ class Shares:
                 yield LeaseUsage(share.tenant, **had)
 
     def update(self, state: RunningShareState, descriptors: Sequence[int]) -> None:
-        """A share is so now; with descriptors of its limits and ledger, which are ours to close, if they are new."""
+        """Add or update a share. New shares come with descriptors of limits and ledger, which this object then owns."""
         key = state.tenant.key
         if not descriptors:
             self._shares[key].update(state)
@@ -89,17 +91,17 @@ class Shares:
         self._shares[key] = RunningShare(state, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
 
     def remove(self, key: str) -> None:
-        """A share has no process any more."""
+        """Remove a share whose last process has ended."""
         share = self._shares.pop(key, None)
         if share is not None:
             share.close()
 
     def set_lease_reports(self, turns: tuple[LeaseReport, ...]) -> None:
-        """That is what shares have had of their GPUs."""
+        """Store the lease reports of the last report."""
         self._lease_reports = turns
 
     def close(self) -> None:
-        """Close the descriptors of all pages."""
+        """Close the pages of all shares."""
         for key in list(self._shares):
             self.remove(key)
 

@@ -1,10 +1,9 @@
-"""Which processes live on as other programs, looked at apart from the loop that hands out leases.
+"""Checks whether processes have become another program (exec), outside of the event loop that grants leases.
 
-What a process has mapped can be a very long text, and the kernel writes it only while nobody changes the process's
-memory: one that forks, or gives back very much, makes whoever reads wait. So each look has a thread, which the loop
-never waits for. Of one share there is one look at a time, for a twentieth of a processor at most: however much its
-processes have mapped and however often they ask to be looked at, looks at other shares do not wait for it, and it costs
-the node no more than that.
+The list of a process's mappings can be very long, and the kernel writes it only while the process does not change its
+memory: a process that forks, or frees a lot, delays the reader. So each check runs in a thread that the loop never
+waits for. Each share has one check at a time, and at most a twentieth of a CPU. So no share can delay another one's
+checks or cost the node more than that, whatever its processes have mapped and however often they ask.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ from deviceplugin.host.kernel_process import KernelProcess, Mapping
 
 logger = logging.getLogger(__name__)
 
-REST: Final = 19  # times as long as a look kept a processor busy, until the next one at the same share
-FAILED_SECONDS: Final = 1.0  # after a look that could not be made
+REST: Final = 19  # pause of a share's checks after each one, as a multiple of its CPU time
+FAILED_SECONDS: Final = 1.0  # pause after a check that failed
 
 
 class ExecChecker:
-    """ExecChecker that are due, by share. `gone`: told of a group and its member which no longer has the ledger mapped."""
+    """The queue of checks by share. `gone` is called with a ledger and its member that no longer has the ledger
+    mapped.
+    """
 
     def __init__(self, gone: Callable[[ShareLedger, KernelProcess], None], *, proc: Path = kernel_process.PROC) -> None:
         self._gone = gone
@@ -38,7 +39,9 @@ class ExecChecker:
         self._working: dict[str, asyncio.Task[None]] = {}
 
     def check(self, chosen: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
-        """Have a member looked at from now on; done once it was, and `gone` told. However often it is asked, once."""
+        """Queue a check of this member. The future is done after the check and its call of `gone`. Queued checks are
+        shared.
+        """
         key, loop = chosen.tenant.key, asyncio.get_running_loop()
         due = self._due.setdefault(key, {})
         if member not in due:
@@ -48,7 +51,7 @@ class ExecChecker:
         return due[member][1]
 
     def close(self) -> None:
-        """Forget what is due; a look that goes on is nobody's."""
+        """Cancel all checks. A running one finishes without effect."""
         for working in self._working.values():
             working.cancel()
         for due in self._due.values():
@@ -59,7 +62,7 @@ class ExecChecker:
 
     async def _work(self, key: str, due: dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]) -> None:
         while due:
-            # No longer due before it is looked at: what it becomes meanwhile is for another look.
+            # Remove it before the check: what the process does from here on needs another check.
             member = next(iter(due))
             chosen, asked = due.pop(member)
             pause_seconds = 0.0
@@ -69,7 +72,7 @@ class ExecChecker:
                     pause_seconds = REST * took_seconds
                     if seen.known and seen.link is None and chosen.contains(member):
                         self._gone(chosen, member)
-            except Exception:  # no thread to be had, or a full disk: the others are looked at all the same
+            except Exception:  # such as no thread, or a full disk; go on with the others
                 logger.exception("Could not look at a process", extra={"pid": member.pid})
                 pause_seconds = FAILED_SECONDS
             finally:
@@ -80,9 +83,9 @@ class ExecChecker:
 
 
 async def _in_thread(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[Mapping, float]:
-    """Where a process has a file mapped, found by a thread of its own, which does not keep us from ending.
+    """Find where a process has a file mapped, in a daemon thread, and the CPU seconds that this took.
 
-    And how many seconds of a processor that took: to wait for the process costs nobody anything.
+    Time spent waiting for the process is not counted: it costs the node nothing.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[Mapping, float]] = loop.create_future()
@@ -93,7 +96,7 @@ async def _in_thread(pid: int, device_inode: tuple[int, int], proc: Path) -> tup
 
     def look() -> None:
         seen = kernel_process.mapping(pid, device_inode, proc=proc)
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+        with contextlib.suppress(RuntimeError):  # the loop has ended since
             loop.call_soon_threadsafe(tell, seen, time.thread_time())
 
     threading.Thread(target=look, name="look", daemon=True).start()

@@ -1,6 +1,6 @@
-"""All ledgers of this node, by share; made for the first process of a share, let go after its last.
+"""All ledgers of this node by share: created for a share's first process, and closed after its last.
 
-Each living process is watched by its pidfd, so a slot is cleared when the kernel says so, whether or not anybody asks.
+The event loop watches a pidfd of each process, so its slot is cleared as soon as the process is dead.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ UNREACHABLE: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareUse:
-    """What a share's processes hold now, by GPU in the order of its grants.
-
-    overhead_bytes: beyond what they have charged.
+    """The memory that a share's processes hold, by GPU in the order of its grants. `overhead_bytes`: beyond their
+    charges.
     """
 
     tenant: Tenant
@@ -45,19 +44,19 @@ class ShareUse:
 
 
 async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
-    """Where nobody measures: no memory is known beyond what is charged."""
+    """Return None: unclaimed memory is unknown."""
     del share, slot, gpu
     return None
 
 
 class ShareLedgers:
-    """The node's ledgers. To be used in a running event loop.
+    """The node's ledgers, inside a running event loop.
 
-    directory: where the records are kept; it must be one that the next agent finds again.
-    context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
-    unclaimed_bytes: how much of a GPU, by its place in the share, nobody is known to hold beside what the process of a
-        slot says itself; None where that is unknown.
-    registered: the kernel, where it denies the devices to all who have no slot.
+    directory: of the records; the next agent must use the same one. context_bytes: returns what to charge for a context
+    on a GPU, by UUID, before it is created. unclaimed_bytes: returns how much of a GPU, by its place in the share,
+    belongs to no process other than the one in
+        this slot; None if unknown.
+    registered: the kernel's map of registered processes, where unregistered ones are denied the devices.
     """
 
     def __init__(
@@ -79,10 +78,11 @@ class ShareLedgers:
         self._unreachable: dict[str, list[KernelProcess]] = {}
         self._lost_ticks = 0
         self._exec_checker = ExecChecker(self._on_exec, proc=proc)
-        self.on_pages_current: Callable[[], None] = lambda: None  # called once that is so of a group from before
+        # called when a recovered share has no outdated page any more
+        self.on_pages_current: Callable[[], None] = lambda: None
 
     def recover(self) -> None:
-        """Take over what the last agent left."""
+        """Take over the previous agent's ledgers."""
         lost_ticks = recovery.read_loss(self._directory, self._boot_id)
         self._lost_ticks = lost_ticks or 0
         if lost_ticks is None or not self._directory.exists():
@@ -90,7 +90,7 @@ class ShareLedgers:
         self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         missing = kernel_process.missing_capabilities()
         if missing:
-            # Said now and not when it is too late: the next agent will be one like this.
+            # Warn before the next restart: that agent will have the same capabilities.
             logger.warning(
                 "Ledgers cannot be taken over after a restart: containers would have to be restarted too",
                 extra={"missing_capabilities": list(missing)},
@@ -99,7 +99,7 @@ class ShareLedgers:
             try:
                 record = ledger_record.read(path)
             except ledger_record.RecordError as error:
-                # Without it nobody knows whose the slots are, so no old ledger is given to anyone.
+                # The slots' owners are unknown without it, so no process may get that ledger.
                 aside = whole_file.set_aside(path)
                 why = {"err": str(error), "set_aside": str(aside)}
                 logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
@@ -129,14 +129,14 @@ class ShareLedgers:
 
     @property
     def lost_ticks(self) -> int:
-        """Processes that began before may go by a ledger of which nothing is left; in the kernel's ticks."""
+        """When records were lost last, in kernel ticks. Earlier processes may use a ledger that no longer exists."""
         return self._lost_ticks
 
     def join(self, tenant: Tenant, who: KernelProcess) -> tuple[ShareLedger, int]:
-        """A slot for a process; the same one if it has one. Raises JoinError, and OSError when nothing can be recorded.
+        """Return the share's ledger, and the slot of this process, which is the same one if it joins again.
 
-        What a share with processes may use is changed by `resizing` alone. The caller keeps its own pidfd; the group
-        holds another.
+        Raises JoinError, and OSError if the record cannot be written. The caller keeps its own pidfd; the ledger
+        duplicates it. Joining does not change the amounts of a running share: only ShareResizer does.
         """
         if tenant.key in self._unreachable:
             raise JoinError(UNREACHABLE)
@@ -145,7 +145,7 @@ class ShareLedgers:
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
         made = share is None
         share = ShareLedger.make(tenant) if share is None else share
-        share.tenant = dataclasses.replace(share.tenant, group=tenant.group)  # no record has it
+        share.tenant = dataclasses.replace(share.tenant, group=tenant.group)  # records lack it
         try:
             self.expect_contexts(share)
             slot = share.slot_of(who)
@@ -168,62 +168,64 @@ class ShareLedgers:
         return share, slot
 
     async def check_exec(self, tenant: Tenant, who: KernelProcess) -> bool:
-        """Whether the process had a slot, which it may have had as another program: then it has been looked at."""
+        """Return whether the process has a slot already. If so, first check that it has not become another program."""
         share = self._groups.get(tenant.key)
         slot = share.slot_of(who) if share is not None else None
         if share is None or slot is None:
             return False
-        # Others may wait for the same look, and go on to.
+        # Shield the check: other callers may wait for it too.
         await asyncio.shield(self._exec_checker.check(share, share.members[slot]))
         return True
 
     def publish_timetable(self) -> None:
-        """Tell all when to launch while there is no arbiter; to be called once a share is given more or less."""
+        """Write into all limits pages when to launch while no arbiter runs. Call it whenever amounts have changed."""
         table = timetable.timetable(group.tenant for group in self._groups.values())
         for key, share in self._groups.items():
             for gpu, turn in enumerate(table[key]):
                 share.limits.set_launch_slot(gpu, turn)
 
     def reap(self, share: ShareLedger) -> None:
-        """Clear the slots of processes that are dead by now."""
+        """Clear the slots of dead processes."""
         for slot in list(share.dead_slots()):
             self._release(share, slot)
 
     async def measure(self, share: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
-        """Look, from now on, how much of a GPU nobody is known to hold; None where that is unknown."""
+        """Measure how much of a GPU belongs to no known process, from now on; None if unknown."""
         slot = share.slot_of(who)
         return await self._unclaimed_bytes(share, slot, gpu) if slot is not None else None
 
     def disconnected(self, share: ShareLedger, who: KernelProcess) -> None:
-        """A process closed its socket: give up its slot if that was because it became another program."""
+        """Release the slot of a process that closed its socket, if that was because of an exec."""
         slot = share.slot_of(who)
         if slot is not None and not who.is_dead():
             self._exec_checker.check(share, share.members[slot])
 
     def uses(self) -> Iterator[ShareUse]:
-        """What the processes of every share hold."""
+        """Yield the memory use of every share."""
         for group in self._groups.values():
             yield ShareUse(group.tenant, group.used_bytes(), len(group.members), group.limits.overhead_bytes())
 
     def all(self) -> tuple[ShareLedger, ...]:
-        """Every share with a process."""
+        """Return the ledgers of all shares with processes."""
         return tuple(self._groups.values())
 
     def expect_contexts(self, share: ShareLedger) -> None:
-        """Tell the processes of a share what is to be charged for a context now."""
+        """Write the current context charges into the share's limits page."""
         for gpu, grant in enumerate(share.tenant.grants):
             share.limits.set_context_bytes(gpu, self._context_bytes(grant.uuid))
 
     def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
-        """The processes, by share, of which we cannot tell what they hold."""
+        """Return the processes, by share, whose ledgers cannot be opened."""
         return self._unreachable
 
     def is_unreachable(self, pod_uid: str, share: int) -> bool:
-        """Whether the share has processes of which we cannot tell what they hold."""
+        """Whether the share has processes whose ledger cannot be opened."""
         return f"{pod_uid}-{share}" in self._unreachable
 
     def confirm_page(self, share: ShareLedger, who: KernelProcess) -> None:
-        """A process said something after it was welcomed, so it has put our limits page in place of what it had."""
+        """Record that a welcomed process sent a message, which proves that it has switched to the current limits
+        page.
+        """
         slot = share.slot_of(who)
         if slot is not None and share.outdated:
             share.use_current_page(slot)
@@ -231,9 +233,9 @@ class ShareLedgers:
                 self.on_pages_current()
 
     def record(self, share: ShareLedger, tenant: Tenant) -> bool:
-        """Write down what the share is about to be given, for the next agent; False if that is not possible.
+        """Record the amounts that the share is about to get. Return False if the disk write failed.
 
-        Then the file that is there may name a process too many, which the next agent will find dead.
+        After a failure the old file may name one process too many, which the next agent will find dead.
         """
         try:
             ledger_record.write(self._directory, share.record(self._boot_id, tenant=tenant))
@@ -243,7 +245,7 @@ class ShareLedgers:
         return True
 
     def close(self) -> None:
-        """Let go of everything; the records stay for the next agent."""
+        """Close all ledgers. Their records stay for the next agent."""
         self._exec_checker.close()
         for group in self._groups.values():
             for member in group.members.values():
@@ -299,7 +301,7 @@ class ShareLedgers:
         if self._registered is not None:
             self._registered.drop(member.pid)
         extra = {**_named(share.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
-        # A container can have processes come and go as fast as can be: of those that leave nothing nobody has to know.
+        # A container can start and end processes very fast. Only log those that leave bytes behind.
         logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
         if share.members:
             self.record(share, share.tenant)
@@ -307,7 +309,7 @@ class ShareLedgers:
         del self._groups[share.tenant.key]
         share.close()
         self.publish_timetable()
-        ledger_record.path_of(self._directory, share.tenant).unlink(missing_ok=True)  # the last: it may fail
+        ledger_record.path_of(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
 
 
 def _same_gpus(tenant: Tenant, other: Tenant) -> bool:
