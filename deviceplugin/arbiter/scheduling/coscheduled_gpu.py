@@ -1,11 +1,11 @@
-"""What is asked of one GPU by whoever looks at all of them (`gangs`): the turns of shares that are served together.
+"""The per-GPU operations of the gang scheduler (`gangs`).
 
-A share of several GPUs is served on all of them at once. So each of them is kept for it (`keep`), lets it begin
-(`begin`), ends its turn (`stop`), and is given back (`give_back`).
+A gang is served on all its GPUs at once. So each GPU is reserved for it (`reserve`), lets it begin (`begin`), ends its
+turn (`stop`), and is given back (`give_back`).
 
-In its turn a member may have nothing to launch here for a while. The GPU is then lent to other shares, unless the gap
-is likely to be too short (`share.IdleTime`). A GPU that stays reserved while others wait is charged to the member, and
-the turn goes on: it ends when its length is over, as if the member had held the GPU all the time.
+During its turn a member may have nothing to launch here for a while. The GPU is then lent to other shares, unless the
+gap is likely to be too short (`gpu_share.IdleTime`). A GPU that stays reserved while others wait is charged to the
+member. The turn goes on: it ends when its length is over, as if the member had held the GPU all the time.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from deviceplugin.arbiter.scheduling.lease_scheduler import DEFAULT, READY, Leas
 
 
 class CoscheduledGpu(LeaseScheduler):
-    """One GPU, whose shares may be served with those of others."""
+    """The scheduler of a GPU that gangs use, alone or next to other shares."""
 
     def __init__(self, lengths: Lengths = DEFAULT) -> None:
         super().__init__(lengths)
-        self._turn_ns = 0  # when the current gang turn began, or was prolonged
+        self._turn_ns = 0  # when the current turn of the gang began or was extended
 
     def join_gang(self, key: str, now_ns: int) -> None:
-        """From now on it is served together with others."""
+        """Make the share a member of a gang."""
         self.shares[key].member = True
         self._waiting.discard(key)
         self._requeue(key, now_ns)
 
     @property
     def vacant(self) -> bool:
-        """Whether somebody can begin, or the turn of who is there is over if another one goes first."""
+        """Whether a turn can begin now, or the holder's turn may end for a share that goes first."""
         return self.holder is None or self.is_over(self.holder)
 
     @property
     def is_lent(self) -> bool:
-        """Whether another share holds the GPU that is kept for a member, and may launch."""
+        """Whether the GPU is reserved for a member, and another share holds it and may launch."""
         lent = self.reserved_for is not None and self.holder not in {None, self.reserved_for}
         return lent and self.shares[self.holder or ""].phase is LeasePhase.OPEN
 
     def standing(self, key: str, now_ns: int) -> next_share.Standing:
-        """How soon it is to be served; comparable with others, also of other GPUs."""
+        """Return the share's rank, which is comparable with ranks on other GPUs."""
         account = self.shares[key].account
         account.pass_time(now_ns)
         return next_share.standing(account, self._surplus_ns)
 
     def first(self, now_ns: int) -> str | None:
-        """The first of those that wait for this GPU alone."""
+        """Return the first of the waiting shares that belong to no gang."""
         return self._waiting.first(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
@@ -56,13 +56,13 @@ class CoscheduledGpu(LeaseScheduler):
         return super().want(key, now_ns)
 
     def reserve(self, key: str, now_ns: int) -> list[Command]:
-        """Serve nobody else: this member begins as soon as all of its gang can."""
+        """Reserve the GPU for this member, which begins as soon as its whole gang can."""
         self.reserved_for, self.blocked = key, True
         self._requeue(key, now_ns)
         return self.take_back(now_ns)
 
     def begin(self, now_ns: int) -> list[Command]:
-        """The turn of the gang for which this GPU is kept begins."""
+        """Begin the turn of the gang for which this GPU is reserved."""
         key = self.reserved_for or ""
         self.blocked, self._turn_ns = False, now_ns
         if not self.shares[key].asked and self.shares[key].phase is None:
@@ -71,7 +71,7 @@ class CoscheduledGpu(LeaseScheduler):
         return self.decide(now_ns)
 
     def extend_turn(self, now_ns: int) -> None:
-        """It goes on: another turn, if there is anybody for whom it could end."""
+        """Start another turn right after the current one, if that one is over."""
         key = self.reserved_for
         if key is None or not self.is_over(key):
             return
@@ -93,11 +93,11 @@ class CoscheduledGpu(LeaseScheduler):
         return [revoke]
 
     def take_back(self, now_ns: int) -> list[Command]:
-        """Revoke the borrower's lease, if there is one, for the member for which the GPU is kept."""
+        """Revoke the borrower's lease, if the GPU is lent."""
         return [self._revoke(self.holder or "", now_ns)] if self.is_lent else []
 
     def resume(self, now_ns: int) -> list[Command]:
-        """Although its turn is over, it may launch once more, until it is stopped again."""
+        """Let the member launch once more after its turn, until `stop` is called again."""
         key = self.reserved_for or ""
         drains = self._draining == key
         if drains:
@@ -107,13 +107,13 @@ class CoscheduledGpu(LeaseScheduler):
         return [Open(key, again=drains)]
 
     def give_back(self, now_ns: int) -> None:
-        """The GPU is kept for nobody. To be followed by `decide`."""
+        """End the reservation. Call `decide` afterwards."""
         if self.reserved_for is not None:
             self._rest(self.reserved_for, now_ns)
         super().give_back(now_ns)
 
     def set_exempt(self, key: str, now_ns: int, *, exempt: bool) -> None:
-        """It pays nothing while it is kept from what it waits for."""
+        """Exempt the member from charges while it is held up by a GPU that it waits for, or end that."""
         share = self.shares[key]
         if share.exempt == exempt:
             return

@@ -1,20 +1,19 @@
-"""Gangs: what is served on several GPUs together. Pure: events and times in, commands out.
+"""Gangs: shares that are scheduled on several GPUs together. Pure: events and times in, commands out.
 
-A share of several GPUs is one, and so are the shares of a group (`gpushare.io/group`) on this node.
+A share of several GPUs is a gang, and so are the shares of one group (`gpushare.io/group`) on this node.
 
     WAITING ─called→ CALLED ─all given back→ TURN ─over→ ENDING ─nothing runs on any→ WAITING
 
-The kernels of a gang wait for each other across its GPUs. Had it one GPU and not the other, the first would be kept
-busy by waiting. So it is one party: the matrix of Ousterhout's coscheduling (1982), with a column for each GPU.
+The kernels of a gang wait for each other across its GPUs. If it held only one of them, that GPU would be busy waiting.
+So a gang gets all its GPUs or none: this is Ousterhout's coscheduling matrix (1982), with a column for each GPU.
 
-Who is next is decided here, for all GPUs at once: a gang may begin if it goes before whoever is there
-(`next_share.Standing`) on each GPU that it uses. Then all of them are kept for it at once, so that no gang holds what
-another one waits for. Until then others are served on each GPU, one by one; and also in its turn, on a GPU that it
-leaves idle (`share.IdleTime`), until it wants the GPU back.
+The next gang is chosen for all GPUs at once: it may begin if it ranks before the current shares (`next_share.Standing`)
+on each GPU that it uses. Then all these GPUs are reserved at once, so no two gangs block each other. Until then, and
+during the turn on GPUs that the gang leaves idle (`gpu_share.IdleTime`), each GPU serves other shares one by one.
 
-A turn that ends in the middle of a collective leaves a kernel that waits for one that is not launched any more. The
-thread that would launch that one waits at a closed gate, perhaps at that of the GPU where the kernel runs. So the gang
-may launch there for a moment, before other shares are served.
+A turn may end in the middle of a collective. Then a running kernel waits for one that was not launched, because the
+launching thread waits at a closed gate, perhaps at the gate of the very GPU where the kernel runs. So the gang may
+launch there again for a moment, before other shares are served.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase
 
-# A GPU that it has not used for so long it can do without.
+# A gang does not need a GPU that it has not used for this long.
 UNUSED_NS: Final = 1000 * MILLISECOND_NS
-# It has had the time to end what it had launched, and so long it is let in again to launch what that waits for.
+# After STUCK_NS, what was launched should have ended. Then the gang may launch for MEET_NS what that waits for.
 STUCK_NS: Final = 3 * MILLISECOND_NS
 MEET_NS: Final = 1 * MILLISECOND_NS
 MAX_END_NS: Final = 100 * MILLISECOND_NS
-# Of each turn, it does not pay for more than so much waiting for a GPU that it has not been given.
+# The longest time per turn that a gang does not pay while it waits for a GPU that it has not been given.
 EXEMPT_NS: Final = 10 * MILLISECOND_NS
 _DONE: Final = frozenset({None, LeasePhase.LATE})
 
-Commands = list[tuple[str, Command]]  # with the GPU that each is about
+Commands = list[tuple[str, Command]]  # with the UUID of the GPU
 
 
 class Stage(enum.Enum):
-    """What a gang's turn has come to."""
+    """The stage of a gang's turn."""
 
     WAITING = "waiting"
     CALLED = "called"
@@ -54,37 +53,37 @@ class Stage(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class Gang:
-    """Seats that are served together, by GPU."""
+    """A gang: its share on each GPU, and the state of its turn."""
 
     shares: dict[str, str] = dataclasses.field(default_factory=dict)
     used_ns: dict[str, int] = dataclasses.field(default_factory=dict)
     stage: Stage = Stage.WAITING
     reserved: list[str] = dataclasses.field(default_factory=list)  # the GPUs of its turn, in order
-    waits_ns: int | None = None  # since when
+    waits_ns: int | None = None  # since when it waits
     ended_ns: int = 0
-    resumed_ns: int = 0  # when it was stopped last, or let in for a moment
+    resumed_ns: int = 0  # when it was last stopped, or resumed for a moment
     exempt_until_ns: int = 0
-    exempt: bool = False  # now: its shares pay nothing
+    exempt: bool = False  # whether its shares pay nothing now
 
 
 class Gangs:
-    """All gangs of a node; `gpus`: the gpu of each GPU, by UUID. After each event there, call `settle`."""
+    """All gangs of a node. `gpus`: the scheduler of each GPU, by UUID. Call `settle` after every event there."""
 
     def __init__(self, gpus: Mapping[str, CoscheduledGpu]) -> None:
         self._gpus = gpus
         self._gangs: dict[str, Gang] = {}
-        self._names: dict[str, str] = {}  # of the gangs, by share
-        self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # names by GPU
+        self._names: dict[str, str] = {}  # gang names by share
+        self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # gang names by GPU
 
     @property
     def shares(self) -> dict[str, dict[str, str]]:
-        """Of each gang, by name, the share that it has at each GPU."""
+        """The share that each gang has at each GPU, by the gang's name."""
         return {name: dict(gang.shares) for name, gang in self._gangs.items()}
 
     def join(self, key: str, uuid: str, now_ns: int, *, uuids: Sequence[str], group: str = "") -> None:
-        """A share that is at this GPU is served together on all of its GPUs (`uuids`), and with others of its group.
+        """Add a share, at this GPU, to the gang of its GPUs (`uuids`) and its group. It counts as about to use the GPU.
 
-        Shares of a group that have a GPU in common take gpu there, as others do. It is taken to use the GPU soon.
+        Shares of a group that have a GPU in common are separate gangs and take turns there.
         """
         name = self._names.get(key)
         if name is None:
@@ -100,7 +99,7 @@ class Gangs:
         self._gpus[uuid].join_gang(key, now_ns)
 
     def leave(self, key: str, uuid: str) -> None:
-        """It has left this GPU."""
+        """Remove a share from this GPU."""
         name = self._names.get(key, "")
         gang = self._gangs.get(name)
         if gang is None or gang.shares.get(uuid) != key:
@@ -115,7 +114,7 @@ class Gangs:
             del self._gangs[name]
 
     def settle(self, now_ns: int) -> Commands:
-        """What is to be done now. To be called again, once it is done, until it is nothing."""
+        """Return the next commands. Execute them and call again, until there are none."""
         commands: Commands = []
         for _ in range(len(Stage) * len(self._gangs)):
             called = self._next(now_ns)
@@ -126,7 +125,7 @@ class Gangs:
             going_on = called is not None
             for gang in self._concerned():
                 stage = gang.stage
-                self._look(gang, now_ns)
+                self._update_use(gang, now_ns)
                 commands += _STEPS[stage](self, gang, now_ns)
                 going_on = going_on or gang.stage is not stage
             if not going_on:
@@ -137,7 +136,7 @@ class Gangs:
         return commands
 
     def due_ns(self, now_ns: int) -> int | None:
-        """When to settle next, if nothing happens before."""
+        """Return when to settle next, if nothing happens before."""
         times: list[int] = []
         for gang in self._gangs.values():
             times += self._ending_times(gang) if gang.stage is Stage.ENDING else []
@@ -145,9 +144,9 @@ class Gangs:
         return min(times, default=None)
 
     def _concerned(self) -> list[Gang]:
-        """Those at whose GPUs something is not as it was, and those that are about to begin or to end."""
+        """Return the gangs on whose GPUs something has changed, and those that are about to begin or end."""
         changed = [(uuid, gpu.changed) for uuid, gpu in self._gpus.items() if gpu.undecided or gpu.changed]
-        # A gang that waits goes by its own shares alone: what others do on its GPUs is nothing to it before it is next.
+        # Only its own shares concern a waiting gang. Others on its GPUs matter once it is next.
         names = {
             name
             for uuid, keys in changed
@@ -158,7 +157,7 @@ class Gangs:
         return [gang for name, gang in self._gangs.items() if name in names or gang.stage in moving or gang.exempt]
 
     def _next(self, now_ns: int) -> Gang | None:
-        """The first of those that wait, if there is one that may begin: one turn at least is over where it would."""
+        """Return the first waiting gang that may begin; None if no turn is over on any GPU."""
         vacant = {uuid for uuid in self._gpus if self._is_vacant(uuid)}
         if not vacant:
             return None
@@ -180,12 +179,12 @@ class Gangs:
         )
 
     def _owners(self, uuid: str) -> list[Gang]:
-        """The gang whose turn this GPU is in, and the one that has been called to be next."""
+        """Return the gang that has its turn on this GPU, and the gang that has been called to be next."""
         there = (self._gangs[name] for name in self._at.get(uuid, ()))
         return [gang for gang in there if uuid in gang.reserved]
 
     def _may_begin(self, gang: Gang, now_ns: int) -> bool:
-        """Whether it goes before whoever is there on each GPU that it uses."""
+        """Whether the gang ranks before the current shares on each GPU that it uses."""
         return all(
             self._yields(uuid, self._standing(gang, uuid, now_ns), now_ns) for uuid in self._uses(gang, now_ns)
         ) and all(self._share(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
@@ -202,9 +201,9 @@ class Gangs:
         )
 
     def _standing(self, gang: Gang, uuid: str, now_ns: int) -> next_share.Standing:
-        """How soon it is to be served on this GPU. What it is owed, it is owed where it has had most.
+        """Return the gang's rank on this GPU. It is owed as little as on the GPU where it has had most.
 
-        The latency class has no precedence here: it would interrupt others on all GPUs for what it is owed on one.
+        The latency class has no precedence here: it would interrupt others on all GPUs because of a debt on one.
         """
         standing = self._gpus[uuid].standing(gang.shares[uuid], now_ns)
         if len(gang.shares) == 1:
@@ -217,7 +216,7 @@ class Gangs:
         return min((owed_ns for _, owed_ns, _ in standings), default=0.0)
 
     def _uses(self, gang: Gang, now_ns: int) -> list[str]:
-        """The GPUs that it will use, it seems, in order: those that it used until it had to wait."""
+        """Return the GPUs that the gang will probably use, in order: those that it used before it had to wait."""
         until_ns = now_ns if gang.waits_ns is None else gang.waits_ns
         return sorted(uuid for uuid, used_ns in gang.used_ns.items() if until_ns < used_ns + UNUSED_NS)
 
@@ -230,8 +229,8 @@ class Gangs:
     def _asks(self, gang: Gang) -> bool:
         return any(share.asked for share in self._shares(gang))
 
-    def _look(self, gang: Gang, now_ns: int) -> None:
-        """What it uses; and who waits for one that we keep back does not pay for that."""
+    def _update_use(self, gang: Gang, now_ns: int) -> None:
+        """Update which GPUs the gang uses, and exempt it from charges while it waits for a GPU that is withheld."""
         for uuid in gang.shares:
             if _is_at_work(self._share(gang, uuid)):
                 gang.used_ns[uuid] = now_ns
@@ -245,9 +244,9 @@ class Gangs:
             self._gpus[uuid].set_exempt(key, now_ns, exempt=gang.exempt)
 
     def _wait(self, gang: Gang, now_ns: int) -> Commands:
-        """What it will use, it wants."""
+        """Queue the gang on the GPUs that it will use."""
         held = [uuid for uuid, key in gang.shares.items() if self._gpus[uuid].holder == key]
-        if held:  # since before we were there
+        if held:  # since before this arbiter started
             gang.stage, gang.reserved = Stage.CALLED, sorted(held)
             return []
         expected = self._uses(gang, now_ns) if self._asks(gang) else []
@@ -259,7 +258,7 @@ class Gangs:
         return commands
 
     def _begin(self, gang: Gang, now_ns: int) -> Commands:
-        """Once whoever was there has given back all of them."""
+        """Begin the turn once all its GPUs have been given back."""
         if not any(map(_is_at_work, self._shares(gang))):
             return self._free(gang, now_ns)
         commands: Commands = []
@@ -284,7 +283,7 @@ class Gangs:
             for uuid, key in gang.shares.items()
             if self._share(gang, uuid).asked and uuid not in gang.reserved and self._gpus[uuid].holder != key
         ]
-        # One that it has not used lately; if it cannot be had at once, it waits for all of them again.
+        # A GPU that it has not used lately. If the gang cannot have it at once, it waits for all of them again.
         had = all(not self._owners(uuid) and self._share(gang, uuid).account.eligible() for uuid in more)
         if not had or self._is_over(gang, now_ns):
             gang.stage, gang.ended_ns, gang.resumed_ns = Stage.ENDING, now_ns, now_ns
@@ -301,7 +300,9 @@ class Gangs:
         return commands
 
     def _is_over(self, gang: Gang, now_ns: int) -> bool:
-        """Whether its limit says so, another gang has been called, or it is long enough and one alone goes first."""
+        """Whether the turn ends: by its limit, for another gang that was called, or by length if a single share goes
+        first.
+        """
         kept = [(self._gpus[uuid], gang.shares[uuid]) for uuid in gang.reserved]
         for gpu, key in kept:
             account = gpu.shares[key].account
@@ -338,7 +339,7 @@ class Gangs:
         return commands
 
     def _ending_times(self, gang: Gang) -> list[int]:
-        """Return when to stop a member that is let in for a moment, and when to let one in."""
+        """Return when to stop members that were resumed, and when to resume others."""
         times = [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
         if any(self._is_resumed(gang, uuid) for uuid in gang.reserved):
             times.append(gang.resumed_ns + MEET_NS)
@@ -348,10 +349,10 @@ class Gangs:
         return self._share(gang, uuid).phase is LeasePhase.OPEN
 
     def _resume_ns(self, gang: Gang, uuid: str) -> int | None:
-        """Return when the gang may launch there once more; None if it has not asked to, or drains as expected.
+        """Return when to let the gang launch there once more; None if it has not asked to, or drains as expected.
 
         Its work should have ended by then, and probably waits for the launch, even on the GPU where it runs. Once one
-        member is let in, the others follow as soon as they ask.
+        member is resumed, the others follow as soon as they ask.
         """
         share, gpu = self._share(gang, uuid), self._gpus[uuid]
         if not share.asked or share.phase not in {None, LeasePhase.DRAINING}:
@@ -364,7 +365,7 @@ class Gangs:
         return at_ns if at_ns < gang.ended_ns + MAX_END_NS else None
 
     def _free(self, gang: Gang, now_ns: int) -> Commands:
-        """Its turn is over. Who is next on these GPUs is decided once all of them are free."""
+        """End the turn. The next share on these GPUs is chosen once all of them are free."""
         for uuid in gang.reserved:
             if self._gpus[uuid].reserved_for == gang.shares[uuid]:
                 self._gpus[uuid].give_back(now_ns)
@@ -372,12 +373,12 @@ class Gangs:
         return []
 
     def _command_each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
-        """On each GPU of its turn, in order."""
+        """Call `what` for each GPU of the turn, in order."""
         return [(uuid, command) for uuid in gang.reserved for command in what(self._gpus[uuid], gang.shares[uuid])]
 
 
 def _is_at_work(share: GpuShare) -> bool:
-    """Whether it has something to launch, or has its turn."""
+    """Whether the share has something to launch, or has its turn."""
     return share.asked or share.phase not in _DONE
 
 

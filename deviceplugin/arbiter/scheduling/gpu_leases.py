@@ -1,7 +1,7 @@
-"""One GPU's lease: what its clients say becomes events of `turns`, and its commands become messages.
+"""The leases of one GPU: turns messages of clients into scheduler events, and the scheduler's commands into messages.
 
-A lease is a share's: all of its processes that have something to launch have it together, and it ends when the last of
-them has given it back.
+A lease belongs to a share: all its processes that have something to launch use it together. It ends when the last of
+them has returned it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ _NANOSECONDS: Final = 1e9
 
 
 class LeaseClient(Protocol):
-    """A process that has been welcomed."""
+    """A welcomed process."""
 
     @property
     def tenant(self) -> Tenant:
-        """The share of this process."""
+        """The process's share."""
 
     def send(self, message: bytes) -> None:
-        """Send a message to it."""
+        """Send a message to the process."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseUsage:
-    """For how long a share has had a GPU, since it came, and how often.
+    """A share's use of one GPU since its first process came.
 
-    recent: what part of the last seconds it used, from 0 to 1; None while that is unknown.
-    waited_seconds: wanted it and did not have it; throttled_seconds: of that, kept back by its own limit.
-    evictions: how often it did not give it back in time, and was passed over.
-    had_seconds: from its leases until it had given them back, whoever pays for that; late ones count for ten seconds.
+    seconds: charged time. leases: how many it had. recent: the fraction of the last seconds, or None if unknown.
+    waited_seconds: it wanted the GPU and did not hold it. throttled_seconds: part of that, because of its own limit.
+    evictions: how often it did not return the GPU in time. had_seconds: from its leases until it returned the GPU,
+    whether charged or not; late returns count for ten seconds.
     """
 
     tenant: Tenant
@@ -54,37 +54,37 @@ class LeaseUsage:
 
 
 class Numbers:
-    """The numbers of leases. They go on rising over a restart of the agent, so that none is taken for another one."""
+    """The numbers of leases. They keep rising over restarts, so that no two leases are confused."""
 
     def __init__(self, first: int) -> None:
         self._last = first
 
     def next(self) -> int:
-        """One that nobody has had."""
+        """Return a new number."""
         self._last += 1
         return self._last
 
 
 class _ShareClients:
-    """A share at this GPU: its processes there, and what each was told last."""
+    """The processes of a share at this GPU, and the messages that they got last."""
 
     def __init__(self, tenant: Tenant, now_ns: int) -> None:
         self.tenant = tenant
         self.recent = RecentUse(now_ns)
         self.waits = WaitClock(now_ns)
         self.flags = 0
-        self.clients: dict[LeaseClient, int] = {}  # with the place of this GPU in the client's limits page
+        self.clients: dict[LeaseClient, int] = {}  # with the position of this GPU in the client's limits page
         self.wanting: set[LeaseClient] = set()
-        # With the number that each knows it by: a new one each time, or what was told of one that a process has given
-        # back would open its gate when it has just asked again.
+        # By client, the number of its lease. It is new each time: a late message about a lease that was returned would
+        # otherwise open the gate of a client that has just asked again.
         self.holding: dict[LeaseClient, int] = {}
-        self.closed: set[LeaseClient] = set()  # of those
+        self.closed: set[LeaseClient] = set()  # the part of `holding` that has closed its gate
 
 
 class GpuLeases:
-    """The GPU with this UUID. After each event, and at `due_ns`, `settle` is to be called.
+    """The leases of the GPU with this UUID. Call `settle` after each event, and `tick` at `due_ns`.
 
-    settled: whether nobody can be here any more who was before us, and has yet to say so.
+    settled: whether all processes from before the arbiter's restart must have reconnected by now.
     """
 
     def __init__(self, uuid: str, numbers: Numbers, debts: DebtCache, *, settled: Callable[[], bool]) -> None:
@@ -94,23 +94,23 @@ class GpuLeases:
         self._debts = debts
         self.scheduler = CoscheduledGpu()
         self._shares: dict[str, _ShareClients] = {}
-        self._urgent: set[str] = set()  # of the latency class
+        self._urgent: set[str] = set()  # keys of the latency class
 
     @property
     def empty(self) -> bool:
-        """Whether nobody is there any more."""
+        """Whether the GPU has no processes."""
         return not self._shares
 
     def due_ns(self) -> int | None:
-        """When to `tick` next, if nothing happens before."""
+        """Return when to `tick` next, if nothing happens before."""
         return self.scheduler.due_ns()
 
     def tick(self, now_ns: int) -> None:
-        """Let time pass: take back and grant what is due."""
+        """Revoke and grant the leases that are due."""
         self.execute(self.scheduler.tick(now_ns))
 
     def execute(self, commands: list[Command]) -> None:
-        """Tell the processes what is to be done."""
+        """Send the scheduler's commands to the processes."""
         for command in commands:
             share = self._shares[command.key]
             if isinstance(command, Open):
@@ -120,7 +120,7 @@ class GpuLeases:
                 client.send(wire.revoked(wire.Lease(share.clients[client], 0, number)))
 
     def join(self, client: LeaseClient, gpu: int, now_ns: int) -> None:
-        """A process is there; `gpu` is the place of this GPU in its limits page."""
+        """Add a process. `gpu` is the position of this GPU in its limits page."""
         key = client.tenant.key
         if key not in self._shares:
             self._shares[key] = _ShareClients(client.tenant, now_ns)
@@ -131,17 +131,17 @@ class GpuLeases:
         self._shares[key].clients.setdefault(client, gpu)
 
     def update(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
-        """A share has been given something else, if it is there."""
+        """Update the share's limits; no-op if it is unknown."""
         if tenant.key in self._shares:
             self._renew(tenant, grant, now_ns)
 
     def observe(self, key: str, now_ns: int, *, works: bool) -> None:
-        """The driver says whether it has run anything of a share lately."""
+        """Record whether the driver has recently run work of the share."""
         if key in self._shares:
             self.execute(self.scheduler.observe(key, now_ns, works=works))
 
     def remove(self, client: LeaseClient, now_ns: int) -> None:
-        """A process has gone, and what it ran with it."""
+        """Remove a process that has exited, and its running work."""
         share = self._shares[client.tenant.key]
         share.wanting.discard(client)
         self._released(share, client, now_ns)
@@ -155,12 +155,12 @@ class GpuLeases:
             self._debts.store(self._uuid, key, gpu_share, now_ns)
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease, now_ns: int) -> None:
-        """A client, which has joined, says that it wants, has closed, or has released."""
+        """Handle WANT, CLOSED or RELEASED from a client that has joined."""
         share = self._shares[client.tenant.key]
         if kind == contract.MESSAGE_WANT:
             self._want(share, client, now_ns, held=bool(lease.flags & contract.LEASE_HELD))
         elif lease.number != share.holding.get(client):
-            pass  # of a lease that it has no more: it gives back what it had before it knew of this one
+            pass  # about an earlier lease: the message was sent before the client got this one
         elif kind == contract.MESSAGE_CLOSED:
             share.closed.add(client)
             if share.closed == share.holding.keys():
@@ -169,7 +169,7 @@ class GpuLeases:
             self._released(share, client, now_ns)
 
     def settle(self, now_ns: int) -> None:
-        """Tell flags that have changed, and see what everybody does now."""
+        """Send flags that have changed, and record what each changed share does now."""
         key = self.scheduler.holder
         if key is not None and self.scheduler.shares[key].phase is LeasePhase.OPEN:
             share = self._shares[key]
@@ -186,7 +186,7 @@ class GpuLeases:
         self.scheduler.changed.clear()
 
     def usage(self, now_ns: int) -> Iterator[LeaseUsage]:
-        """What every share that is here now has had."""
+        """Yield the use of every share at this GPU."""
         for key, share in self._shares.items():
             gpu_share = self.scheduler.shares[key]
             waited_ns, throttled_ns = share.waits.waited_ns(now_ns)
@@ -211,8 +211,8 @@ class GpuLeases:
     def _want(self, share: _ShareClients, client: LeaseClient, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key
         gpu_share = self.scheduler.shares[key]
-        # Who says that it holds the GPU since before we were there is believed once: later on, and after its first
-        # lease, it has what we gave it. It would have turns beyond its limit by saying so.
+        # A client that reports a lease from before the restart is believed once, and only before its first lease here.
+        # Otherwise it could get turns beyond its limit.
         believed = held and not gpu_share.leases and not self._settled()
         if believed and self.scheduler.adopt(key, now_ns):
             share.wanting.add(client)
@@ -245,7 +245,7 @@ class GpuLeases:
             share.holding, share.closed = {}, set()
         for client in wanting:
             self._grant(share, client)
-        if not wanting:  # who asked for it has gone, and others of the share want nothing
+        if not wanting:  # the process that wanted it has gone, and the others want nothing
             key = share.tenant.key
             self.execute(self.scheduler.released(key, self.scheduler.shares[key].since_ns))
 
@@ -265,7 +265,7 @@ class GpuLeases:
         return Activity.BUSY if asked_for else Activity.UNKNOWN
 
     def _flags(self, share: _ShareClients) -> int:
-        """Alone on a GPU and without a limit, nobody needs to count."""
+        """Return the flags of the share's lease. A share that is alone and has no limit need not count its launches."""
         key = share.tenant.key
         limited = self.scheduler.shares[key].account.limited
         alone = len(self._shares) == 1 and self._settled()

@@ -1,18 +1,18 @@
-"""Whose turn it is on one GPU: leases given, taken back, ended. Pure: events and times in, commands out.
+"""Schedules one GPU: grants, revokes and ends leases. Pure: events and times in, commands out.
 
     WAITING ─open→ OPEN ─revoke→ REVOKED ─closed→ DRAINING ─released→ (none)
                      └──── released (idle, or gone) ─────────────────↗
 
-One share at a time holds the GPU. It is asked to give it back (revoke) when its time is up and another is to be served;
-it says first that nothing new is launched (closed: the next one begins while the last work runs out), then that nothing
-runs any more (released). Who does neither in time is late: the next one begins beside it, because two shares whose
-kernels wait for each other across two GPUs would otherwise wait for ever. The late one goes on being charged until it
-says so after all, unless the driver is seen to run nothing of it: then its process is stopped, and holds nothing.
+One share at a time holds the GPU. When its turn is over and another share is next, its lease is revoked. It first
+reports that it launches nothing new (closed: the next share begins while the last work runs out), and then that nothing
+runs any more (released). A share that does neither in time is late, and the next share begins next to it. Otherwise two
+shares whose kernels wait for each other across two GPUs would wait for ever. A late share is charged until it reports
+its release, unless the driver shows no work of it: then its process is stopped, and holds nothing.
 
-While nobody else is to be served, the holder keeps its turn, without a message, and without a timer.
+While no other share is to be served, the holder keeps its turn, with neither messages nor timers.
 
-A share of several GPUs is served on all of them together (`coscheduled_gpu`); and while such a share waits, what is to
-come next is for whoever looks at all GPUs (`gangs`) to decide, and then for this GPU (`decide`).
+Shares of several GPUs are served on all of them together (`coscheduled_gpu`). While such a share waits, the gang
+scheduler (`gangs`) decides first what comes next, and then this GPU does (`decide`).
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long turns are, in nanoseconds."""
+    """The lengths of turns, in nanoseconds."""
 
     contended_ns: int = 30 * MILLISECOND_NS
     latency_ns: int = 10 * MILLISECOND_NS  # while a share of the latency class waits or holds
     longest_ns: int = 100 * MILLISECOND_NS
-    drains: int = 4  # a turn is at least so many times what it took the share to give the last ones back
+    drains: int = 4  # a turn lasts at least this many times the share's drain time
     drain_timeout_ns: int = 100 * MILLISECOND_NS
     lend_ns: int = 2 * MILLISECOND_NS  # the GPU of an idle member is lent after this time at the earliest
     worth_ns: int = 10 * MILLISECOND_NS  # a shorter gap is not worth lending
-    late_ns: int = WINDOW_NS  # so long a late one is charged although nothing of it is seen to run
+    late_ns: int = WINDOW_NS  # how long a late share is charged without being seen at work
 
 
 DEFAULT: Final = Lengths()
-# A gang begins when the last of its GPUs is free, and ends when the last is: so its turns are longer.
+# A gang begins when the last of its GPUs is free, and ends when the last one is, so its turns are longer.
 GANGS_TURNS: Final = 3
 
 
-READY: Final = frozenset({None, LeasePhase.LATE})  # to be served, if it wants to be
+READY: Final = frozenset({None, LeasePhase.LATE})  # phases in which a share can begin
 
 
 class LeaseScheduler:
-    """One GPU. Every method that takes `now_ns` returns what is to be done; times must not go back."""
+    """The scheduler of one GPU. Its methods return commands. `now_ns` must never go back."""
 
     def __init__(self, lengths: Lengths = DEFAULT) -> None:
         self.shares: dict[str, GpuShare] = {}
         self.holder: str | None = None  # OPEN or REVOKED
-        self.changed: set[str] = set()  # whose seats are not as they were; to be cleared by whoever has looked
+        self.changed: set[str] = set()  # shares whose state has changed; the reader clears it
         self._draining: str | None = None
         self._waiting = WaitQueue()
-        self._members = WaitQueue()  # those that wait and are served on several GPUs together
+        self._members = WaitQueue()  # waiting members of gangs
         self.reserved_for: str | None = None  # a member
-        self.undecided = False  # who is next
-        self.blocked = False  # nobody begins, until the member for whom the GPU is kept does, or gives it back
-        self._urgent: set[str] = set()  # that want it, of the latency class
+        self.undecided = False  # the next share has not been chosen yet
+        self.blocked = False  # no share begins until the member does, or gives the GPU back
+        self._urgent: set[str] = set()  # waiting or holding shares of the latency class
         self._lengths = lengths
         self._surplus_ns = 0.0
         self._now_ns = 0
 
     def join(self, key: str, entitlement: Entitlement, now_ns: int) -> list[Command]:
-        """A share is there, or has been given something else; that ends no turn but by its new limit."""
+        """Add a share, or change its entitlement. A change ends a turn only if the new limit does."""
         if key in self.shares:
             self.shares[key].account.change(entitlement, now_ns)
             self._requeue(key, now_ns)
@@ -78,7 +78,7 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def leave(self, key: str, now_ns: int) -> list[Command]:
-        """It has gone, and its work with it."""
+        """Remove a share and its running work; no-op if it is unknown."""
         if key not in self.shares:
             return []
         self._end(key, now_ns)
@@ -91,13 +91,15 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
-        """It has something to launch."""
+        """Queue the share for a lease."""
         self.shares[key].asked = True
         self.changed.add(key)
         return self.expect(key, now_ns, wanting=True)
 
     def expect(self, key: str, now_ns: int, *, wanting: bool) -> list[Command]:
-        """A member will have something to launch once its gang is served; or it will not, unless it has asked."""
+        """Queue a gang's member that will have work once its gang is served, or dequeue it unless it has asked
+        itself.
+        """
         share = self.shares[key]
         if wanting and not share.account.wanting:
             share.account.surplus_ns = max(share.account.surplus_ns, self._surplus_ns)
@@ -108,7 +110,7 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def adopt(self, key: str, now_ns: int) -> bool:
-        """It says that it holds the GPU since before we were there. False: another one does."""
+        """Let a share keep the GPU that it held before the restart. Return False if another share holds it."""
         if self.holder is not None:
             return False
         self.shares[key].asked = True
@@ -117,7 +119,7 @@ class LeaseScheduler:
         return True
 
     def closed(self, key: str, now_ns: int) -> list[Command]:
-        """After a revoke: it launches nothing new, and what runs will have ended soon."""
+        """Handle a share's report, after a revoke, that it launches nothing new and its work is about to end."""
         if self.holder == key and self.shares[key].phase is LeasePhase.REVOKED and self._draining is None:
             self.shares[key].closed_ns = now_ns
             self._set(key, now_ns, phase=LeasePhase.DRAINING)
@@ -125,17 +127,17 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def released(self, key: str, now_ns: int) -> list[Command]:
-        """Nothing of it runs any more. It says so after a revoke, or by itself when it has nothing to do."""
+        """Handle a share's report, after a revoke or when it is idle, that nothing of it runs any more."""
         share = self.shares[key]
         if share.phase in {LeasePhase.REVOKED, LeasePhase.DRAINING, LeasePhase.LATE}:
             share.drain_ns += ((now_ns - share.revoked_ns) - share.drain_ns) / 4
         self._end(key, now_ns)
         if share.asked:
-            self._shorten(key, now_ns)  # it has asked again, and could not be served until now
+            self._shorten(key, now_ns)  # it has asked again meanwhile
         return self.tick(now_ns)
 
     def observe(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
-        """The driver says whether it has run anything of this share lately."""
+        """Record whether the driver has recently run work of the share."""
         share = self.shares[key]
         if share.phase is not LeasePhase.LATE:
             return []
@@ -146,22 +148,22 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
-        """Whether another share waits for what this one holds."""
+        """Whether another share waits for this GPU."""
         return any(len(queue) > (key in queue) for queue in (self._waiting, self._members))
 
     def is_over(self, key: str) -> bool:
-        """Whether another one may have the turn of this one, should it go first."""
+        """Whether the turn may end for a share that goes first."""
         share = self.shares[key]
         return share.phase is LeasePhase.OPEN and share.due_ns is not None and self._now_ns >= share.due_ns
 
     def give_back(self, now_ns: int) -> None:
-        """The GPU is kept for nobody. To be followed by `decide`."""
+        """End the reservation. Call `decide` afterwards."""
         key, self.reserved_for, self.blocked, self.undecided = self.reserved_for, None, False, True
         if key is not None:
             self._requeue(key, now_ns)
 
     def tick(self, now_ns: int) -> list[Command]:
-        """Let time pass; to be called at `due_ns`, or at any time."""
+        """Let time pass. Call it at `due_ns`; calls at other times do no harm."""
         self._now_ns = now_ns
         self._expire(now_ns)
         if self._members or self.reserved_for is not None:
@@ -170,7 +172,7 @@ class LeaseScheduler:
         return self.decide(now_ns)
 
     def decide(self, now_ns: int) -> list[Command]:
-        """Serve who is next at this GPU, if nobody is to be served here and elsewhere together."""
+        """Serve the next share, unless the GPU is reserved for a gang."""
         self.undecided = False
         commands: list[Command] = []
         if self.holder is not None:
@@ -183,7 +185,7 @@ class LeaseScheduler:
         return commands
 
     def due_ns(self) -> int | None:
-        """When to tick next, if nothing happens before."""
+        """Return when to tick next, if nothing happens before."""
         times = []
         for share in (self.shares[key] for key in (self.holder, self._draining) if key is not None):
             if share.phase is LeasePhase.OPEN and share.due_ns is not None:
@@ -196,11 +198,11 @@ class LeaseScheduler:
         return min(times, default=None)
 
     def _next(self, now_ns: int) -> str | None:
-        """Who begins now."""
+        """Return the share that begins now."""
         return self._waiting.first(now_ns)
 
     def _first_eligible(self, now_ns: int) -> str | None:
-        """The first of those that wait and that their limits let begin."""
+        """Return the first waiting share that its limit allows to begin."""
         return self._waiting.first(now_ns) or self._members.first(now_ns)
 
     def _next_ns(self, now_ns: int) -> int | None:
@@ -216,7 +218,7 @@ class LeaseScheduler:
         charge: PayingAccount | None = None,
         phase: LeasePhase | None = None,
     ) -> None:
-        """From now on it is so with this share."""
+        """Set the share's state from now on."""
         share = self.shares[key]
         share.phase = phase or share.phase
         share.account.set(now_ns, wanting=wanting, charge=charge)
@@ -234,14 +236,14 @@ class LeaseScheduler:
         (self._urgent.add if urgent else self._urgent.discard)(key)
 
     def _review(self, key: str, now_ns: int) -> list[Command]:
-        """The holder's turn: over, renewed, or going on."""
+        """End the holder's turn, or renew it, if it is over."""
         share = self.shares[key]
         if not self.is_over(key):
             return []
         share.account.pass_time(now_ns)
         if share.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
-        # The holder competes as one of those that want; its limit is no question of beginning.
+        # The holder competes like a waiting share. Its limit applies separately, above.
         first = self._waiting.first(now_ns)
         if first is not None and not _goes_before(share.account, self.shares[first].account):
             return [self._revoke(key, now_ns)]
@@ -253,12 +255,12 @@ class LeaseScheduler:
         share.revoked_ns = now_ns
         share.asked = False
         charge = self._debt(key) if share.account.charge is not PayingAccount.NOTHING else None
-        # Whether it still has something to launch is for it to say.
+        # If it still has something to launch, it will ask again.
         self._set(key, now_ns, wanting=False, charge=charge, phase=LeasePhase.REVOKED)
         return Revoke(key)
 
     def _debt(self, key: str) -> PayingAccount:
-        """What pays for work that is still there when its turn is over."""
+        """Return the balance that pays for work that outlasts its turn."""
         return PayingAccount.NOTHING if self.shares[key].exempt else PayingAccount.OWED
 
     def _open(self, key: str, now_ns: int) -> None:
@@ -270,7 +272,7 @@ class LeaseScheduler:
         self._renew(key, now_ns, self._first_eligible(now_ns))
 
     def _renew(self, key: str, now_ns: int, best: str | None) -> None:
-        """best: the first of those that wait, and may begin."""
+        """Start a turn. best: the first waiting share that may begin."""
         share = self.shares[key]
         self._pay(key, now_ns, best)
         ends = [share.account.lasts_ns()]
@@ -287,7 +289,7 @@ class LeaseScheduler:
         charge = next_share.charge_of(account) if best is not None else PayingAccount.ALONE
         if charge is PayingAccount.SURPLUS:
             self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
-        # While the last work of the one before runs out, that one pays.
+        # The previous share pays while its last work runs out.
         pays = self._draining is None and not self.shares[key].exempt
         self._set(key, now_ns, charge=charge if pays else PayingAccount.NOTHING)
 
@@ -299,7 +301,7 @@ class LeaseScheduler:
         return min(wanted_ns, self._lengths.longest_ns)
 
     def _shorten(self, newcomer: str, now_ns: int) -> None:
-        """Somebody has begun to wait: the holder's turn is one among others from now on."""
+        """Shorten the holder's turn, because another share has begun to wait."""
         if self.holder is None or self.holder == newcomer:
             return
         holder, account = self.shares[self.holder], self.shares[newcomer].account
@@ -315,7 +317,7 @@ class LeaseScheduler:
             self._pay(self.holder, now_ns, newcomer)
 
     def _apply_limit(self, key: str, now_ns: int) -> None:
-        """It has been given something else: its own turn goes by that, and the one that it waits for."""
+        """Apply a changed limit to the share's turn, or to the turn that it waits for."""
         share = self.shares[key]
         lasts_ns = share.account.lasts_ns()
         if share.phase is LeasePhase.OPEN and lasts_ns is not None:
@@ -325,7 +327,7 @@ class LeaseScheduler:
             self._shorten(key, now_ns)
 
     def _expire(self, now_ns: int) -> None:
-        """Those that take too long to give back are late."""
+        """Mark shares that take too long to give the GPU back as late."""
         for key in (self.holder, self._draining):
             share = self.shares[key] if key is not None else None
             if key is None or share is None or share.phase is LeasePhase.OPEN:
@@ -357,6 +359,6 @@ class LeaseScheduler:
 
 
 def _goes_before(holder: Account, best: Account) -> bool:
-    """Whether the holder would be chosen again before `best`, the first of those that wait; of equals, who waits is."""
+    """Whether the holder ranks before `best`, the first waiting share. Ties go to the waiting share."""
     able = {"best": best, "holder": holder} if holder.eligible() else {"best": best}
     return next_share.choose(able) == "holder"

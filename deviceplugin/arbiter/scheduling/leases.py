@@ -1,6 +1,6 @@
-"""The leases of all GPUs: which client is at which of them, and when each of them has to be looked at again.
+"""The leases of all GPUs: which clients use which GPU, and a timer for each.
 
-The clock is ours alone: nothing a client says about time is asked for.
+Only the arbiter's own clock counts; clients send no times.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from deviceplugin.arbiter.scheduling.lease_history import DebtCache
 from deviceplugin.arbiter.tenant import Tenant
 
 _NANOSECONDS: Final = 1e9
-# After a start nobody is believed to be alone for so long: others from before may not have found us yet.
+# For this time after a start no share counts as alone: processes from before may not have reconnected yet.
 SETTLING_NS: Final = 10 * 1_000_000_000
 
 
-# Who is let begin and has nothing to launch any more gives its turn to the next; what is left after so many of them is
-# for the next event.
+# A share that is granted a turn but has nothing to launch passes it on. After this many times the rest waits for the
+# next event.
 MAX_SETTLES: Final = 1000
 
 
 class _Timer:
-    """When a GPU is to be looked at again."""
+    """A timer with one due time."""
 
     def __init__(self) -> None:
         self._handle: asyncio.TimerHandle | None = None
         self._due_ns = 0
 
     def set(self, due_ns: int | None, now_ns: int, callback: Callable[[], None]) -> None:
-        """Ring then, if that is not so already; None: not at all."""
+        """Call `callback` at this time, or never for None. No-op if the timer is set to it already."""
         if self._handle is not None and due_ns != self._due_ns:
             self.cancel()
         if self._handle is None and due_ns is not None:
@@ -46,14 +46,14 @@ class _Timer:
             self._handle = asyncio.get_running_loop().call_later(seconds, callback)
 
     def cancel(self) -> None:
-        """Do not ring, or it has rung."""
+        """Cancel the timer, or mark it as fired."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
 
 class Leases:
-    """To be used in a running event loop. `clock`: monotonic, in nanoseconds."""
+    """The leases of a node, inside a running event loop. `clock` is monotonic, in nanoseconds."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns, *, settling_ns: int = SETTLING_NS) -> None:
         self._clock = clock
@@ -68,20 +68,20 @@ class Leases:
         self._debts = DebtCache()
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease) -> None:
-        """A client says that it wants, has closed, or has released; `said.card` is one of its grants."""
+        """Handle WANT, CLOSED or RELEASED. `lease.gpu` is one of the client's grants."""
         now_ns = self._clock()
         uuid = self._join(client, lease.gpu, now_ns)
         self._gpus[uuid].handle(client, kind, lease, now_ns)
         self._settle(uuid, now_ns)
 
     def join(self, client: LeaseClient) -> None:
-        """A process has been welcomed: whoever holds one of its GPUs is not alone there any more."""
+        """Add a welcomed process to its GPUs, so that no other share counts as alone there."""
         now_ns = self._clock()
         for gpu in range(len(client.tenant.grants)):
             self._settle(self._join(client, gpu, now_ns), now_ns)
 
     def update(self, tenant: Tenant) -> None:
-        """A share has been given something else; that counts from now on, also in the middle of a lease."""
+        """Apply a share's new limits at once, even during a lease."""
         now_ns = self._clock()
         for grant in tenant.grants:
             if grant.uuid in self._gpus:
@@ -89,7 +89,7 @@ class Leases:
                 self._settle(grant.uuid, now_ns)
 
     def observe(self, works: Mapping[tuple[str, str], bool]) -> None:
-        """By a GPU's UUID and a share's key, whether the driver has run anything of it there lately."""
+        """Record whether the driver has recently run work, by GPU UUID and share key."""
         now_ns = self._clock()
         for (uuid, key), runs in works.items():
             if uuid in self._gpus:
@@ -97,7 +97,7 @@ class Leases:
                 self._settle(uuid, now_ns)
 
     def remove(self, client: LeaseClient) -> None:
-        """It has gone, and what it ran with it."""
+        """Remove a client that has gone, and its running work."""
         now_ns = self._clock()
         for uuid in self._gpus_of_client.pop(client, set()):
             self._gpus[uuid].remove(client, now_ns)
@@ -107,33 +107,33 @@ class Leases:
 
     @property
     def gangs(self) -> Mapping[str, Mapping[str, str]]:
-        """Of each gang, by name, the share that it has at each GPU."""
+        """The share that each gang has at each GPU, by the gang's name."""
         return self._gangs.shares
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The GPUs that somebody is at, by UUID."""
+        """The UUIDs of GPUs with processes."""
         return tuple(self._gpus)
 
     def settle(self) -> None:
-        """From now on believe who is alone: nobody is here from before."""
+        """End the settling time: all processes from before the restart have reconnected."""
         self._settled_ns = 0
 
     def tick(self, uuid: str) -> None:
-        """Time has passed at a GPU that somebody is at; timers of our own do this when it is due."""
+        """Let time pass at a GPU with processes. The timers call this when it is due."""
         self._timers[uuid].cancel()
         now_ns = self._clock()
         self._gpus[uuid].tick(now_ns)
         self._settle(uuid, now_ns)
 
     def usage(self) -> Iterator[LeaseUsage]:
-        """What every share that is here now has had."""
+        """Yield the use of every share at every GPU."""
         now_ns = self._clock()
         for gpu in self._gpus.values():
             yield from gpu.usage(now_ns)
 
     def close(self) -> None:
-        """Forget everything, say nothing; clients keep what they have until they find the next agent."""
+        """Drop everything without a message. Clients keep their leases until they find the next arbiter."""
         for timer in self._timers.values():
             timer.cancel()
         self._gang_timer.cancel()
@@ -143,7 +143,7 @@ class Leases:
         self._gpus_of_client.clear()
 
     def _join(self, client: LeaseClient, gpu: int, now_ns: int) -> str:
-        """Let it be at this GPU; return the GPU's UUID."""
+        """Add the client to this GPU, and return the GPU's UUID."""
         uuid = client.tenant.grants[gpu].uuid
         if uuid not in self._gpus:
             self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._debts, settled=self._is_settled)
@@ -159,7 +159,7 @@ class Leases:
         return self._clock() >= self._settled_ns
 
     def _settle(self, uuid: str, now_ns: int) -> None:
-        """After every event: what has changed is told, and the next moment is waited for."""
+        """Send what has changed, and set the timers. Called after every event."""
         for _ in range(MAX_SETTLES):
             commands = self._gangs.settle(now_ns)
             for other, command in commands:

@@ -1,8 +1,8 @@
-"""Who waits for one GPU, kept in the order in which they are served. Pure: time is a parameter, in nanoseconds.
+"""The shares that wait for one GPU, in the order in which they are served. Pure: time is a parameter, in nanoseconds.
 
-What shares are owed changes all the time, but two of one request are owed more at the same rate, so the one that is
-ahead stays ahead. There is a queue for each request, therefore, and only the heads of the queues are compared: requests
-add up to 100 at most, so that there are no more than thirteen different ones, however many shares there are.
+Debts change all the time, but they grow at the same rate for equal requests, so the order among these stays the same.
+There is a queue for each request, and only the heads of the queues are compared. Requests add up to at most 100 %, so
+there are at most thirteen different ones, however many shares wait.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Final
 from deviceplugin.arbiter.scheduling import next_share
 from deviceplugin.arbiter.scheduling.account import Account, PayingAccount
 
-_Entry = tuple[float, int, str]  # the order, then who came first
-_Queue = tuple[int, bool] | str  # of a request and class, or one of these two
+_Entry = tuple[float, int, str]  # the sort key, then the order of arrival
+_Queue = tuple[int, bool] | str  # request and class, or one of the two below
 _SURPLUS: Final = "surplus"
 _THROTTLED: Final = "throttled"
 
 
 class WaitQueue:
-    """Those that want the GPU and do not have it. Who is charged meanwhile, being late, is in no queue."""
+    """The waiting shares. Late shares, which are charged while they wait, are in no queue."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -41,7 +41,7 @@ class WaitQueue:
         return iter(self._accounts)
 
     def add(self, key: str, account: Account, now_ns: int) -> None:
-        """It waits; once more, if it waits already and something else of it than the time has changed."""
+        """Add a share, or re-sort it after a change other than the passing of time."""
         self.discard(key)
         account.pass_time(now_ns)
         self._accounts[key] = account
@@ -58,7 +58,7 @@ class WaitQueue:
         self._enter(key, _SURPLUS, (account.surplus_ns, number, key))
 
     def discard(self, key: str) -> None:
-        """It waits no more, if it did."""
+        """Remove the share; no-op if absent."""
         if self._accounts.pop(key, None) is None:
             return
         self._charged.discard(key)
@@ -69,16 +69,16 @@ class WaitQueue:
                 del self._queues[name]
 
     def first(self, now_ns: int) -> str | None:
-        """Who is to be served now, if the limit of anybody lets them begin."""
+        """Return the share to serve now, or None if no limit allows one."""
         return next_share.choose(self.heads(now_ns)) if self._accounts else None
 
     @property
     def able(self) -> bool:
-        """Whether somebody waits who was seen not to be kept back by a limit."""
+        """Whether a share waits that was not throttled by its limit when last checked."""
         return bool(self._queues[_SURPLUS])
 
     def heads(self, now_ns: int) -> Mapping[str, Account]:
-        """Some of them, of whom one is the first."""
+        """Return the heads of the queues, one of which is the first share."""
         self._admit_eligible(now_ns)
         heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _THROTTLED}
         candidates = {key: self._accounts[key] for key in sorted(heads | self._charged)}
@@ -87,7 +87,7 @@ class WaitQueue:
         return candidates
 
     def next_ns(self, now_ns: int) -> int | None:
-        """When the limit of another one lets it begin; None: it keeps nobody back."""
+        """Return when the limit of the next throttled share lets it begin; None if no share is throttled."""
         if not self._accounts:
             return None
         times = [now_ns + self._accounts[key].eligible_in_ns() for key in self._charged]
@@ -101,7 +101,7 @@ class WaitQueue:
         self._places.setdefault(key, []).append((name, entry))
 
     def _admit_eligible(self, now_ns: int) -> None:
-        """Those whose limit has kept them back until now."""
+        """Move shares whose limits allow them to begin by now to their queues."""
         throttled = self._queues[_THROTTLED]
         while throttled and throttled[0][0] <= now_ns:
             key = throttled[0][2]
