@@ -1,9 +1,10 @@
-"""The program and its map in the kernel: loaded, kept for the next agent, and attached to the cgroups of pods.
+"""Loads the program and its map into the kernel, keeps them for the next agent, and attaches the program to pods'
+cgroups.
 
-To the pod's cgroup and not the container's, which is not there yet, and where container runtimes have programs of
-their own, which they replace. Both are pinned in the bpf file system, so that the next agent finds the processes that
-are registered, and replaces the program in one step wherever it is attached. In a cgroup it stays for as long as that
-is there, agent or no agent.
+It is attached to the pod's cgroup rather than the container's, which does not exist yet, and where container runtimes
+attach and replace programs of their own. Program and map are pinned in the bpf file system. So the next agent finds the
+registered processes, and replaces the program atomically wherever it is attached. It stays attached as long as the
+cgroup exists, with or without an agent.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ DIRECTORY: Final = "gpushare"  # in the bpf file system
 MAP: Final = "registered-1"  # with the version of its keys and values
 PROGRAM: Final = "program"
 BTF: Final = Path("/sys/kernel/btf/vmlinux")
-BESIDE_V1: Final = "unified"  # where systemd mounts version 2 beside the hierarchies of version 1
+BESIDE_V1: Final = "unified"  # where systemd mounts cgroup v2 next to the hierarchies of v1
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 _CAPABILITIES: Final = {"BPF": 39, "NET_ADMIN": 12, "PERFMON": 38}
 _ALL_OF_THEM: Final = {"SYS_ADMIN": 21}
@@ -28,11 +29,11 @@ MAX_LEVELS: Final = 8  # kind: kubelet.slice/kubelet-kubepods.slice/…-burstabl
 
 
 class DenialError(Exception):
-    """It cannot be done here; the message says why, as a sentence."""
+    """Devices cannot be denied on this node; the message is a sentence that says why."""
 
 
 class DenialProgram:
-    """A program that is loaded; `map_descriptor` is for the arbiter. Whoever has it closes it."""
+    """A loaded program. The arbiter gets `map_descriptor`. Its owner closes it."""
 
     def __init__(self, cgroup_root: Path, *, map_descriptor: int, loaded: int, before: int | None) -> None:
         self._cgroup_root = cgroup_root
@@ -43,7 +44,7 @@ class DenialProgram:
         self._before_id = kernel.identity(before)[0] if before is not None else None
 
     def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
-        """Have the kernel ask for these pods from now on; return those that have a cgroup. Raises DenialError."""
+        """Attach the program to these pods. Return the pods that have a cgroup. Raises DenialError."""
         cgroups = pod_cgroups(self._cgroup_root) if pod_uids else {}
         there = frozenset(uid for uid in pod_uids if uid in cgroups)
         for uid in there:
@@ -56,7 +57,7 @@ class DenialProgram:
         return there
 
     def close(self) -> None:
-        """Let go of it; where it is attached it stays."""
+        """Close all descriptors. The program stays attached."""
         for descriptor in (self.map_descriptor, self._program, self._before):
             if descriptor is not None:
                 os.close(descriptor)
@@ -73,7 +74,7 @@ class DenialProgram:
 
 
 def load(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> DenialProgram:
-    """The program for the driver's devices, or those with other major numbers. Raises DenialError."""
+    """Load the program for the driver's devices, or for these major numbers. Raises DenialError."""
     if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
         raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
     if not is_cgroup_v2(cgroup_root):
@@ -117,19 +118,20 @@ def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: p
     if before is not None and kernel.identity(before)[1] == kernel.identity(loaded)[1]:
         os.close(loaded)
         return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
-    # At once, although the one before is attached still: an agent that ends here leaves two programs that ask the same.
+    # Pin it at once, while the previous one is still attached: if the agent ends here, two equal programs stay
+    # attached.
     (kept / PROGRAM).unlink(missing_ok=True)
     kernel.pin(loaded, kept / PROGRAM)
     return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)
 
 
 def is_cgroup_v2(root: Path) -> bool:
-    """Whether it is a directory of cgroup v2."""
+    """Whether the directory belongs to cgroup v2."""
     return (root / "cgroup.controllers").exists()
 
 
 def pod_cgroups(root: Path) -> dict[str, Path]:
-    """The directories of the pods below, by their UIDs."""
+    """Return the cgroup directories of pods by UID."""
     return dict(_below(root, MAX_LEVELS))
 
 
@@ -138,7 +140,7 @@ def _below(directory: Path, levels: int) -> Iterator[tuple[str, Path]]:
         with os.scandir(directory) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return  # it has just gone
+        return  # it has just been removed
     for name in names:
         uid = identity.pod_of(name)
         if uid is not None:

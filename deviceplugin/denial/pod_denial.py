@@ -1,4 +1,9 @@
-"""Who has the program attached to the pods with shares, before their containers are made, and says so."""
+"""Denies the devices to unregistered processes of pods with shares, before their containers are created.
+
+The cgroup of a pod exists before its containers do, so the program is attached there. If another container of the pod
+may have whole GPUs, whose programs do not register, that would take these away. Such a pod is left out, and named in
+the condition.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
-SECONDS: Final = 2.0  # between two looks at pods of which the kubelet did not say that they start
+SECONDS: Final = 2.0  # between two rounds, for pods whose start the kubelet did not announce
 DENIED: Final = "a process in a container with a share gets no GPU unless it is registered with the arbiter"
 _NVIDIA: Final = "nvidia.com/"
 _MAX_NAMED: Final = 10
@@ -25,14 +30,14 @@ _MAX_NAMED: Final = 10
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chosen:
-    """uids: of the pods that it is for; left_out: the names of those with shares that it cannot be for."""
+    """The UIDs of the pods to cover, and the names of pods with shares that are left out."""
 
     uids: frozenset[str]
     left_out: tuple[str, ...] = ()
 
 
 def choose(pods: Iterable[PodJson]) -> Chosen:
-    """Of the pods of a node."""
+    """Choose the pods to cover among the pods of this node."""
     uids, left_out = set(), []
     for manifest in pods:
         if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
@@ -45,7 +50,7 @@ def choose(pods: Iterable[PodJson]) -> Chosen:
 
 
 def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
-    """What the GPUNode is to say. problem: why it cannot be done, as a sentence; empty if it is."""
+    """Return the GPUNode's condition. problem: why nothing is denied, as a sentence, or empty."""
     kind = contract.CONDITION_UNREGISTERED_DENIED
     if problem:
         return Condition(kind, "False", "NotPossible", f"{problem}; processes without limits are told of, as ever")
@@ -57,7 +62,7 @@ def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
 
 
 def _has_more(manifest: PodJson) -> bool:
-    """Whether a container has a GPU, or something that may be one, in another way than by a share."""
+    """Whether a container gets a GPU, or something that may be one, in another way than by a share."""
     for container in (*pod.containers(manifest), *pod.init_containers(manifest)):
         has_claims = bool((container.get("resources") or {}).get("claims"))
         if has_claims or any(name.startswith(_NVIDIA) for name in pod.resources(container)):
@@ -66,9 +71,10 @@ def _has_more(manifest: PodJson) -> bool:
 
 
 class PodDenial:
-    """What the kernel is asked to do, as `made`, for the pods of the node; or why it cannot, as a sentence.
+    """Attaches the program to the pods of the node, or says in a condition why it cannot.
 
-    pods: of the node; conditions: for the GPUNode; changed is called when they have.
+    made: the loaded program, or None. problem: why it could not be loaded, or empty. pods: returns the node's pods.
+    changed: called when `conditions` has changed.
     """
 
     def __init__(
@@ -88,16 +94,16 @@ class PodDenial:
 
     @property
     def is_on(self) -> bool:
-        """Whether the kernel denies the device files to pods."""
+        """Whether the kernel denies the devices to pods."""
         return self._denial is not None
 
     @property
     def map_descriptor(self) -> int | None:
-        """What the arbiter is to be given."""
+        """The descriptor of the map for the arbiter, or None."""
         return self._denial.map_descriptor if self._denial is not None else None
 
     def cover(self, pod_uid: str = "") -> None:
-        """Have it attached wherever it is to be; raises DenialError, also if that cannot be told of this pod."""
+        """Attach the program to all pods that need it. Raises DenialError, also if this pod could not be covered."""
         if self._denial is None:
             return
         known = tuple(self._pods())
@@ -113,7 +119,7 @@ class PodDenial:
             )
 
     async def run(self) -> None:
-        """Attach it to pods that run already, and to those of which nobody is told, until cancelled."""
+        """Attach the program in a loop, for pods that were running or that started without Allocate."""
         while True:
             try:
                 self.cover()
@@ -140,7 +146,7 @@ def opened(
     pods: Callable[[], Iterable[PodJson]],
     changed: Callable[[], None],
 ) -> Iterator[PodDenial]:
-    """A program that is loaded, if that is wanted and possible; why it is not is told."""
+    """Load the program if it is wanted, and yield its PodDenial. A failure goes into the condition."""
     if not wanted:
         yield PodDenial(None, "")
         return

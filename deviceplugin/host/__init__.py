@@ -1,1 +1,1 @@
-"""What the kernel says of processes and containers, read from /proc and cgroups; for the agent and the arbiter."""
+"""What the kernel says about processes and containers, in /proc and cgroups. For agent and arbiter."""
