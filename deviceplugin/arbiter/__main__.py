@@ -69,7 +69,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
             agent.handle(message)
         except Exception as error:
             # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
-            daemon.fail(f"The arbiter failed at a message of the agent, {type(message).__name__}", error)
+            daemon.fail(f"The arbiter failed to handle the agent's message {type(message).__name__}", error)
 
     alone = await _alone(options.ledgers, daemon)
     try:
@@ -81,7 +81,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         garbage.settle()  # startup objects live on, and scanning them takes longer than handing over a lease
         async with arbiter:
             # Listen only now: before recovery, reports about shares would be wrong.
-            channel.listen(heard, lambda: daemon.stop("the agent has gone"))
+            channel.listen(heard, lambda: daemon.stop("the agent has ended"))
             channel.send(ArbiterReady())
             await daemon.stopping.wait()
     finally:
@@ -112,7 +112,7 @@ async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not waits:
-                logger.warning("Waiting for the arbiter before this one to end", extra={"lock": str(path)})
+                logger.warning("Waiting for the previous arbiter to end", extra={"lock": str(path)})
             waits = True
             await asyncio.sleep(AGAIN_SECONDS)
             continue
@@ -123,14 +123,14 @@ async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deviceplugin.arbiter",
-        description="The arbiter of a node's shares. The agent starts it, and tells it what there is to give.",
+        description="The arbiter of a node's shares. The agent starts it and sends it the allocations.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--agent", type=int, required=True, metavar="DESCRIPTOR", help="a socket whose other end the agent has")
-    add("--socket", type=Path, required=True, help="where processes of share containers connect")
-    add("--ledgers", type=Path, required=True, help="the directory for what the next arbiter must know")
-    add("--registered", type=int, metavar="DESCRIPTOR", help="the map in which the kernel looks up who is registered")
+    add("--agent", type=int, required=True, metavar="DESCRIPTOR", help="a socket connected to the agent")
+    add("--socket", type=Path, required=True, help="the socket for processes of share containers")
+    add("--ledgers", type=Path, required=True, help="the directory for the state that the next arbiter needs")
+    add("--registered", type=int, metavar="DESCRIPTOR", help="the kernel's map of registered processes")
     add("--proc-root", type=Path, default=kernel_process.PROC, help="the host's /proc (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
     return parser

@@ -142,7 +142,7 @@ class AgentChannel:
             case messages.Report(turns):
                 self._report(turns=turns)
             case _:
-                raise ValueError(f"an agent does not say {message}")
+                raise ValueError(f"unexpected message from the agent: {message}")
 
     def _apply(self, resizes: tuple[Resize, ...]) -> None:
         self._announced_change = False

@@ -72,7 +72,7 @@ class ClientConnection:
         self._greeting: asyncio.Task[None] | None = None
         self._measuring: set[asyncio.Task[None]] = set()
         self._open = True
-        self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "it said nothing")
+        self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "no HELLO in time")
         self._loop.add_reader(connected, self._readable)
 
     def close(self) -> None:
@@ -168,9 +168,9 @@ class ClientConnection:
         elif kind == contract.MESSAGE_MEASURE and self._group is not None:
             self._measure(self._group, wire.lease(data))
         elif kind not in wire.KNOWN and self._group is not None:
-            self._log(logging.DEBUG, "Ignored a message", err=f"this agent knows none of type {kind}")
+            self._log(logging.DEBUG, "Ignored a message", err=f"unknown type {kind}")
         else:
-            self._end(f"a message of type {kind} has no place here")
+            self._end(f"unexpected message of type {kind}")
         return self._limits.messages
 
     async def _greet_safely(self, library_version: str) -> None:
@@ -240,7 +240,7 @@ class ClientConnection:
         except (BrokenPipeError, ConnectionResetError):
             self._loop.call_soon(self.close)  # the process has just ended
         except OSError as error:
-            self._loop.call_soon(self._end, f"it does not take its answer: {error.strerror}")
+            self._loop.call_soon(self._end, f"it does not read its answers: {error.strerror}")
 
     def _end(self, why: str) -> None:
         if not self._open:

@@ -81,8 +81,7 @@ def departed_holders(
             names = ", ".join(name for name, bytes_held in held.items() if bytes_held)
             return names and (
                 f"processes of {names}, which was deleted, still hold {quantity.format_bytes(sum(held.values()))} of "
-                f"{grant.uuid}, so that this share would have less than it was given: start the container again once "
-                "they have ended"
+                f"{grant.uuid}, so this share's memory is not free yet: restart the container once they have ended"
             )
     return None
 

@@ -281,9 +281,9 @@ def write(message: Message) -> bytes:
 def read(data: bytes) -> Message:
     """Decode a message. Raises ValueError."""
     said = records.loads(data)
-    records.check(isinstance(said, list) and len(said) == 2, "a message is its name and what it says")
+    records.check(isinstance(said, list) and len(said) == 2, "a message must be a pair of name and content")
     name, document = said
     if not isinstance(name, str) or name not in _KINDS:
-        raise ValueError(f"there is no message {name!r}")
+        raise ValueError(f"unknown message {name!r}")
     message: Message = records.read(_KINDS[name], document)
     return message

@@ -133,7 +133,7 @@ class ShareResizer:
             share.update(renewed)
             self._groups.publish_timetable()
             self._leases.update(renewed)
-            logger.info("Changed what a share is given", extra=_named(renewed))
+            logger.info("Changed the amounts of a share", extra=_named(renewed))
 
     def _shrink(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
         before = share.tenant
@@ -181,7 +181,7 @@ class ShareResizer:
         for key, share in lost.items():
             if key not in self._lost:
                 logger.warning(
-                    "The ledger does not have a share that processes use: they keep what they had",
+                    "A running share is not in the ledger: its processes keep their limits",
                     extra=_named(share.tenant),
                 )
         self._lost = frozenset(lost)

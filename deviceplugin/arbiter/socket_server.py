@@ -168,14 +168,14 @@ class Server:
         elif isinstance(container, Refusal):
             reason = str(container)
         elif (has := self._limits.connections(container)) >= contract.LEDGER_SLOTS:
-            reason = f"this container has {contract.LEDGER_SLOTS} connections to the node's agent already"
+            reason = f"this container already has {contract.LEDGER_SLOTS} connections to the node's agent"
         elif has >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
             reason = (
-                f"the node's agent has {len(self._connections)} connections, and keeps the others that it can have for "
-                f"containers with fewer than the {has} of this one: no more are possible now"
+                f"the node's agent has {len(self._connections)} connections and reserves the rest for "
+                f"containers with fewer than the {has} of this one"
             )
         elif len(self._connections) >= self._most:
-            reason = f"the node's agent has {self._most} connections already: no more are possible"
+            reason = f"the node's agent has {self._most} connections, which is the maximum"
         else:
             self._connections.add(
                 ClientConnection(
@@ -196,7 +196,7 @@ class Server:
 
     def _reject(self, connected: socket.socket, reason: str) -> None:
         self.turned_away += 1
-        logger.debug("Turned a connection away", extra={"err": reason})
+        logger.debug("Rejected a connection", extra={"err": reason})
         with contextlib.suppress(OSError):
             connected.send(wire.refused(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         if len(self._rejected) >= MAX_REJECTED:

@@ -96,7 +96,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     if called is None and len(entry.shares) > 1:
         return NotYet(
             Missing.CONTAINER,
-            f"the status of the pod {namespace}/{name} does not show yet which container {container.container_id} is",
+            f"the status of the pod {namespace}/{name} does not list the container {container.container_id} yet",
         )
     # If the pod has only one share, an unnamed container belongs to it: no other container gets the library and the
     # socket.
@@ -185,17 +185,15 @@ def raw_uuid(text: str) -> bytes:
 def invalid(tenant: Tenant) -> Refusal | None:
     """Return why the share does not fit into a limits page, or None if it does."""
     if len(tenant.grants) > contract.MAX_GPUS:
-        return Refusal(
-            f"a share of {len(tenant.grants)} GPUs is more than the {contract.MAX_GPUS} a container can have"
-        )
+        return Refusal(f"the share has {len(tenant.grants)} GPUs, but a container can have {contract.MAX_GPUS} at most")
     for grant in tenant.grants:
         if not (0 <= grant.memory_bytes < 2**63 and 0 <= grant.request_percent <= grant.limit_percent <= 100):
-            return Refusal(f"the allocation of the pod {tenant.namespace}/{tenant.pod} gives what nobody can have")
+            return Refusal(f"the allocation of the pod {tenant.namespace}/{tenant.pod} has amounts out of range")
         try:
             raw_uuid(grant.uuid)
         except ValueError:
             return Refusal(
-                f"the allocation of the pod {tenant.namespace}/{tenant.pod} names {grant.uuid}, no GPU's UUID"
+                f"the allocation of the pod {tenant.namespace}/{tenant.pod} has the invalid GPU UUID {grant.uuid}"
             )
     return None
 

@@ -54,12 +54,12 @@ class Hello:
 def read(data: bytes) -> int:
     """Return the type of a client's message, which need not be in KNOWN. Raises WireError."""
     if len(data) < _HEADER.size:
-        raise WireError(f"{len(data)} bytes are not a message")
+        raise WireError(f"a message of {len(data)} bytes is too short")
     magic, _, kind, size, _ = _HEADER.unpack_from(data)
     if magic != contract.WIRE_MAGIC:
-        raise WireError("it does not begin as a message does")
+        raise WireError("a message with a wrong magic number")
     if size != len(data) or size > contract.WIRE_MAX or size < _SIZES.get(kind, 0):
-        raise WireError(f"a message of type {kind} has not {len(data)} bytes")
+        raise WireError(f"a message of type {kind} with a wrong length, {len(data)} bytes")
     return int(kind)
 
 
@@ -83,7 +83,9 @@ def check_version(data: bytes, version: int) -> None:
     """Raise ProtocolVersionError unless the message has the negotiated version."""
     _, spoken, _, _, _ = _HEADER.unpack_from(data)
     if spoken != version:
-        sentence = f"the library said something in version {spoken} of the protocol: version {version} was agreed on"
+        sentence = (
+            f"the library sent a message in version {spoken} of the protocol after version {version} was agreed on"
+        )
         raise ProtocolVersionError(sentence, version)
 
 

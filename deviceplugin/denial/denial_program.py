@@ -53,7 +53,9 @@ class DenialProgram:
             except FileNotFoundError:
                 continue  # the pod has just ended
             except OSError as error:
-                raise DenialError(f"the kernel attaches no program to {cgroups[uid]}: {error.strerror}") from error
+                raise DenialError(
+                    f"the kernel did not attach the program to {cgroups[uid]}: {error.strerror}"
+                ) from error
         return there
 
     def close(self) -> None:
@@ -76,34 +78,32 @@ class DenialProgram:
 def load(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None) -> DenialProgram:
     """Load the program for the driver's devices, or for these major numbers. Raises DenialError."""
     if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
-        raise DenialError("the agent is not in the machine's own pid namespace (a node in a container, as of kind)")
+        raise DenialError("the agent is not in the host's pid namespace (the node is a container, as with kind)")
     if not is_cgroup_v2(cgroup_root):
         beside = cgroup_root / BESIDE_V1
-        remedy = f"; here it is at {beside}: write --cgroup-root={beside}" if is_cgroup_v2(beside) else ""
-        raise DenialError(
-            f"{cgroup_root} is not of cgroup v2: a node with cgroup v1 has nothing that could be asked{remedy}"
-        )
+        remedy = f"; cgroup v2 is at {beside}: set --cgroup-root={beside}" if is_cgroup_v2(beside) else ""
+        raise DenialError(f"{cgroup_root} is not cgroup v2, which denying devices needs{remedy}")
     if not kernel.keeps(bpf_root):
-        raise DenialError(f"no bpf file system is mounted at {bpf_root}, as systemd does at /sys/fs/bpf")
+        raise DenialError(f"no bpf file system is mounted at {bpf_root} (systemd mounts one at /sys/fs/bpf)")
     missing = kernel_process.missing_capabilities(_CAPABILITIES, proc=proc)
     if missing and kernel_process.missing_capabilities(_ALL_OF_THEM, proc=proc):
         raise DenialError(
-            f"the agent lacks {', '.join(missing)} of its capabilities (config/components/deny-unregistered)"
+            f"the agent lacks the capabilities {', '.join(missing)} (see config/components/deny-unregistered)"
         )
     try:
         offsets = program.offsets(BTF.read_bytes(), program.FIELDS)
     except (OSError, program.FieldsError) as error:
-        raise DenialError(f"this kernel does not tell its types at {BTF}: {error}") from error
+        raise DenialError(f"this kernel has no usable type information at {BTF}: {error}") from error
     numbers = majors if majors is not None else program.majors((proc / "devices").read_text())
     try:
         return _load(bpf_root, cgroup_root, numbers, offsets)
     except PermissionError as error:
         raise DenialError(
-            f"the kernel lets the agent load no program: {error.strerror}; it needs the system call bpf, which its "
-            "seccomp profile may keep from it (config/components/deny-unregistered)"
+            f"the kernel does not allow the agent to load the program: {error.strerror}; its seccomp profile must "
+            "allow bpf(2) (see config/components/deny-unregistered)"
         ) from error
     except OSError as error:
-        raise DenialError(f"the kernel does not take the program: {error.strerror or error}") from error
+        raise DenialError(f"the kernel rejects the program: {error.strerror or error}") from error
 
 
 def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> DenialProgram:

@@ -40,7 +40,7 @@ def _bpf(command: int, attributes: bytes) -> int:
 def _call(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
     number = _NUMBERS.get(platform.machine())
     if number is None:
-        raise OSError(f"bpf(2) has no number here for {platform.machine()}")
+        raise OSError(f"the number of bpf(2) is unknown for {platform.machine()}")
     answer: int = _libc.syscall(number, command, buffer, _ATTRIBUTES_BYTES)
     if answer < 0:
         code = ctypes.get_errno()

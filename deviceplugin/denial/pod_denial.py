@@ -53,12 +53,14 @@ def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
     """Return the GPUNode's condition. problem: why nothing is denied, as a sentence, or empty."""
     kind = contract.CONDITION_UNREGISTERED_DENIED
     if problem:
-        return Condition(kind, "False", "NotPossible", f"{problem}; processes without limits are told of, as ever")
+        return Condition(kind, "False", "NotPossible", f"{problem}; processes without limits are still reported")
     if not left_out:
         return Condition(kind, "True", "Denied", DENIED)
     more = f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
     named = f"{', '.join(left_out[:_MAX_NAMED])}{more}"
-    return Condition(kind, "True", "Denied", f"{DENIED}, but in {named}: another container there may have whole GPUs")
+    return Condition(
+        kind, "True", "Denied", f"{DENIED}, except in {named}: another container there may have whole GPUs"
+    )
 
 
 def _has_more(manifest: PodJson) -> bool:
@@ -108,14 +110,14 @@ class PodDenial:
             return
         known = tuple(self._pods())
         if pod_uid and all(pod.uid(manifest) != pod_uid for manifest in known):
-            raise denial_program.DenialError(f"the pod {pod_uid} is not known to the agent yet: it will be soon")
+            raise denial_program.DenialError(f"the pod {pod_uid} is not known to the agent yet")
         chosen = choose(known)
         new = chosen.uids - self._covered
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
         self._say("", chosen.left_out)
         if pod_uid in chosen.uids - self._covered:
             raise denial_program.DenialError(
-                f"the cgroup of the pod {pod_uid} was not found, so nobody could be denied its GPU"
+                f"the cgroup of the pod {pod_uid} was not found, so no process could be denied its GPU"
             )
 
     async def run(self) -> None:

@@ -188,13 +188,13 @@ def offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[str
     try:
         return _offsets(btf, wanted)
     except (struct.error, IndexError) as error:
-        raise FieldsError("the kernel's types (BTF) end in the middle") from error
+        raise FieldsError("the kernel's types (BTF) are truncated") from error
 
 
 def _offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
     magic, _, _, header_bytes, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(btf)
     if magic != _BTF_MAGIC:
-        raise FieldsError("the kernel's types (BTF) are not in the form that is known here")
+        raise FieldsError("the kernel's types (BTF) have an unknown format")
     names = btf[header_bytes + names_at : header_bytes + names_at + names_bytes]
     places = list(_type_offsets(btf, header_bytes + types_at, header_bytes + types_at + types_bytes))
     field_offsets: dict[tuple[str, str], int] = {}
@@ -231,7 +231,7 @@ def _type_offsets(btf: bytes, at: int, end: int) -> Iterator[int]:
         info = _BTF_TYPE.unpack_from(btf, at)[1]
         kind = _kind(info)
         if kind > _BTF_LAST_KIND:
-            raise FieldsError(f"the kernel's types (BTF) have one of kind {kind}, which is unknown here")
+            raise FieldsError(f"the kernel's types (BTF) have the unknown kind {kind}")
         once, per_member = _BTF_EXTRA_BYTES.get(kind, (0, 0))
         at += _BTF_TYPE.size + once + per_member * (info & 0xFFFF)
 

@@ -35,9 +35,11 @@ _BOTH: Final = re.compile(rf"{_SLICES}pod{_UID}\.slice:[a-z-]+:{_ID}")
 # The kubelet's cgroups for pods and their parents. In a cgroup namespace, the pod's own name may come first.
 _POD_PARENT: Final = re.compile(r"(?:[a-zA-Z0-9_.]+-)*kubepods(?:[-.].*)?|pod[0-9a-f_-]{32,36}(?:\..*)?", re.DOTALL)
 
-IN_NO_POD: Final = Refusal("this process is in no container of a pod")
+IN_NO_POD: Final = Refusal("this process is not in a container of a pod")
 IN_SEVERAL: Final = Refusal("this process is in the cgroups of several containers at once")
-NOT_UNDERSTOOD: Final = Refusal("this process is in a pod's cgroup, but in no container that is known by its cgroup")
+NOT_UNDERSTOOD: Final = Refusal(
+    "this process is in a pod's cgroup, but the agent does not recognize its container's cgroup"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

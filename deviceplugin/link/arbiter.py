@@ -87,7 +87,7 @@ class Arbiter:
     def problem(self) -> str | None:
         """Why the arbiter cannot be relied on, as a sentence; None if it can."""
         if not self.listening.is_set():
-            return "the arbiter does not listen yet"
+            return "the arbiter is not ready yet"
         return f"the arbiter has not answered for {self._silent} seconds" if self._silent > 1 else None
 
     async def run(self) -> None:
@@ -98,11 +98,11 @@ class Arbiter:
             while not (await asyncio.wait({asked}, timeout=REPORT_SECONDS))[0]:
                 if self._broken is not None:
                     asked.cancel()
-                    raise ArbiterError("the agent failed at a message of the arbiter") from self._broken
+                    raise ArbiterError("the agent failed to handle a message of the arbiter") from self._broken
                 self._silent += 1
                 if self._silent == MAX_SILENT:
                     asked.cancel()
-                    raise ArbiterError(f"the arbiter has not answered for {MAX_SILENT} seconds: the agent ends with it")
+                    raise ArbiterError(f"the arbiter has not answered for {MAX_SILENT} seconds: the agent exits")
             self._silent = 0
             await asyncio.sleep(REPORT_SECONDS)
 
@@ -186,7 +186,7 @@ class Arbiter:
             try:
                 self._handle(message, descriptors)
             except Exception as error:
-                logger.exception("The agent failed at a message of the arbiter")
+                logger.exception("The agent failed to handle a message of the arbiter")
                 self._broken = error
 
     def _handle(self, message: messages.Message, descriptors: Sequence[int]) -> None:
@@ -217,7 +217,7 @@ class Arbiter:
                     self._turns = None
                 _set(self._reporting.popleft(), None)
             case _:
-                raise ValueError(f"an arbiter does not say {message}")
+                raise ValueError(f"unexpected message from the arbiter: {message}")
 
     def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(answering)
@@ -232,14 +232,14 @@ class Arbiter:
             if share is not None and self._unclaimed_bytes is not None:
                 unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
         except Exception:
-            logger.exception("Could not look who holds a GPU's memory", extra={"share": asked.share})
+            logger.exception("Could not measure the unclaimed memory of a GPU", extra={"share": asked.share})
         self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
 
     async def _identify(self, container: Container) -> None:
         try:
             tenant = await self._lookup.tenant(container)
         except Exception:
-            logger.exception("Could not say what a container was given", extra={"pod_uid": container.pod_uid})
+            logger.exception("Could not find the share of a container", extra={"pod_uid": container.pod_uid})
             tenant = FAILED
         if isinstance(tenant, Tenant):
             self.publish_context_bytes(grant.uuid for grant in tenant.grants)

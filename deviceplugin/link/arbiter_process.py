@@ -45,7 +45,7 @@ class ArbiterProcess:
         """Wait for the process, which should not end, and raise ArbiterError."""
         code = await self._process.wait()
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        raise ArbiterError(f"the arbiter's process has ended {how}: the agent ends too, and both are started again")
+        raise ArbiterError(f"the arbiter's process has ended {how}: the agent exits too, and both are restarted")
 
     async def end(self) -> None:
         """Close the channel, and wait until the process has ended; kill it if that takes too long."""
@@ -54,7 +54,7 @@ class ArbiterProcess:
             async with asyncio.timeout(END_SECONDS):
                 await self._process.wait()
         except TimeoutError:
-            logger.error("The arbiter's process does not end: killing it", extra={"pid": self.pid})  # noqa: TRY400
+            logger.error("The arbiter's process does not end in time: killing it", extra={"pid": self.pid})  # noqa: TRY400
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()

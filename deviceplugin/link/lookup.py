@@ -81,7 +81,7 @@ class Lookup:
                     try:
                         await self._questions[asked_for].answered()
                     except api_errors.ClusterError as error:
-                        trouble = f", and the API server could not be asked: {error}"
+                        trouble = f", and the request to the API server failed: {error}"
                         continue
                     trouble = ""
                     not_yet = self._find_again(find)

@@ -238,7 +238,7 @@ def identify(pid: int) -> Container | Refusal:
         return Refusal("this process has ended")
     environment = dict(entry.decode().partition("=")[::2] for entry in entries)
     if "TEST_POD" not in environment:
-        return Refusal("this process is in no container of a pod")
+        return Refusal("this process is not in a container of a pod")
     return Container(uid(environment["TEST_POD"]), container_id(environment["TEST_POD"], environment["TEST_CONTAINER"]))
 
 

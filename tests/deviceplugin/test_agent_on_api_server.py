@@ -158,7 +158,7 @@ async def test_that_nobody_can_be_denied_a_gpu_here_is_said_where_that_was_asked
         conditions = codec.read(await cluster.gpunode()).conditions
     (denial,) = [condition for condition in conditions if condition.type == contract.CONDITION_UNREGISTERED_DENIED]
     assert (denial.status, denial.reason) == ("False", "NotPossible")
-    assert f"{short_path} is not of cgroup v2" in denial.message
+    assert f"{short_path} is not cgroup v2" in denial.message
 
 
 async def test_it_writes_once_and_not_again_while_nothing_changes(cluster: Cluster, agent: agent_process.Agent) -> None:

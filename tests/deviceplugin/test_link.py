@@ -284,7 +284,7 @@ async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
         made = arbiter.Arbiter(
             channel, lookup=node.lookup(), node=node.gpunode, tell=lambda: None, context_bytes=lambda _: 0
         )
-        assert made.problem == "the arbiter does not listen yet"
+        assert made.problem == "the arbiter is not ready yet"
         made.listening.set()
         with pytest.raises(ArbiterError, match="has not answered for 30 seconds"):
             await made.run()
@@ -296,7 +296,7 @@ async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
 ) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.05)
     link.ends[1].send(messages.ApplyAllocations(()))
-    with pytest.raises(ArbiterError, match="the agent failed at a message of the arbiter"):
+    with pytest.raises(ArbiterError, match="the agent failed to handle a message of the arbiter"):
         await link.arbiter.run()
 
 

@@ -73,7 +73,7 @@ class ExecChecker:
                     if seen.known and seen.link is None and chosen.contains(member):
                         self._gone(chosen, member)
             except Exception:  # such as no thread, or a full disk; go on with the others
-                logger.exception("Could not look at a process", extra={"pid": member.pid})
+                logger.exception("Could not check a process for exec", extra={"pid": member.pid})
                 pause_seconds = FAILED_SECONDS
             finally:
                 if not asked.done():

@@ -56,7 +56,7 @@ def read(path: Path) -> LedgerRecord:
         slots = {int(slot): records.read(tuple[int, int], who) for slot, who in document["slots"].items()}
         slot_count = records.read(int, document["slot_count"])
         wrong = [slot for slot in (*slots, slot_count - 1) if not -1 <= slot < contract.LEDGER_SLOTS]
-        records.check(not wrong and -1 not in slots, f"a ledger has no such slots: {wrong or slots}")
+        records.check(not wrong and -1 not in slots, f"invalid slots: {wrong or slots}")
         tenant = records.read(Tenant, document["tenant"], newer=True)
         refused = invalid(tenant)
         records.check(refused is None, str(refused))

@@ -201,7 +201,7 @@ class Ledger:
         )
         if not is_ours:
             os.close(descriptor)
-            raise PagesError(f"{path} is another file than the ledger")
+            raise PagesError(f"{path} is not the ledger")
         return cls(descriptor, gpu_count)
 
     @property

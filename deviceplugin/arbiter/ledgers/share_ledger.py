@@ -95,10 +95,10 @@ class ShareLedger:
         most = self.limits.certain_slot or contract.LEDGER_SLOTS
         slot = next((slot for slot in range(most) if slot not in self._members), None)
         if slot is None:
-            raise JoinError(f"{most} processes of this container use the GPU already: no more are possible")
+            raise JoinError(f"{most} processes of this container already use the GPU, which is the maximum")
         if self._inherited and slot >= self.limits.slot_count:
             raise JoinError(
-                f"the node's agent was restarted, and until a process from before has ended, only "
+                f"the node's agent was restarted: until an earlier process ends, only "
                 f"{self.limits.slot_count} processes of this container can use the GPU"
             )
         return slot

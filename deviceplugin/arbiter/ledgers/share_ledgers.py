@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 DIRECTORY_MODE: Final = 0o700
 UNREACHABLE: Final = (
-    "the node's agent was restarted and may not look into this container's other processes (it needs SYS_PTRACE and "
+    "the node's agent was restarted and cannot inspect this container's other processes (it lacks SYS_PTRACE or "
     "CHECKPOINT_RESTORE): restart the container"
 )
 
@@ -92,7 +92,7 @@ class ShareLedgers:
         if missing:
             # Warn before the next restart: that agent will have the same capabilities.
             logger.warning(
-                "Ledgers cannot be taken over after a restart: containers would have to be restarted too",
+                "Ledgers cannot be taken over after a restart of the agent: containers will have to restart too",
                 extra={"missing_capabilities": list(missing)},
             )
         for path in ledger_record.all_in(self._directory):
@@ -267,7 +267,7 @@ class ShareLedgers:
             try:
                 self._registered.add(who.pid, who.start_ticks)
             except OSError as error:
-                raise JoinError(f"the kernel could not be told that this process may use its GPU: {error}") from error
+                raise JoinError(f"the kernel did not register this process: {error}") from error
 
     def _watch(self, share: ShareLedger, member: KernelProcess) -> None:
         asyncio.get_running_loop().add_reader(member.pidfd, self._on_exit, share, member)
@@ -278,7 +278,7 @@ class ShareLedgers:
             self._release(share, slot)
 
     def _on_exec(self, share: ShareLedger, member: KernelProcess) -> None:
-        logger.debug("A process is another program now", extra={**_named(share.tenant), "pid": member.pid})
+        logger.debug("A process has become another program", extra={**_named(share.tenant), "pid": member.pid})
         self._on_exit(share, member)
 
     def _on_holder_exit(self, tenant: Tenant, holder: KernelProcess) -> None:

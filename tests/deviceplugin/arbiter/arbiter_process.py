@@ -33,7 +33,7 @@ async def serve(directory: Path, uuid: str) -> None:
             context_bytes=lambda _: 0,
         )
         await made.listening.wait()
-        made.look()
+        made.refresh()
         sys.stdout.write(f"{running.pid}\n")
         sys.stdout.flush()
         while await asyncio.to_thread(sys.stdin.readline):

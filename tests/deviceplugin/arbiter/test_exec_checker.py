@@ -205,4 +205,4 @@ async def test_a_look_that_cannot_be_made_is_not_the_last(
             await looking.check(chosen, member)
         await looking.check(chosen, member)
     looking.close()
-    assert caplog.text.count("Could not look at a process") == 1
+    assert caplog.text.count("Could not check a process for exec") == 1

@@ -151,7 +151,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
         assert node.server.connections == contract.LEDGER_SLOTS + 1
         async with asyncio.timeout(10):
             answer = await asyncio.get_running_loop().sock_recv(more[-1], contract.WIRE_MAX)
-        assert b"this container has 512 connections to the node's agent already" in answer
+        assert b"this container already has 512 connections" in answer
         assert await process("reclaim") == 0
         for item in more:
             item.close()
@@ -188,7 +188,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
         held.append(more)
         async with asyncio.timeout(10):
             answer = await asyncio.get_running_loop().sock_recv(more, contract.WIRE_MAX)
-        assert b"keeps the others that it can have for containers with fewer than the 4 of this one" in answer
+        assert b"for containers with fewer than the 4 of this one" in answer
         newcomer = await node.share("newcomer")
         assert (await newcomer("hello"))["slot"] == 0
         assert await process("reclaim") == 0

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 async def test_a_process_outside_any_pod(node: ArbiterNode) -> None:
     stranger = await node.share(environment=False)
-    assert await stranger("hello") == {"refused": "this process is in no container of a pod"}
+    assert await stranger("hello") == {"refused": "this process is not in a container of a pod"}
 
 
 async def test_a_pod_that_nobody_knows(node: ArbiterNode) -> None:
@@ -88,7 +88,7 @@ async def test_a_container_whose_name_never_comes(node: ArbiterNode, monkeypatch
     node.add_pod("trainer", *shares, statuses=False)
     process = await node.share()
     answer = await process("hello")
-    assert answer["refused"].startswith("the status of the pod default/trainer does not show yet which container ")
+    assert answer["refused"].startswith("the status of the pod default/trainer does not list the container ")
 
 
 async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
@@ -109,7 +109,7 @@ async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
     late = await node.share()
     answer = await late("hello")
     assert answer["refused"] == (
-        f"this node has no pod with the UID {arbiter_node.uid('trainer')}, and the API server could not be asked: "
+        f"this node has no pod with the UID {arbiter_node.uid('trainer')}, and the request to the API server failed: "
         "it does not answer"
     )
 

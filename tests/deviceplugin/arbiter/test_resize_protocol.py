@@ -80,24 +80,24 @@ class World:
     async def _dying(self, act: Callable[[], None]) -> None:
         """Do it, and perhaps be killed right before or after something is written down."""
         groups = self.node.groups
-        keep = groups.record
+        record = groups.record
 
-        def keep_or_die(*what: Any) -> bool:
+        def record_or_die(*what: Any) -> bool:
             if self.dice.random() < 0.1:
                 raise KilledError
-            kept = keep(*what)
+            kept = record(*what)
             if self.dice.random() < 0.1:
                 raise KilledError
             return kept
 
-        groups.record = keep_or_die  # type: ignore[method-assign]
+        groups.record = record_or_die  # type: ignore[method-assign]
         try:
             act()
         except KilledError:
             self.done.add("killed")
             await self._begin_again()
         finally:
-            vars(groups).pop("keep", None)
+            vars(groups).pop("record", None)
 
     def place(self) -> None:
         """The placer, which reads and writes in one."""

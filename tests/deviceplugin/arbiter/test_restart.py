@@ -176,7 +176,7 @@ async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
     two = await node.share()
     answer = await two("hello")
     assert answer["refused"].startswith(
-        "the node's agent was restarted, and until a process from before has ended, only 1 "
+        "the node's agent was restarted: until an earlier process ends, only 1 "
     )
 
 
@@ -195,8 +195,8 @@ async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
         await node.start()
     two = await node.share()
     assert await two("hello") == {
-        "refused": "the node's agent was restarted and may not look into this container's other processes (it needs "
-        "SYS_PTRACE and CHECKPOINT_RESTORE): restart the container"
+        "refused": "the node's agent was restarted and cannot inspect this container's other processes (it lacks "
+        "SYS_PTRACE or CHECKPOINT_RESTORE): restart the container"
     }
     await restart(node)  # now it may
     assert node.used() == (100,)

@@ -119,13 +119,13 @@ def test_what_the_ledger_does_not_know_yet_is_no_contradiction(holder: dict[str,
 
 def test_a_gpu_without_a_uuid_is_refused() -> None:
     refusal = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=("GPU-7",))))
-    assert refusal == Refusal("the allocation of the pod ml/trainer names GPU-7, no GPU's UUID")
+    assert refusal == Refusal("the allocation of the pod ml/trainer has the invalid GPU UUID GPU-7")
 
 
 def test_more_gpus_than_a_page_has_room_for_are_refused() -> None:
     many = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(contract.MAX_GPUS + 1))
     refusal = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=many)))
-    assert refusal == Refusal("a share of 64 GPUs is more than the 63 a container can have")
+    assert refusal == Refusal("the share has 64 GPUs, but a container can have 63 at most")
 
 
 @pytest.mark.parametrize("kind", ["GPU", "MIG"])

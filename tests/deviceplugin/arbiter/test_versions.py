@@ -90,7 +90,7 @@ async def test_who_changes_the_version_is_told_so_in_the_one_that_was_agreed_on(
         kind, spoken, body = await heard(client)
         assert (kind, spoken) == (contract.MESSAGE_REFUSED, 2)
         assert body.split(b"\0")[0].decode() == (
-            f"the library said something in version {version} of the protocol: version 2 was agreed on"
+            f"the library sent a message in version {version} of the protocol after version 2 was agreed on"
         )
         assert await heard(client) == (0, 0, b"")
 

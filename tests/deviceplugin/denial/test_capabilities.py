@@ -21,9 +21,9 @@ ROOT = Path(__file__).parents[3]
     [
         ("bpf,+net_admin,+perfmon", "looking", "1\n1\n"),
         ("sys_admin", "looking", "1\n1\n"),
-        ("net_admin,+perfmon", "looking", "the agent lacks BPF of its"),
-        ("bpf,+perfmon", "looking", "the agent lacks NET_ADMIN of its"),
-        ("bpf,+net_admin", "looking", "the agent lacks PERFMON of its"),
+        ("net_admin,+perfmon", "looking", "the agent lacks the capabilities BPF"),
+        ("bpf,+perfmon", "looking", "the agent lacks the capabilities NET_ADMIN"),
+        ("bpf,+net_admin", "looking", "the agent lacks the capabilities PERFMON"),
         ("net_admin,+perfmon", "trying", "the kernel "),
         ("bpf,+perfmon", "trying", "the kernel "),
         ("bpf,+net_admin", "trying", "the kernel "),

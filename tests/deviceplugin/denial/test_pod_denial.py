@@ -53,7 +53,7 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
 def test_what_is_said() -> None:
     assert pod_denial.condition("", ()).status == "True"
     condition = pod_denial.condition("", ("ml/claims", "ml/mixed"))
-    assert (condition.status, condition.message.rpartition(", but ")[2]) == (
+    assert (condition.status, condition.message.rpartition(", except ")[2]) == (
         "True",
         "in ml/claims, ml/mixed: another container there may have whole GPUs",
     )
@@ -155,16 +155,16 @@ def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
         guard.cover("anybody")
         (condition,) = guard.conditions
         assert changes == [1]
-    assert "is not of cgroup v2" in condition.message or "pid namespace" in condition.message
+    assert "is not cgroup v2" in condition.message or "pid namespace" in condition.message
 
 
 def test_where_version_two_is_beside_version_one_it_is_told_what_to_write(kernel: KernelNode, tmp_path: Path) -> None:
     with pytest.raises(denial_program.DenialError) as error:
         denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
-    assert str(error.value).endswith("nothing that could be asked")
+    assert str(error.value).endswith("which denying devices needs")
     (tmp_path / denial_program.BESIDE_V1).symlink_to(kernel.cgroups)
     with pytest.raises(
-        denial_program.DenialError, match=f"; here it is at {tmp_path}/unified: write --cgroup-root={tmp_path}/"
+        denial_program.DenialError, match=f"; cgroup v2 is at {tmp_path}/unified: set --cgroup-root={tmp_path}/"
     ):
         denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
 
@@ -181,7 +181,7 @@ def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
 
 def test_a_kernel_that_lets_us_load_nothing_is_told_with_the_capabilities_that_are_missing(kernel: KernelNode) -> None:
     with pytest.raises(
-        denial_program.DenialError, match=r"the agent lacks BPF, NET_ADMIN, PERFMON of its capabilities"
+        denial_program.DenialError, match=r"the agent lacks the capabilities BPF, NET_ADMIN, PERFMON"
     ):
         denial_program.load(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
 

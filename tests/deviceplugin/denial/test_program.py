@@ -74,9 +74,9 @@ def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (types()[:40], "end in the middle"),
-        (b"", "end in the middle"),
-        (b"\0" * 64, "not in the form"),
+        (types()[:40], "are truncated"),
+        (b"", "are truncated"),
+        (b"\0" * 64, "unknown format"),
         (types().replace(b"tgid", b"xxxx"), "have no task_struct.tgid"),
         (types().replace(b"task_struct", b"task_strict"), "have no task_struct.tgid"),
     ],
