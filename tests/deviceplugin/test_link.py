@@ -55,7 +55,7 @@ async def same(node: ArbiterNode, link: linked.Linked) -> None:
 
 
 @pytest.mark.slow
-async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_agent_has_the_same_shares_as_the_arbiter(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", gpus=2)
     node.add_pod("server", memory=2 * GIB)
     await same(node, link)
@@ -82,7 +82,7 @@ async def test_the_agent_knows_of_shares_what_the_arbiter_knows(node: ArbiterNod
     assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
 
 
-async def test_the_arbiter_is_told_how_large_the_gpus_of_a_share_are(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_arbiter_gets_the_sizes_of_a_shares_gpus(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("unsized")
     await (await node.share("unsized"))("hello")
     assert link.agent.gpu_bytes(GPUS[0]) == 0
@@ -92,7 +92,7 @@ async def test_the_arbiter_is_told_how_large_the_gpus_of_a_share_are(node: Arbit
     assert [link.agent.gpu_bytes(uuid) for uuid in GPUS[:3]] == [4 * GIB, 4 * GIB, 0]
 
 
-async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_agent_gets_the_lease_usage_of_shares(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -111,7 +111,7 @@ async def test_the_agent_is_told_what_shares_have_had_of_their_gpus(node: Arbite
     assert list(link.arbiter.shares.lease_usage()) == []
 
 
-async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_program(
+async def test_overhead_is_charged_again_to_a_process_that_became_another_program(
     node: ArbiterNode, link: linked.Linked
 ) -> None:
     node.add_pod("trainer")
@@ -136,7 +136,7 @@ async def test_what_is_measured_is_charged_also_anew_to_who_has_become_another_p
     assert await measured() == [[300, 1000]]
 
 
-async def test_what_the_driver_ran_of_shares_counts_in_the_arbiters_books(
+async def test_driver_activity_counts_in_the_arbiters_accounts(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     books = lease_clients.Node()
@@ -165,7 +165,7 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
 
 
 @pytest.mark.slow
-async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it_is_asked(
+async def test_unclaimed_memory_is_measured_with_the_members_at_that_moment(
     node: ArbiterNode, link: linked.Linked
 ) -> None:
     node.add_pod("trainer", gpus=2)
@@ -204,7 +204,7 @@ async def test_the_agent_says_what_nobody_holds_knowing_all_that_is_held_when_it
     assert await node.groups.measure(group, members[first.pid], 2) is None
 
 
-async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports(
+async def test_a_library_of_another_protocol_is_reported_once_between_two_reports(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -224,7 +224,7 @@ async def test_a_library_of_another_protocol_is_told_of_once_between_two_reports
     assert sentence == body.split(b"\0")[0].decode()
 
 
-async def test_only_what_has_changed_of_the_gpunode_is_told(
+async def test_only_changes_of_the_gpunode_are_sent(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
@@ -249,7 +249,7 @@ async def test_only_what_has_changed_of_the_gpunode_is_told(
     }
 
 
-async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_resizes_answer_each_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", memory=400)
     node.add_pod("server", memory=400)
     process = await node.share()
@@ -275,9 +275,7 @@ async def test_what_is_to_be_said_of_resizes_answers_each_gpunode(node: ArbiterN
 
 
 @pytest.mark.slow
-async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
-    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_arbiter_that_stops_answering_is_given_up(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.01)
     ours, theirs = socket.socketpair()
     with contextlib.closing(Channel(ours)) as channel, theirs:
@@ -291,7 +289,7 @@ async def test_an_arbiter_that_says_nothing_any_more_is_given_up(
         assert made.problem == "the arbiter has not answered for 30 seconds"
 
 
-async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
+async def test_an_agent_that_fails_at_a_message_ignores_the_next_ones(
     link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.05)
@@ -301,7 +299,7 @@ async def test_an_agent_that_fails_at_what_the_arbiter_says_heeds_no_more_of_it(
 
 
 @pytest.mark.slow
-async def test_an_arbiter_that_fails_at_what_the_agent_says_ends(short_path: Path) -> None:
+async def test_an_arbiter_that_fails_at_a_message_ends(short_path: Path) -> None:
     async with processes.running(
         short_path / "arbiter.sock", ledgers=short_path / "ledgers", proc=Path("/proc"), log_level="info"
     ) as running:

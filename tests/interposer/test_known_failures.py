@@ -19,7 +19,7 @@ TESTS: Final = ROOT / "tests"
 GUARDED: Final[dict[str, tuple[str, ...]]] = {
     "two shares that asked for 30 and 70 get the same": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
-        "deviceplugin/arbiter/test_lease_scheduler.py::test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_busy_shares_get_their_part_within_half_a_point",
         "gpu/test_shares.py::test_two_tenants_get_what_they_asked_for",
     ),
     "loops that wait for every step are never held back": (
@@ -31,7 +31,7 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "with several GPUs, the first one's use decides for all": (
         "interposer/test_launches.py::test_gates_of_two_gpus_are_two",
-        "deviceplugin/arbiter/test_leases.py::test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile",
+        "deviceplugin/arbiter/test_leases.py::test_a_gpu_unused_by_a_share_of_two_serves_others_meanwhile",
     ),
     "graphs, cooperative launches, cuLaunchKernelEx and per-thread streams pass the limit": (
         "interposer/test_launches.py::test_no_launch_passes_without_a_lease",
@@ -40,8 +40,8 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
         "interposer/test_captures.py::test_a_capture_survives_the_end_of_a_lease",
     ),
     "programs with collectives over two GPUs stop for ever": (
-        "deviceplugin/arbiter/test_lease_scheduler.py::test_two_shares_that_need_two_gpus_at_once_both_go_on",
-        "deviceplugin/arbiter/test_lease_scheduler.py::test_who_never_gives_back_holds_up_nobody_for_long",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_two_shares_that_need_two_gpus_at_once_both_make_progress",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_a_share_that_never_gives_back_delays_others_only_briefly",
     ),
     "each process takes a third of a second to start, one after another": (
         "interposer/test_programs.py::test_many_processes_of_a_container_start_at_once",
@@ -50,11 +50,11 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
         "interposer/test_processes.py::test_processes_that_race_never_exceed_the_limit_together",
         "interposer/test_processes.py::test_a_killed_process_holds_nothing_when_another_asks",
         "interposer/test_every_instruction.py::test_at_no_instruction_more_is_held_than_charged_wherever_it_is_killed",
-        "deviceplugin/arbiter/test_real_leases.py::test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody",
+        "deviceplugin/arbiter/test_real_leases.py::test_a_process_killed_or_stopped_with_the_lease_delays_no_other",
     ),
     "what dead processes held stays counted": (
         "interposer/test_programs.py::test_programs_that_end_in_every_way_leave_nothing_behind",
-        "deviceplugin/arbiter/test_restart.py::test_what_died_while_nobody_looked_is_cleared",
+        "deviceplugin/arbiter/test_restart.py::test_a_process_that_died_while_no_agent_ran_is_cleared",
     ),
     "the memory in use goes below zero": (
         "interposer/test_memory_limit.py::test_a_free_that_fails_gives_nothing_back",

@@ -55,7 +55,9 @@ async def under_attack(node: ArbiterNode, way: str, count: int = 2) -> AsyncIter
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_two_that_behave_keep_their_shares(programs: Programs, node: ArbiterNode, gpus: Path, way: str) -> None:
+async def test_two_behaving_shares_keep_their_parts_next_to_an_attacker(
+    programs: Programs, node: ArbiterNode, gpus: Path, way: str
+) -> None:
     node.add_pod("hostile", GivenShare(("main",), (simulated.uuids(gpus)[0],), 0, 100, 1 << 20))
 
     async def window() -> tuple[float, float]:
@@ -72,7 +74,7 @@ async def test_two_that_behave_keep_their_shares(programs: Programs, node: Arbit
     await split(window, (22, 38), 60)
 
 
-async def test_an_arbiter_without_descriptors_goes_on_for_those_it_has(
+async def test_an_arbiter_out_of_descriptors_still_serves_its_clients(
     programs: Programs, node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(listener: object) -> object:

@@ -45,7 +45,7 @@ def holder() -> Iterator[tuple[int, tuple[int, int]]]:
     ],
     ids=lambda value: "+".join(value) or "none" if isinstance(value, tuple) else "",
 )
-def test_a_ledger_can_be_taken_over_with_two_capabilities_and_no_fewer(
+def test_taking_over_a_ledger_needs_exactly_two_capabilities(
     holder: tuple[int, tuple[int, int]], capabilities: tuple[str, ...], answer: str
 ) -> None:
     pid, (device, inode) = holder

@@ -58,7 +58,7 @@ def opened() -> int:
 
 
 @pytest.mark.slow
-async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long(ends: tuple[End, End]) -> None:
+async def test_messages_arrive_in_order_with_their_descriptors_after_a_long_pause(ends: tuple[End, End]) -> None:
     sender, other = ends
     sent = []
     for number in range(1000):
@@ -76,7 +76,7 @@ async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long
     assert opened() == 0
 
 
-async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[End, End]) -> None:
+async def test_unsent_and_unread_descriptors_are_closed(ends: tuple[End, End]) -> None:
     sender, other = ends
     sender.listen()
     for number in range(2000):
@@ -91,7 +91,7 @@ async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[
     sender.channel.send(messages.Changed())  # to nobody
 
 
-async def test_an_end_that_was_closed_is_seen_after_all_that_it_said(ends: tuple[End, End]) -> None:
+async def test_a_closed_end_is_noticed_after_its_last_message(ends: tuple[End, End]) -> None:
     sender, other = ends
     for number in range(10):
         sender.channel.send(messages.AllocationGone(str(number)))

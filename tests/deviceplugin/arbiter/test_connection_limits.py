@@ -37,7 +37,7 @@ def test_connections_are_counted_by_container(clock: Clock) -> None:
     assert (made.connections(ONE), made.connections(OTHER)) == (0, 1)
 
 
-def test_who_comes_back_soon_is_the_same_and_who_comes_late_is_new(clock: Clock) -> None:
+def test_a_container_that_returns_soon_keeps_its_limits_and_later_gets_new_ones(clock: Clock) -> None:
     made = ConnectionLimits(clock)
     first = made.connect(ONE)
     made.disconnect(ONE)
@@ -50,7 +50,7 @@ def test_who_comes_back_soon_is_the_same_and_who_comes_late_is_new(clock: Clock)
     assert made.connect(ONE) is not first
 
 
-def test_a_container_fills_no_log_and_what_was_left_out_is_counted(clock: Clock) -> None:
+def test_a_container_cannot_fill_the_log_and_suppressed_lines_are_counted(clock: Clock) -> None:
     limits = ConnectionLimits(clock).connect(ONE)
     written = [limits.suppressed_lines(clock.now) for _ in range(10_000)]
     logged = [left_out for left_out in written if left_out is not None]
@@ -63,12 +63,12 @@ def test_a_container_fills_no_log_and_what_was_left_out_is_counted(clock: Clock)
     assert all(limits.suppressed_lines(clock.now) == 0 for _ in range(500))
 
 
-def test_a_burst_is_free_and_then_each_waits_longer() -> None:
+def test_a_burst_passes_and_then_each_event_waits_longer() -> None:
     pace = RateLimiter(per_second=10, burst=3)
     assert [round(pace.take(100.0), 6) for _ in range(6)] == [0, 0, 0, 0.1, 0.2, 0.3]
 
 
-def test_what_was_not_used_is_there_again_but_no_more_than_the_burst() -> None:
+def test_unused_rate_accrues_up_to_the_burst() -> None:
     pace = RateLimiter(per_second=10, burst=2)
     pace.take(0.0)
     pace.take(0.0)
@@ -76,7 +76,7 @@ def test_what_was_not_used_is_there_again_but_no_more_than_the_burst() -> None:
 
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=200), st.integers(1, 20), st.floats(1, 100))
-def test_whoever_waits_as_told_never_exceeds_the_rate(gaps: list[float], burst: int, per_second: float) -> None:
+def test_events_that_wait_as_told_never_exceed_the_rate(gaps: list[float], burst: int, per_second: float) -> None:
     pace = RateLimiter(per_second=per_second, burst=burst)
     now, times = 0.0, []
     for gap in gaps:

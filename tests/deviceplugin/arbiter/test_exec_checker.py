@@ -68,7 +68,7 @@ async def slow(node: ArbiterNode, tmp_path: Path) -> Slow:
 OTHER_PROGRAM = b"55d000000000-55d000001000 r-xp 00000000 08:01 12   /usr/bin/other\n"
 
 
-async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow: Slow) -> None:
+async def test_no_process_waits_for_a_check_that_hangs(node: ArbiterNode, slow: Slow) -> None:
     for pod in ("hostile", "trainer", "other"):
         node.add_pod(pod)
     hostile, two, three = [await node.share(pod) for pod in ("hostile", "trainer", "other")]
@@ -94,7 +94,7 @@ async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow
     assert node.used("hostile") == (0,)
 
 
-async def test_a_start_does_not_wait_for_a_look_at_each_process(
+async def test_the_start_does_not_wait_for_a_check_of_each_process(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -116,7 +116,7 @@ async def test_a_start_does_not_wait_for_a_look_at_each_process(
     await waiting.until(lambda: len(looked) == 5)
 
 
-async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
+async def test_the_start_reads_a_bounded_part_of_each_shares_mappings(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("hostile")
@@ -153,7 +153,7 @@ def group(key: str, *members: kernel_process.KernelProcess) -> ShareLedger:
     return made
 
 
-async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_however_often_it_is_asked(
+async def test_a_shares_checks_use_a_twentieth_of_a_cpu_and_are_not_duplicated(
     member: kernel_process.KernelProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took_seconds, starts, alone = 0.02, list[float](), list[bool]()
@@ -184,7 +184,7 @@ async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_howe
     ledger.close()
 
 
-async def test_a_look_that_cannot_be_made_is_not_the_last(
+async def test_checks_go_on_after_one_fails(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As where the node has no thread to spare."""

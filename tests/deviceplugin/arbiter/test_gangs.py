@@ -50,18 +50,18 @@ def test_two_gangs_lose_little_and_get_their_parts(count: int, threads: bool, cr
     assert got["a"] / sum(got.values()) == pytest.approx(0.5, abs=0.03)
 
 
-def test_gangs_have_what_they_asked_for() -> None:
+def test_gangs_get_their_requests() -> None:
     got = steps(2, two_gangs(2, threads=True, crosswise=False, request=30))
     assert got["a"] / sum(got.values()) == pytest.approx(0.3, abs=0.03)
 
 
-def test_without_that_each_of_them_waits_for_the_other() -> None:
+def test_without_coscheduling_two_gangs_block_each_other() -> None:
     """The same workload with every GPU by itself, so that the tests above can fail."""
     got = steps(4, two_gangs(4, threads=False, crosswise=True), together=False)
     assert sum(got.values()) < 10
 
 
-def test_a_gang_beside_shares_of_one_gpu_each() -> None:
+def test_a_gang_shares_with_single_gpu_shares() -> None:
     tenants = {"gang": Tenant((0, 1, 2, 3), Entitlement(50, 100))}
     tenants |= {str(gpu): Tenant((gpu,), Entitlement(50, 100)) for gpu in range(4)}
     got = steps(4, tenants)
@@ -69,7 +69,7 @@ def test_a_gang_beside_shares_of_one_gpu_each() -> None:
     assert all(got[str(gpu)] == pytest.approx(50, abs=7) for gpu in range(4))
 
 
-def test_while_a_gang_cannot_begin_others_fill_its_gpus() -> None:
+def test_other_shares_use_the_gpus_of_a_gang_that_cannot_begin() -> None:
     tenants = {
         "gang": Tenant((0, 1), Entitlement(10, 100)),
         "one": Tenant((0,), Entitlement(90, 100)),
@@ -82,12 +82,12 @@ def test_while_a_gang_cannot_begin_others_fill_its_gpus() -> None:
     assert got["two"] + got["three"] >= 82
 
 
-def test_three_gangs_that_overlap_all_go_on() -> None:
+def test_three_overlapping_gangs_make_progress() -> None:
     tenants = {name: Tenant(gpus, Entitlement(50, 100)) for name, gpus in (("a", (0, 1)), ("b", (1, 2)), ("c", (2, 0)))}
     assert min(steps(3, tenants).values()) >= 20  # no two of them can run at once, so a third is all there is
 
 
-def test_a_gang_of_all_is_not_starved_by_those_of_some() -> None:
+def test_a_gang_on_all_gpus_is_not_starved_by_smaller_gangs() -> None:
     tenants = {
         "all": Tenant((0, 1, 2, 3), Entitlement(40, 100)),
         "left": Tenant((0, 1), Entitlement(60, 100)),
@@ -97,19 +97,19 @@ def test_a_gang_of_all_is_not_starved_by_those_of_some() -> None:
     assert got["all"] == pytest.approx(40, abs=6)
 
 
-def test_a_gang_has_no_more_than_its_limit() -> None:
+def test_a_gang_keeps_its_limit() -> None:
     got = steps(2, {"gang": Tenant((0, 1), Entitlement(20, 20))})
     assert got["gang"] == pytest.approx(20, abs=3)
 
 
-def test_who_waits_for_a_gpu_that_is_kept_back_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gang_that_waits_for_a_withheld_gpu_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was stopped in the middle of a collective spins; if nobody helps it, its books are as if it did not."""
     monkeypatch.setattr(gangs, "MAX_END_NS", 0)
     got = steps(2, two_gangs(2, threads=False, crosswise=True))
     assert min(got.values()) >= 0.3 * max(got.values())
 
 
-def test_the_shares_of_a_group_are_served_together() -> None:
+def test_the_shares_of_a_group_are_scheduled_together() -> None:
     """Ranks that are pods of their own, beside another group."""
     request = {"a": 30, "b": 70}
     ranks = {
@@ -129,7 +129,7 @@ def test_shares_of_a_group_on_one_gpu_take_turns() -> None:
     assert min(got.values()) >= 40
 
 
-def test_every_one_of_many_limits_is_kept_and_nobody_waits_for_ever() -> None:
+def test_every_one_of_many_limits_is_kept_and_no_share_waits_for_ever() -> None:
     """Limits end their turns at different times, and all of them wait for GPUs that others have had."""
     tenants = {
         "0": Tenant((3, 2), Entitlement(0, 30, latency=True), threads=False),
@@ -160,7 +160,7 @@ def nodes(draw: st.DrawFn) -> dict[str, Tenant]:
 
 @settings(max_examples=6)
 @given(nodes())
-def test_whoever_is_on_a_node_goes_on(tenants: dict[str, Tenant]) -> None:
+def test_every_share_of_any_node_makes_progress(tenants: dict[str, Tenant]) -> None:
     node = VirtualNode(4, tenants)
     node.run(300)
     before = {key: tenant.steps for key, tenant in tenants.items()}
@@ -184,7 +184,7 @@ class Rank(Client):
 
 @settings(max_examples=6)
 @given(st.integers(0, 1 << 32))
-async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> None:
+async def test_every_client_is_served_in_the_end_whatever_others_send(seed: int) -> None:
     chance, node, ranks = random.Random(seed), Node(), list[Rank]()
 
     def come(number: int) -> None:

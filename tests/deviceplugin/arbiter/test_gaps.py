@@ -74,13 +74,13 @@ class Turn:
         return commands
 
 
-def test_a_gpu_that_was_wanted_back_soon_is_kept_the_next_time() -> None:
+def test_a_gpu_that_was_wanted_back_soon_is_reserved_the_next_time() -> None:
     turn = Turn()
     assert turn.gap(6) == pytest.approx(LENGTHS.lend_ns / MS, abs=0.1)
     assert [turn.gap(6) for _ in range(4)] == [6] * 4
 
 
-def test_a_gap_that_is_long_is_lent_and_soon_as_early_as_at_first() -> None:
+def test_long_gaps_are_lent_and_as_early_as_at_first() -> None:
     turn = Turn()
     turn.gap(6)
     lent = [turn.gap(18) for _ in range(4)]
@@ -89,7 +89,7 @@ def test_a_gap_that_is_long_is_lent_and_soon_as_early_as_at_first() -> None:
     assert lent[-1] == pytest.approx(LENGTHS.lend_ns / MS, abs=0.1)
 
 
-def test_the_gang_pays_for_a_gpu_that_is_kept_for_it() -> None:
+def test_a_gang_pays_for_a_gpu_that_is_reserved_for_it() -> None:
     turn = Turn()
     turn.gap(6)
     account = turn.gpus["1"].shares["gang"].account
@@ -103,7 +103,7 @@ def test_the_gang_pays_for_a_gpu_that_is_kept_for_it() -> None:
     assert account.held_by_ns(turn.now_ns) == before_ns  # from nobody
 
 
-def test_its_turn_ends_on_a_gpu_that_it_uses_now_and_then_although_nobody_waits_for_the_other() -> None:
+def test_a_gangs_turn_ends_on_an_occasionally_used_gpu_if_only_others_are_wanted() -> None:
     turn = Turn()
     turn.gap(6)
     while turn.gpus["1"].reserved_for is not None and turn.now_ns < 1000 * MS:
@@ -118,7 +118,7 @@ def test_its_turn_ends_on_a_gpu_that_it_uses_now_and_then_although_nobody_waits_
     assert turn.gpus["1"].holder == "other"
 
 
-def test_a_gap_that_the_end_of_a_turn_cuts_short_is_not_a_short_one() -> None:
+def test_a_gap_cut_short_by_the_end_of_a_turn_does_not_count_as_short() -> None:
     idle = IdleTime()
     idle.begin(0)
     idle.interrupt(5 * MS, 10 * MS)
@@ -149,7 +149,7 @@ def beside(gang: Tenant, *gpus: int) -> dict[str, Tenant]:
 
 
 @pytest.mark.slow
-def test_a_gang_that_needs_a_gpu_now_and_then_does_not_wait_for_it() -> None:
+def test_a_gang_that_needs_a_gpu_occasionally_does_not_wait_for_it() -> None:
     got = steps(beside(Tenant((0, 1), HALF, tail_ns=5 * MS), 0, 1))
     assert got["gang"] >= 40  # it would be 32 if the GPU were lent in each of its gaps
     assert min(got["on 0"], got["on 1"]) >= 46
@@ -163,7 +163,7 @@ def test_a_gpu_that_a_gang_leaves_idle_for_long_serves_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "again_ms"), [((0,), 3), ((0, 1), 6)])
-def test_a_gang_stopped_between_two_launches_on_a_gpu_goes_on_at_once(gpus: tuple[int, ...], again_ms: int) -> None:
+def test_a_gang_stopped_between_two_launches_on_a_gpu_continues_at_once(gpus: tuple[int, ...], again_ms: int) -> None:
     """The first kernel waits for work elsewhere that its thread launches after the second one."""
     gang = Tenant((0, 1), HALF, tail_ns=1 * MS, again_ns=again_ms * MS)
     node = VirtualNode(2, beside(gang, *gpus))
@@ -181,9 +181,7 @@ def test_a_gang_stopped_between_two_launches_on_a_gpu_goes_on_at_once(gpus: tupl
 @pytest.mark.slow
 @settings(max_examples=8)
 @given(st.integers(0, 12), st.integers(1, 9), st.sampled_from([(1,), (0, 1)]))
-def test_whatever_its_gaps_are_the_others_have_what_they_asked_for(
-    tail: int, request: int, gpus: tuple[int, ...]
-) -> None:
+def test_other_shares_get_their_requests_whatever_the_gaps(tail: int, request: int, gpus: tuple[int, ...]) -> None:
     tenants = {"gang": Tenant((0, 1), Entitlement(100 - 10 * request, 100), tail_ns=tail * MS)}
     tenants |= {f"on {gpu}": Tenant((gpu,), Entitlement(10 * request, 100)) for gpu in gpus}
     got = steps(tenants)

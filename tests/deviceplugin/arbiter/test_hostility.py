@@ -97,7 +97,7 @@ async def connect(node: ArbiterNode) -> socket.socket:
     ],
     ids=lambda data: data[:24].hex(),
 )
-async def test_what_is_no_message_ends_the_connection_and_only_that(node: ArbiterNode, data: bytes) -> None:
+async def test_a_malformed_message_ends_only_its_connection(node: ArbiterNode, data: bytes) -> None:
     node.add_pod("trainer")
     other, bad = await node.share(), await node.share()
     await other("hello")
@@ -105,7 +105,7 @@ async def test_what_is_no_message_ends_the_connection_and_only_that(node: Arbite
     assert await other("reclaim") == 0
 
 
-async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterNode) -> None:
+async def test_a_second_hello_ends_the_connection_and_keeps_the_charge(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -114,7 +114,7 @@ async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterN
     assert node.used() == (100,)
 
 
-async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: ArbiterNode) -> None:
+async def test_another_protocol_version_is_refused_with_a_remedy(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     data = header(contract.MESSAGE_HELLO, version=3, size=48) + bytes(32)
@@ -124,7 +124,7 @@ async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: Ar
     )
 
 
-async def test_who_says_nothing_is_disconnected(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_client_is_disconnected(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "HELLO_SECONDS", 0.05)
     node.add_pod("trainer")
     own_process(monkeypatch, node, "trainer")
@@ -161,7 +161,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
     await waiting.until(lambda: node.server.connections == 1)
 
 
-async def test_no_number_of_containers_that_take_all_connections_keeps_another_out(
+async def test_containers_that_take_all_connections_cannot_keep_another_out(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 256)
@@ -199,9 +199,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
     await waiting.until(lambda: node.server.connections == 2)
 
 
-async def test_a_flood_of_messages_makes_only_its_sender_wait(
-    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_of_messages_delays_only_its_sender(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     node.add_pod("trainer")
@@ -236,7 +234,7 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
         assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
 
 
-async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
+async def test_a_client_that_reads_no_answers_is_disconnected_and_blocks_no_other(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection_limits, "MESSAGES_PER_SECOND", 1e6)
@@ -255,7 +253,7 @@ async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
     assert "Disconnected" in caplog.text
 
 
-async def test_a_process_that_has_just_ended_is_no_news(
+async def test_a_process_that_has_just_ended_is_not_logged(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.add_pod("hasty")
@@ -294,7 +292,7 @@ async def test_connections_that_come_and_go_do_not_keep_others_out(
     await waiting.until(lambda: node.server.connections == 3)
 
 
-async def test_who_connects_and_goes_takes_few_places_before_a_newcomer(
+async def test_clients_that_connect_and_leave_take_few_places_before_a_new_one(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("hog")
@@ -311,7 +309,7 @@ async def test_who_connects_and_goes_takes_few_places_before_a_newcomer(
     assert taken <= socket_server.ACCEPTS_A_TURN * 4, "at a thousand a second each of them is a millisecond"
 
 
-async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_descriptors_sent_by_a_client_are_closed(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.add_pod("trainer")
     own_process(monkeypatch, node, "trainer")
     gc.collect()
@@ -328,7 +326,7 @@ async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, m
         gc.enable()
 
 
-async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reconnecting_does_not_raise_the_rate_limit(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     own_process(monkeypatch, node, "hog")
@@ -345,7 +343,7 @@ async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, m
     assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
 
 
-async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(
+async def test_a_process_that_dies_before_it_is_identified_gets_no_container(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pid may be given to a process of another container before its cgroup is read."""

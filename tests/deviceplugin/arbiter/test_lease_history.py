@@ -19,13 +19,13 @@ def alternating(*spans: tuple[Activity, float], rounds: int = 1) -> tuple[Recent
     return recent, now_ns
 
 
-def test_nothing_is_said_before_something_is_known() -> None:
+def test_there_is_no_figure_before_enough_time_is_known() -> None:
     assert RecentUse(0).ratio(SECOND // 10) is None
     assert RecentUse(0).ratio(2 * SECOND) == 0
 
 
 @pytest.mark.parametrize("part", [0.1, 0.3, 0.9])
-def test_taking_turns_it_is_the_part_of_them(part: float) -> None:
+def test_alternating_use_gives_its_fraction(part: float) -> None:
     for rounds in (100, 1000):  # of 30 ms: from 3 seconds on
         recent, now_ns = alternating((Activity.BUSY, 0.03 * part), (Activity.IDLE, 0.03 * (1 - part)), rounds=rounds)
         assert recent.ratio(now_ns) == pytest.approx(part, abs=0.01)
@@ -37,7 +37,7 @@ def test_the_past_fades() -> None:
     assert recent.ratio(now_ns + 60 * SECOND) == pytest.approx(0, abs=0.01)
 
 
-def test_there_is_no_figure_while_nobody_asks_for_the_gpu_and_that_time_is_left_out_later() -> None:
+def test_uncontended_time_has_no_figure_and_is_left_out_later() -> None:
     recent, now_ns = alternating((Activity.IDLE, 5), (Activity.UNKNOWN, 5))
     assert recent.ratio(now_ns) is None
     recent.record(Activity.IDLE, now_ns)

@@ -58,7 +58,7 @@ def workloads(draw: st.DrawFn) -> list[Worker]:
 
 @settings(max_examples=25)
 @given(workloads())
-def test_every_share_has_its_request_and_none_more_than_its_limit(workers: list[Worker]) -> None:
+def test_every_share_gets_its_request_and_stays_below_its_limit(workers: list[Worker]) -> None:
     check(workers)
 
 
@@ -77,21 +77,21 @@ def test_every_share_has_its_request_and_none_more_than_its_limit(workers: list[
         ([(10, 20), (10, 20), (10, 100)], [20, 20, 60]),
     ],
 )
-def test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs(
+def test_busy_shares_get_their_part_within_half_a_point(
     given_percent: list[tuple[int, int]], expected: list[float]
 ) -> None:
     gpu = check([Worker(Entitlement(*pair)) for pair in given_percent])
     assert virtual_gpu.shares(gpu, 2 * SECOND, 12 * SECOND) == pytest.approx(expected, abs=0.5)
 
 
-def test_an_idle_share_costs_nobody_anything() -> None:
+def test_an_idle_share_costs_the_others_nothing() -> None:
     gpu = check([Worker(Entitlement(20, 100)), Worker(Entitlement(80, 100), starts_ns=60 * SECOND)])
     assert virtual_gpu.shares(gpu, 0, 12 * SECOND)[0] == pytest.approx(100)
     assert gpu.handovers == 1  # alone it keeps its turn without a message
     assert gpu.turns.due_ns() is None  # and without a timer
 
 
-def test_who_was_alone_has_saved_nothing_and_owes_nothing() -> None:
+def test_a_share_that_was_alone_has_neither_credit_nor_debt() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=20 * SECOND)])
     gpu.run(20 * SECOND)
     assert gpu.turns.shares["0"].account.owed_ns == 0
@@ -99,7 +99,7 @@ def test_who_was_alone_has_saved_nothing_and_owes_nothing() -> None:
     assert virtual_gpu.shares(gpu, 20 * SECOND, 30 * SECOND) == pytest.approx([50, 50], abs=1)
 
 
-def test_a_debt_is_worked_off_alone_as_beside_others() -> None:
+def test_a_debt_is_worked_off_equally_alone_and_next_to_others() -> None:
     books = Account(Entitlement(50, 100), 0)
     books.set(0, wanting=True, charge=PayingAccount.OWED)
     books.set(2 * SECOND, charge=PayingAccount.ALONE)
@@ -110,18 +110,18 @@ def test_a_debt_is_worked_off_alone_as_beside_others() -> None:
     assert books.owed_ns == 0
 
 
-def test_a_share_at_its_limit_that_may_begin_again_takes_its_turn_from_one_that_is_alone() -> None:
+def test_a_throttled_share_takes_its_turn_back_from_one_that_was_alone() -> None:
     gpu = check([Worker(Entitlement(30, 40)), Worker(Entitlement(20, 100))])
     assert virtual_gpu.shares(gpu, 2 * SECOND, 12 * SECOND) == pytest.approx([40, 60], abs=1.5)
 
 
-def test_who_returns_is_served_at_once() -> None:
+def test_a_returning_share_is_served_at_once() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100), drain_ns=4 * MS), Worker(Entitlement(50, 100), starts_ns=SECOND)])
     gpu.run(2 * SECOND)
     assert gpu.charged["1"][0].begin_ns - SECOND < 10 * MS
 
 
-def test_the_latency_class_does_not_wait_for_the_end_of_a_turn() -> None:
+def test_the_latency_class_interrupts_a_turn() -> None:
     def wait_ns(*, latency: bool) -> int:
         inference = Worker(Entitlement(20, 100, latency=latency), bursts=((2 * MS, 48 * MS),), drain_ns=0)
         gpu = check([inference, Worker(Entitlement(40, 100)), Worker(Entitlement(40, 100))])
@@ -162,7 +162,7 @@ def test_a_debt_outlasts_the_window_and_ends() -> None:
     assert books.room_ns == account.BURST_NS
 
 
-def test_who_never_gives_back_holds_up_nobody_for_long() -> None:
+def test_a_share_that_never_gives_back_delays_others_only_briefly() -> None:
     stopped = LeaseScheduler()
     stopped.join("stopped", Entitlement(50, 100), 0)
     stopped.join("other", Entitlement(50, 100), 0)
@@ -192,7 +192,7 @@ def late(entitlement: Entitlement) -> LeaseScheduler:
     return made
 
 
-def test_who_is_late_pays_as_long_as_the_driver_runs_something_of_it() -> None:
+def test_a_late_share_pays_while_the_driver_runs_its_work() -> None:
     gpu = late(Entitlement(50, 100))
     for second in range(2, 100, 2):
         gpu.observe("a", second * SECOND, works=second <= 60)
@@ -204,7 +204,7 @@ def test_who_is_late_pays_as_long_as_the_driver_runs_something_of_it() -> None:
     assert gpu.shares["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
 
 
-def test_nobody_pays_for_longer_than_its_kernel_ran_although_the_driver_says_nothing() -> None:
+def test_a_share_pays_no_longer_than_its_kernel_ran_without_driver_reports() -> None:
     gpu = late(Entitlement(10, 10))
     gpu.released("a", 61 * SECOND)
     gpu.want("a", 61 * SECOND)
@@ -228,7 +228,7 @@ def test_a_limit_holds_however_long_a_kernel_runs(limit: int, kernel_ms: int, be
         assert got >= min(begun * 0.9, worker.drain_ns)
 
 
-def test_what_is_owed_to_others_is_paid_for_ten_seconds_at_most() -> None:
+def test_a_debt_to_others_is_capped_at_ten_seconds() -> None:
     books = Account(Entitlement(50, 100), 0)
     books.set(0, wanting=True, charge=PayingAccount.OWED)
     books.set(600 * SECOND, charge=PayingAccount.NOTHING)  # a kernel of ten minutes, without a limit
@@ -237,7 +237,7 @@ def test_what_is_owed_to_others_is_paid_for_ten_seconds_at_most() -> None:
     assert books.owed_ns > 0
 
 
-def test_who_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
+def test_a_share_that_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
     for steps in range(4):
         node = LeaseScheduler()
         node.join("a", Entitlement(50, 100), 0)
@@ -254,7 +254,7 @@ def test_who_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
         assert node.shares["b"].account.charge is not PayingAccount.NOTHING
 
 
-def test_two_shares_that_need_two_gpus_at_once_both_go_on() -> None:
+def test_two_shares_that_need_two_gpus_at_once_both_make_progress() -> None:
     """Each share's step is a kernel on either GPU that ends only when both have begun: the collectives of training."""
     for seed in range(4):
         assert min(collectives(random.Random(seed), seconds=5)) >= 2

@@ -24,7 +24,7 @@ async def node() -> Node:
     return Node()
 
 
-async def test_alone_it_is_open_at_once_and_free(node: Node) -> None:
+async def test_a_share_alone_on_its_gpu_is_open_at_once_and_does_not_count(node: Node) -> None:
     client = node.client("a")
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
@@ -32,7 +32,7 @@ async def test_alone_it_is_open_at_once_and_free(node: Node) -> None:
     assert len(client.told) == 1
 
 
-async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn(node: Node) -> None:
+async def test_a_second_share_makes_the_first_one_count_and_then_takes_its_turn(node: Node) -> None:
     first = node.client("a")
     node.says(first, WANT)
     two = node.client("b")
@@ -53,7 +53,7 @@ async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn
     assert first.last()[0] == OPEN
 
 
-async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less(node: Node) -> None:
+async def test_next_to_the_latency_class_a_share_gets_the_brief_flag(node: Node) -> None:
     client = node.client("a")
     node.says(client, WANT)
     grants = (Grant("GPU-0", 1 << 30, 20, 100),)
@@ -68,7 +68,7 @@ async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less
     assert client.last() == (OPEN, 0)
 
 
-async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_one(node: Node) -> None:
+async def test_a_resumed_process_does_not_end_the_drain_of_another_one(node: Node) -> None:
     gpus = ("GPU-0", "GPU-1")
     first, two, other = node.client("a", gpus=gpus), node.client("a", gpus=gpus), node.client("b")
     node.says(first, WANT)
@@ -89,7 +89,7 @@ async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_
     assert other.last()[0] == OPEN
 
 
-async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node) -> None:
+async def test_a_share_does_not_use_a_gpu_that_is_only_reserved_for_it(node: Node) -> None:
     gang = node.client("a", request=90, gpus=("GPU-0", "GPU-1"))
     other = node.client("b", request=10, gpus=("GPU-1",))
     for gpu in (0, 1):
@@ -110,7 +110,7 @@ async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node)
     assert usage["GPU-1"].seconds > 0.6 * 2
 
 
-async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
+async def test_the_processes_of_a_share_use_its_lease_together(node: Node) -> None:
     first, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(first, WANT)
     node.says(two, WANT)
@@ -125,7 +125,7 @@ async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> N
     assert other.last()[0] == OPEN
 
 
-async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_follows(node: Node) -> None:
+async def test_messages_about_an_earlier_lease_do_not_affect_the_next_one(node: Node) -> None:
     first, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(first, WANT)
     node.says(two, WANT)
@@ -145,7 +145,7 @@ async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_fol
     assert other.last()[0] == OPEN
 
 
-async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart_has_it_still() -> None:
+async def test_a_lease_returned_while_it_is_confirmed_after_a_restart_is_kept() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     client, other = node.client("a"), node.client("b")
     node.says(client, WANT, flags=HELD)
@@ -157,7 +157,7 @@ async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart
     assert other.last()[0] == OPEN
 
 
-async def test_the_turn_of_a_share_whose_process_has_died_waiting_is_nobodys(node: Node) -> None:
+async def test_a_share_whose_waiting_process_has_died_gets_no_turn(node: Node) -> None:
     client, other = node.client("a"), node.client("b")
     idle, waiting = node.client("c"), node.client("c")
     node.says(client, WANT)
@@ -170,7 +170,7 @@ async def test_the_turn_of_a_share_whose_process_has_died_waiting_is_nobodys(nod
     assert other.last()[0] == OPEN
 
 
-async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> None:
+async def test_a_limited_share_is_stopped_even_when_alone(node: Node) -> None:
     client = node.client("a", request=30, limit=30)
     node.says(client, WANT)
     assert client.last() == (OPEN, COUNTED | CONTENDED)
@@ -186,7 +186,7 @@ async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> No
 
 
 @pytest.mark.parametrize("when", ["wants", "holds", "revoked", "closed", "late"])
-async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: str) -> None:
+async def test_a_share_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: str) -> None:
     first, two = node.client("a"), node.client("b")
     if when == "wants":
         node.says(two, WANT)
@@ -207,7 +207,7 @@ async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: s
     assert not list(node.leases.usage())
 
 
-async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back() -> None:
+async def test_after_a_restart_the_first_holder_keeps_the_gpu_and_others_return_it() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     first, two = node.client("a"), node.client("b")
     node.says(first, WANT, flags=HELD)
@@ -221,7 +221,7 @@ async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_
     assert two.last()[0] == OPEN
 
 
-async def test_after_a_restart_nobody_is_taken_to_be_alone() -> None:
+async def test_after_a_restart_no_share_counts_as_alone() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     client = node.client("a")
     node.says(client, WANT, flags=HELD)
@@ -230,7 +230,7 @@ async def test_after_a_restart_nobody_is_taken_to_be_alone() -> None:
     assert client.last() == (OPEN, 0)
 
 
-async def test_when_the_agent_ends_nobody_is_told_that_it_is_their_turn(node: Node) -> None:
+async def test_no_turn_is_granted_while_the_agent_ends(node: Node) -> None:
     first, two = node.client("a"), node.client("b")
     node.says(first, WANT)
     node.says(two, WANT)
@@ -263,7 +263,7 @@ async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> N
     assert other.last()[0] == OPEN
 
 
-async def test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile(node: Node) -> None:
+async def test_a_gpu_unused_by_a_share_of_two_serves_others_meanwhile(node: Node) -> None:
     both = node.client("a", gpus=("GPU-0", "GPU-1"))
     other = node.client("b", gpus=("GPU-1",))
     node.says(both, WANT, gpu=0)
@@ -277,7 +277,7 @@ async def test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile
     assert both.told[-1][:2] == (OPEN, 1)
 
 
-async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> None:
+async def test_nonsense_messages_change_nothing_for_others(node: Node) -> None:
     dice = random.Random(5)
     honest, hostile = node.client("a"), node.client("b")
     for _ in range(400):
@@ -318,7 +318,7 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node, monkeypatch:
     assert not node.leases.gpus
 
 
-async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_known(node: Node) -> None:
+async def test_held_time_is_reported_up_to_now_and_recent_use_only_if_known(node: Node) -> None:
     holder = node.client("a")
     node.says(holder, WANT)
     node.now_ns += 5000 * MS
@@ -345,7 +345,7 @@ def resized(client: Client, request: int, limit: int) -> Tenant:
     return client.tenant
 
 
-async def test_who_holds_a_gpu_freely_is_told_to_count_when_it_gets_a_limit_and_is_stopped_by_it(node: Node) -> None:
+async def test_a_free_holder_is_told_to_count_when_it_gets_a_limit_and_is_stopped_by_it(node: Node) -> None:
     client = node.client("a", gpus=("GPU-0", "GPU-1"))
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
@@ -361,7 +361,7 @@ async def test_who_holds_a_gpu_freely_is_told_to_count_when_it_gets_a_limit_and_
     assert client.last() == (OPEN, 0)
 
 
-async def test_what_a_share_is_given_that_no_process_has_a_lease_of_is_nothing_to_leases(node: Node) -> None:
+async def test_changes_of_a_share_without_leases_are_ignored(node: Node) -> None:
     client = node.client("a")
     node.leases.remove(client)
     node.leases.update(resized(client, 10, 20))

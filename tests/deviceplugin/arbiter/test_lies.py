@@ -23,14 +23,14 @@ async def node() -> Node:
     return Node()
 
 
-async def test_who_says_late_that_it_holds_a_gpu_from_before_gives_it_back_first(node: Node) -> None:
+async def test_a_late_claim_of_an_earlier_lease_must_return_it_first(node: Node) -> None:
     client = node.client("a")
     node.says(client, WANT, flags=HELD)
     assert [kind for kind, *_ in client.told] == [REVOKE, OPEN]
     assert client.told[0][3] == 0
 
 
-async def test_it_is_believed_once() -> None:
+async def test_a_claim_of_an_earlier_lease_is_believed_once() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     client = node.client("a", request=0, limit=LIMIT)
     node.says(client, WANT, flags=HELD)
@@ -67,7 +67,9 @@ def mixes(node: Node, client: Client) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("settling_ns", [0, leases.SETTLING_NS], ids=["later", "after a start"])
 @pytest.mark.parametrize("way", [says_it_holds, gives_back_in_time, mixes], ids=lambda way: way.__name__)
-async def test_no_words_give_a_share_more_than_its_limit(way: Callable[[Node, Client], None], settling_ns: int) -> None:
+async def test_no_message_gives_a_share_more_than_its_limit(
+    way: Callable[[Node, Client], None], settling_ns: int
+) -> None:
     node = Node(settling_ns=settling_ns)
     client = node.client("a", request=0, limit=LIMIT)
     open_ms = 0
@@ -79,7 +81,7 @@ async def test_no_words_give_a_share_more_than_its_limit(way: Callable[[Node, Cl
     assert open_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + BURST_NS / MS + 10
 
 
-async def test_who_never_gives_back_waits_for_it_after(node: Node) -> None:
+async def test_a_share_that_never_gives_back_waits_for_it_afterwards(node: Node) -> None:
     client = node.client("a", request=0, limit=LIMIT)
     node.says(client, WANT)
     for _ in range(200):
@@ -94,9 +96,7 @@ async def test_who_never_gives_back_waits_for_it_after(node: Node) -> None:
 
 
 @pytest.mark.parametrize("runs_ms", [20, 50, 400])
-async def test_short_processes_one_after_the_other_are_held_to_the_limit_of_their_share(
-    node: Node, runs_ms: int
-) -> None:
+async def test_short_processes_in_sequence_stay_within_their_shares_limit(node: Node, runs_ms: int) -> None:
     had_ms = 0
     until_ns = node.now_ns + SECONDS * 1000 * MS
     while node.now_ns < until_ns:
@@ -111,7 +111,7 @@ async def test_short_processes_one_after_the_other_are_held_to_the_limit_of_thei
     assert had_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + runs_ms + BURST_NS / MS
 
 
-async def test_a_process_that_stands_still_with_a_gpu_pays_for_seconds_and_one_whose_kernel_runs_for_all(
+async def test_a_stopped_holder_pays_for_seconds_and_a_running_kernel_for_all(
     node: Node,
 ) -> None:
     stopped, other = node.client("a"), node.client("b")
@@ -128,7 +128,7 @@ async def test_a_process_that_stands_still_with_a_gpu_pays_for_seconds_and_one_w
     assert held["c"] == pytest.approx(60, abs=1)
 
 
-async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten_seconds(node: Node) -> None:
+async def test_a_lease_counts_until_it_is_returned_and_late_ones_for_ten_seconds(node: Node) -> None:
     late, other = node.client("a"), node.client("b")
 
     def had() -> dict[str, float]:
@@ -158,7 +158,7 @@ async def test_who_has_a_gpu_has_it_until_it_is_given_back_and_late_ones_for_ten
     assert after["b"] - before["b"] == pytest.approx(30)
 
 
-async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_paid(node: Node) -> None:
+async def test_the_next_process_pays_a_shares_debt_which_is_forgotten_once_paid(node: Node) -> None:
     other, client = node.client("b"), node.client("a")
     node.says(client, WANT)
     node.says(other, WANT)
@@ -177,7 +177,7 @@ async def test_a_debt_is_paid_by_whoever_comes_next_and_forgotten_once_it_is_pai
     assert held["a"] == 0
 
 
-async def test_what_waits_is_told_from_what_is_kept_back_and_who_was_passed_over_is_counted(node: Node) -> None:
+async def test_waiting_and_throttled_time_are_separate_and_evictions_are_counted(node: Node) -> None:
     limited, other = node.client("a", request=10, limit=LIMIT), node.client("b")
     node.says(limited, WANT)
     while limited.may_launch:

@@ -21,7 +21,7 @@ def restarted(node: ArbiterNode, container: str = "main") -> str:
     return again
 
 
-async def test_a_restarted_container_has_the_share_of_the_one_before_and_what_that_still_holds(
+async def test_a_restarted_container_has_the_same_share_and_the_memory_still_held(
     node: ArbiterNode,
 ) -> None:
     node.add_pod(
@@ -38,7 +38,7 @@ async def test_a_restarted_container_has_the_share_of_the_one_before_and_what_th
     assert await new("sum", 0) == 0
 
 
-async def test_of_the_container_that_was_nobody_new_gets_a_share_unless_it_is_the_pods_only_one(
+async def test_a_stopped_containers_id_gets_no_share_unless_the_pod_has_only_one(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB))
@@ -48,7 +48,7 @@ async def test_of_the_container_that_was_nobody_new_gets_a_share_unless_it_is_th
 
 
 @pytest.mark.slow
-async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_gets_no_new_ones(
+async def test_a_deleted_pods_processes_keep_their_limits_and_new_ones_are_refused(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer")
@@ -70,7 +70,7 @@ async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_get
 
 
 @pytest.mark.slow
-async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: ArbiterNode) -> None:
+async def test_a_pod_of_the_same_name_inherits_nothing(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first = await node.share()
     await first("hello")
@@ -90,7 +90,7 @@ async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: Arbite
     assert node.used() == (100,)
 
 
-async def test_a_stopped_process_keeps_what_it_has_and_holds_up_nobody(node: ArbiterNode) -> None:
+async def test_a_stopped_process_keeps_its_memory_and_delays_no_other(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     stopped, other = await node.share(), await node.share()
     await stopped("hello")

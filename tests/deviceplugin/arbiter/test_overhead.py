@@ -30,14 +30,14 @@ def overheads(group: ShareLedger) -> list[int]:
     return list(group.limits.overhead_bytes())
 
 
-def test_it_is_the_sum_over_the_processes_on_each_gpu(group: ShareLedger) -> None:
+def test_overhead_is_the_sum_over_the_processes_on_each_gpu(group: ShareLedger) -> None:
     group.set_overheads({0: [300, 0], 1: [200, 50]})
     assert overheads(group) == [500, 50]
     group.set_overheads({0: [310, 0]})
     assert overheads(group) == [310, 0]
 
 
-def test_a_process_that_ends_takes_its_own_with_it_at_once(group: ShareLedger) -> None:
+def test_a_process_that_ends_takes_its_overhead_with_it_at_once(group: ShareLedger) -> None:
     group.set_overheads({0: [300, 10], 1: [200, 50]})
     group.release(1)
     assert overheads(group) == [300, 10]
@@ -45,13 +45,13 @@ def test_a_process_that_ends_takes_its_own_with_it_at_once(group: ShareLedger) -
     assert overheads(group) == [0, 0]
 
 
-def test_a_slot_that_is_nobodys_any_more_counts_for_nothing(group: ShareLedger) -> None:
+def test_the_overhead_of_a_free_slot_is_ignored(group: ShareLedger) -> None:
     group.release(1)
     group.set_overheads({0: [300, 10], 1: [200, 50]})
     assert overheads(group) == [300, 10]
 
 
-def test_other_limits_and_other_contexts_leave_it_as_it_is(group: ShareLedger) -> None:
+def test_new_limits_and_context_charges_leave_the_overhead_as_it_is(group: ShareLedger) -> None:
     group.set_overheads({0: [300, 10]})
     group.limits.set_context_bytes(1, 250)
     group.limits.write([Grant(uuid, 4 << 30, 20, 30) for uuid in UUIDS])

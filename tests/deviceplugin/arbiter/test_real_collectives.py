@@ -66,7 +66,7 @@ async def together(
     ],
     ids=["the same order", "crosswise", "crosswise, cooperative", "a thread a GPU"],
 )
-async def test_two_tenants_with_collectives_across_two_gpus_lose_little_by_leases(
+async def test_two_shares_with_collectives_across_two_gpus_lose_little_to_leases(
     node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[Order, Order], threads: bool
 ) -> None:
     sliced, got = list[list[int]](), list[list[int]]()

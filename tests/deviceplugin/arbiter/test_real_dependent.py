@@ -73,14 +73,16 @@ async def run(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_ends_without_the_library_ends_with_it(node: ArbiterNode, gpus: Path, seed: int) -> None:
+async def test_a_process_that_ends_without_the_library_gives_its_lease_back(
+    node: ArbiterNode, gpus: Path, seed: int
+) -> None:
     node.server.leases.settle()
     await run(node, gpus, seed, neighbours.busy, preload=())
     await run(node, gpus, seed, neighbours.busy, preload=(container.LIBRARY,))
 
 
 @pytest.mark.parametrize("seed", range(6, 12))
-async def test_no_launch_is_held_for_long_beside_a_neighbour_that_does_nothing(
+async def test_launches_are_not_held_for_long_next_to_an_idle_neighbour(
     node: ArbiterNode, gpus: Path, seed: int
 ) -> None:
     node.server.leases.settle()

@@ -136,7 +136,7 @@ async def test_a_limit_is_kept_when_alone(programs: Programs) -> None:
     await keeps(window, 10, 34)
 
 
-async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
+async def test_an_idle_neighbour_leaves_all_of_the_gpu(programs: Programs) -> None:
     async def window() -> float:
         # What is queued of such kernels outlasts a wait for a processor.
         async with programs.ready(30, 100, kernel_us=20_000) as program, programs.ready(70, 100):
@@ -147,7 +147,7 @@ async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody(
+async def test_a_process_killed_or_stopped_with_the_lease_delays_no_other(
     programs: Programs, how: signal.Signals
 ) -> None:
     async def window() -> float:
@@ -161,7 +161,7 @@ async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobod
     await reaches(window, 80)
 
 
-async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
+async def test_programs_continue_through_a_restart_of_the_agent_and_share_after_it(
     programs: Programs, node: ArbiterNode
 ) -> None:
     async def window() -> tuple[float, float]:
@@ -180,7 +180,7 @@ async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
 
 
 @pytest.mark.parametrize(("count", "least_percent"), [(2, 38), (10, 5)])
-async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_after_the_other(
+async def test_without_an_agent_shares_of_equal_pids_launch_in_turn(
     programs: Programs, node: ArbiterNode, count: int, least_percent: float
 ) -> None:
     async def window() -> list[float]:
@@ -203,7 +203,7 @@ async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_af
     pytest.fail(f"the best of {WINDOWS} windows: {best}")
 
 
-async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:
+async def test_a_paused_arbiter_stops_no_holder(programs: Programs, node: ArbiterNode) -> None:
     async def window() -> float:
         node.server.leases.settle()  # it runs long enough to know who is alone
         async with programs.ready(50, 100) as program:
@@ -217,9 +217,7 @@ async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Program
     await reaches(window, 80)
 
 
-async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
-    programs: Programs, node: ArbiterNode
-) -> None:
+async def test_a_new_limit_applies_to_a_running_program(programs: Programs, node: ArbiterNode) -> None:
     node.server.leases.settle()
 
     async def window() -> float:
@@ -234,9 +232,7 @@ async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
     await keeps(window, 10, 34)
 
 
-async def test_requests_that_are_swapped_while_programs_run_are_had_from_then_on(
-    programs: Programs, node: ArbiterNode
-) -> None:
+async def test_swapped_requests_apply_to_running_programs(programs: Programs, node: ArbiterNode) -> None:
     async def window() -> tuple[float, float]:
         async with programs.ready(30, 100) as first, programs.ready(70, 100) as two:
             begin(first)

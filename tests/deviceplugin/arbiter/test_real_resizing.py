@@ -76,7 +76,7 @@ def step(node: ArbiterNode, dice: random.Random) -> str:
     return "waited"
 
 
-async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_ever_in_use(
+async def test_no_byte_above_the_limit_is_used_at_full_speed_and_through_restarts(
     box: container.Container, node: ArbiterNode, gpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
@@ -104,7 +104,7 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
     assert most > 100 * MIB
 
 
-async def test_a_program_that_only_has_memory_finds_the_next_agent_and_is_resized_by_it(
+async def test_an_idle_program_with_memory_finds_the_next_agent_and_is_resized(
     box: container.Container, node: ArbiterNode
 ) -> None:
     async with program(box, resized.quiet) as quiet:

@@ -66,7 +66,7 @@ async def started(directory: Path, uuid: str) -> AsyncIterator[Arbiter]:
         await made.kill()
 
 
-async def test_an_arbiter_that_is_killed_in_a_handover_is_followed_by_one_that_knows(
+async def test_after_a_kill_during_a_handover_the_next_arbiter_knows_the_shares(
     short_path: Path, gpus: Path, load: Path
 ) -> None:
     dice = random.Random(6)
@@ -135,9 +135,7 @@ def say(program: subprocess.Popen[str]) -> None:
     program.stdin.flush()
 
 
-async def test_an_arbiter_that_is_killed_twenty_times_knows_to_the_byte_what_is_held(
-    short_path: Path, gpus: Path
-) -> None:
+async def test_an_arbiter_killed_twenty_times_knows_the_held_bytes_exactly(short_path: Path, gpus: Path) -> None:
     dice = random.Random(7)
     async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
         box = container.Container(short_path / "arbiter", gpus)

@@ -204,7 +204,7 @@ async def lives(directory: Path, count: int) -> set[str]:
     return done
 
 
-async def test_no_byte_is_used_that_the_ledger_has_given_to_somebody_else(short_path: Path) -> None:
+async def test_no_byte_is_used_that_the_ledger_has_given_to_another_share(short_path: Path) -> None:
     done = await lives(short_path, 4)
     assert done == {"gave up", "grew", "took back", "asked", "restarted", "killed"}
 

@@ -17,7 +17,7 @@ async def restart(node: ArbiterNode) -> None:
     await node.start()
 
 
-async def test_a_new_process_shares_the_ledger_of_those_from_before(node: ArbiterNode) -> None:
+async def test_a_new_process_shares_the_ledger_of_earlier_ones(node: ArbiterNode) -> None:
     node.add_pod("trainer", gpus=2)
     first = await node.share()
     await first("hello")
@@ -42,7 +42,7 @@ async def test_a_running_process_needs_no_agent(node: ArbiterNode) -> None:
     assert node.used() == (100,)
 
 
-async def test_it_comes_back_to_its_own_slot(node: ArbiterNode) -> None:
+async def test_a_process_reconnects_to_its_own_slot(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -53,7 +53,7 @@ async def test_it_comes_back_to_its_own_slot(node: ArbiterNode) -> None:
     assert await process("sum", 0) == 100
 
 
-async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> None:
+async def test_a_process_that_died_while_no_agent_ran_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
@@ -67,7 +67,7 @@ async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> No
 
 
 @pytest.mark.slow
-async def test_what_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
+async def test_a_process_that_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
@@ -102,7 +102,7 @@ async def test_a_process_that_became_another_program_in_between_is_dropped(node:
     assert node.used() == (0,)
 
 
-async def test_a_process_whose_names_are_no_text_is_one_like_others(node: ArbiterNode) -> None:
+async def test_a_process_whose_names_are_not_text_is_recovered(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("disguise", node.directory)
@@ -120,7 +120,7 @@ async def test_a_process_whose_names_are_no_text_is_one_like_others(node: Arbite
     await waiting.until(lambda: node.used() == (0,))
 
 
-async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> None:
+async def test_a_record_of_another_boot_is_ignored(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -132,7 +132,7 @@ async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> No
     assert not path.exists()
 
 
-async def test_a_pid_that_was_given_again_is_another_process(node: ArbiterNode) -> None:
+async def test_a_reused_pid_is_another_process(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -159,7 +159,7 @@ async def test_a_broken_record_is_dropped_and_harms_no_other(node: ArbiterNode) 
     assert node.used() == (100,)
 
 
-async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
+async def test_after_a_restart_no_slot_beyond_the_old_slot_count_is_assigned(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer")
@@ -175,12 +175,10 @@ async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
     await node.start()
     two = await node.share()
     answer = await two("hello")
-    assert answer["refused"].startswith(
-        "the node's agent was restarted: until an earlier process ends, only 1 "
-    )
+    assert answer["refused"].startswith("the node's agent was restarted: until an earlier process ends, only 1 ")
 
 
-async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
+async def test_an_unreachable_ledger_is_not_replaced_by_an_empty_one(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -202,7 +200,7 @@ async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
     assert node.used() == (100,)
 
 
-async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process(
+async def test_an_unreachable_ledger_is_forgotten_with_its_last_process(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -217,7 +215,7 @@ async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process
     assert (await two("hello"))["slot"] == 0
 
 
-async def test_the_socket_is_one_that_others_find_after_the_restart(node: ArbiterNode) -> None:
+async def test_other_users_can_connect_to_the_socket_after_the_restart(node: ArbiterNode) -> None:
     await restart(node)
     assert node.socket.stat().st_mode & 0o777 == 0o666
     assert [path.name for path in node.socket.parent.iterdir()] == ["arbiter.sock"]

@@ -28,7 +28,7 @@ async def joined(node: ArbiterNode, count: int = 1, container: str = "main") -> 
     return shares
 
 
-async def test_more_is_there_at_once_for_every_process(node: ArbiterNode) -> None:
+async def test_an_increase_reaches_every_process_at_once(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB, gpus=2)
     shares = await joined(node, 2)
     node.change(memory_bytes=2 * GIB, request_percent=60, limit_percent=80)
@@ -36,7 +36,7 @@ async def test_more_is_there_at_once_for_every_process(node: ArbiterNode) -> Non
         assert await limits(share) == [[2 * GIB, 60, 80]] * 2
 
 
-async def test_what_one_container_is_given_is_nothing_to_another(node: ArbiterNode) -> None:
+async def test_a_resize_leaves_other_containers_alone(node: ArbiterNode) -> None:
     node.add_pod(
         "trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 30, GIB)
     )
@@ -46,7 +46,7 @@ async def test_what_one_container_is_given_is_nothing_to_another(node: ArbiterNo
     assert await limits(side) == [[GIB, 20, 30]]
 
 
-async def test_memory_that_nobody_uses_is_given_up_and_told(node: ArbiterNode) -> None:
+async def test_unused_memory_is_given_up_and_reported(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB, gpus=2)
     first, two = await joined(node, 2)
     await first("charge", 1, 100)
@@ -70,7 +70,7 @@ async def test_memory_that_one_gpu_needs_is_given_up_on_none(node: ArbiterNode) 
 
 
 @pytest.mark.slow
-async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -> None:
+async def test_memory_is_given_up_as_soon_as_it_is_unused(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     first, two = await joined(node, 2)
     await first("charge", 0, 100)
@@ -80,7 +80,7 @@ async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),))
 
 
-async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: ArbiterNode) -> None:
+async def test_measured_overhead_counts_as_used(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -91,7 +91,7 @@ async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: Arbi
 
 
 @pytest.mark.slow
-async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_have(node: ArbiterNode) -> None:
+async def test_an_absurd_figure_of_a_program_is_capped_at_the_schemas_maximum(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     for process in await joined(node, 3):
         await process("charge", 0, (1 << 63) - 1)
@@ -100,7 +100,7 @@ async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_h
 
 
 @pytest.mark.slow
-async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_the_charges(node: ArbiterNode) -> None:
+async def test_no_memory_is_given_up_before_overhead_is_measured(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -112,7 +112,7 @@ async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_th
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),))
 
 
-async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(node: ArbiterNode) -> None:
+async def test_without_a_process_memory_is_given_up_at_once_and_new_ones_get_less(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, 120, 0),)
@@ -120,7 +120,7 @@ async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(
     assert await limits(process) == [[120, 50, 100]]
 
 
-async def test_who_joins_later_finds_less_too(node: ArbiterNode) -> None:
+async def test_a_process_that_joins_later_gets_the_lower_limit(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     await joined(node)
     node.change(shrink_to_bytes=120)
@@ -128,7 +128,7 @@ async def test_who_joins_later_finds_less_too(node: ArbiterNode) -> None:
     assert await limits(two) == [[120, 50, 100]]
 
 
-async def test_a_wish_that_is_taken_back_gives_the_memory_back_once_that_is_told(node: ArbiterNode) -> None:
+async def test_a_withdrawn_decrease_restores_the_limit_once_that_is_published(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     node.change(shrink_to_bytes=120)
@@ -142,7 +142,7 @@ async def test_a_wish_that_is_taken_back_gives_the_memory_back_once_that_is_told
     assert await limits(process) == [[GIB, 50, 100]]
 
 
-async def test_newcomers_to_an_empty_share_find_what_was_told_until_it_is_taken_back(node: ArbiterNode) -> None:
+async def test_new_processes_get_the_published_limit_until_it_is_withdrawn(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     node.change(shrink_to_bytes=120)
     node.writes_status = False
@@ -151,7 +151,7 @@ async def test_newcomers_to_an_empty_share_find_what_was_told_until_it_is_taken_
     assert await limits(process) == [[120, 50, 100]]
 
 
-async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
+async def test_a_smaller_decrease_and_then_a_larger_one(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -163,7 +163,7 @@ async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
     await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == 300)
 
 
-async def test_what_the_ledger_has_given_away_is_gone_whoever_uses_it(node: ArbiterNode) -> None:
+async def test_memory_that_the_ledger_has_given_away_is_taken_even_if_used(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -171,7 +171,7 @@ async def test_what_the_ledger_has_given_away_is_gone_whoever_uses_it(node: Arbi
     assert await limits(process) == [[50, 50, 100]]
 
 
-async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode) -> None:
+async def test_a_figure_that_keeps_changing_is_published_rarely(node: ArbiterNode) -> None:
     now = 0.0
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
@@ -196,7 +196,7 @@ async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode
     assert node.resizes == (Resize(TOLD, 0, GIB, 202),)
 
 
-async def test_after_a_restart_what_was_told_holds_for_everybody(node: ArbiterNode) -> None:
+async def test_after_a_restart_the_published_limit_applies_to_all(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (first,) = await joined(node)
     await first("charge", 0, 100)
@@ -209,7 +209,7 @@ async def test_after_a_restart_what_was_told_holds_for_everybody(node: ArbiterNo
     assert await limits(first) == [[120, 50, 100]]
 
 
-async def test_after_a_restart_nothing_is_promised_for_processes_that_have_not_come_back(node: ArbiterNode) -> None:
+async def test_after_a_restart_nothing_is_promised_before_processes_reconnect(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     first, two = await joined(node, 2)
     await node.stop()
@@ -228,7 +228,7 @@ async def test_after_a_restart_nothing_is_promised_for_processes_that_have_not_c
     assert await limits(first) == await limits(two) == [[120, 50, 100]]
 
 
-async def test_after_a_restart_more_reaches_those_that_come_back(node: ArbiterNode) -> None:
+async def test_after_a_restart_an_increase_reaches_processes_that_reconnect(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await node.stop()
@@ -240,7 +240,7 @@ async def test_after_a_restart_more_reaches_those_that_come_back(node: ArbiterNo
     assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
-async def test_a_disk_that_takes_nothing_lets_nothing_be_promised(
+async def test_nothing_is_promised_while_the_disk_cannot_be_written(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -256,7 +256,7 @@ async def test_a_disk_that_takes_nothing_lets_nothing_be_promised(
     assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
-async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
+async def test_processes_keep_their_limits_when_their_allocation_vanishes(
     node: ArbiterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -275,14 +275,14 @@ async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
     assert await limits(first) == [[2 * GIB, 50, 100]]
 
 
-async def test_a_share_on_other_gpus_is_not_the_one_that_runs(node: ArbiterNode) -> None:
+async def test_a_share_on_other_gpus_is_not_the_running_one(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     node.change(gpu_uuids=(GPUS[1],), memory_bytes=2 * GIB)
     assert await limits(process) == [[GIB, 50, 100]]
 
 
-async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
+async def test_nothing_is_promised_for_processes_that_cannot_be_inspected(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -298,7 +298,7 @@ async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 0),))
 
 
-async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower_limit_until_it_says_otherwise(
+async def test_deleting_the_gpunode_after_a_decrease_keeps_the_lower_limit(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -319,7 +319,7 @@ async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower
     assert node.resizes == (Resize(TOLD, 0, 200, 100),)
 
 
-async def test_a_gpunode_that_is_deleted_before_the_wish_was_tried_leaves_what_is_in_use(node: ArbiterNode) -> None:
+async def test_deleting_the_gpunode_before_a_decrease_keeps_what_is_used(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 500)

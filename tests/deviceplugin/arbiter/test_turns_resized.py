@@ -64,7 +64,7 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(resized())
-def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_its_new_limit(
+def test_after_a_change_every_share_gets_its_new_request_within_its_new_limit(
     drawn: tuple[list[Worker], Changes],
 ) -> None:
     check(*drawn)
@@ -80,7 +80,7 @@ def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_i
         ([(20, 100)], [(20, 20)], [20]),
     ],
 )
-def test_who_always_wants_gets_what_is_its_own_within_a_second_of_the_change(
+def test_a_busy_share_gets_its_new_part_within_a_second_of_the_change(
     before: list[tuple[int, int]], after: list[tuple[int, int]], expected: list[float]
 ) -> None:
     changes = [(5 * SECOND + 17 * MS, str(number), Entitlement(*pair)) for number, pair in enumerate(after)]
@@ -88,7 +88,7 @@ def test_who_always_wants_gets_what_is_its_own_within_a_second_of_the_change(
     assert virtual_gpu.shares(gpu, 6 * SECOND, 16 * SECOND) == pytest.approx(expected, abs=1.5)
 
 
-def test_a_lower_limit_ends_the_turn_that_is_on() -> None:
+def test_a_lower_limit_ends_the_current_turn() -> None:
     gpu = VirtualGpu([Worker(Entitlement(10, 100))])
     gpu.give(2 * SECOND + MS, "0", Entitlement(10, 10))
     gpu.run(3 * SECOND)
@@ -97,7 +97,7 @@ def test_a_lower_limit_ends_the_turn_that_is_on() -> None:
     assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 3 * SECOND) < 0.1 * SECOND + 60 * MS
 
 
-def test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change() -> None:
+def test_a_change_neither_forgives_nor_increases_a_debt() -> None:
     books = Account(Entitlement(50, 50), 0)
     books.set(0, wanting=True, charge=PayingAccount.OWED)
     books.set(4 * SECOND, charge=PayingAccount.NOTHING)  # a kernel of four seconds
@@ -110,7 +110,7 @@ def test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change() -> None:
     assert books.eligible_in_ns() == pytest.approx(5 * SECOND, rel=0.05)
 
 
-def test_what_was_owed_by_a_greater_request_runs_out_and_is_not_gone_at_once() -> None:
+def test_time_owed_by_an_earlier_request_runs_down_gradually() -> None:
     books = Account(Entitlement(80, 100), 0)
     books.set(0, wanting=True)
     books.pass_time(20 * SECOND)
@@ -123,7 +123,7 @@ def test_what_was_owed_by_a_greater_request_runs_out_and_is_not_gone_at_once() -
     assert books.owed_ns == pytest.approx(SECOND)
 
 
-def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> None:
+def test_a_waiting_share_that_joins_the_latency_class_is_served_at_once() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=SECOND)])
     gpu.run(2 * SECOND)
     waiting = next(key for key in gpu.workers if key != gpu.turns.holder)
@@ -141,8 +141,8 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
 
 def battery() -> None:
     """What between them meets every law."""
-    test_a_lower_limit_ends_the_turn_that_is_on()
-    test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change()
+    test_a_lower_limit_ends_the_current_turn()
+    test_a_change_neither_forgives_nor_increases_a_debt()
     check([Worker(Entitlement(30, 100)), Worker(Entitlement(70, 100))], [(2 * SECOND, "0", Entitlement(30, 30))])
 
 

@@ -28,7 +28,7 @@ STEPS = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(GIVEN, min_size=8, max_size=8), st.lists(STEPS, max_size=40))
-def test_the_head_is_whom_a_look_at_all_would_choose(gives: list[Entitlement], steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_the_head_is_the_choice_among_all(gives: list[Entitlement], steps: list[tuple]) -> None:  # type: ignore[type-arg]
     accounts = {str(number): Account(entitlement, 0) for number, entitlement in enumerate(gives)}
     waiting, now = WaitQueue(), 0
     for what, *rest in steps:
@@ -63,7 +63,7 @@ def standing(account: Account) -> tuple[float, ...]:
     return (account.entitlement.latency and owed > 0, min(owed, max(most, 50 * MS)), 0 if owed else account.surplus_ns)
 
 
-def test_who_waits_no_more_is_not_served() -> None:
+def test_a_removed_share_is_not_served() -> None:
     waiting = WaitQueue()
     account = Account(Entitlement(50, 100), 0)
     waiting.add("one", account, 0)
@@ -72,7 +72,7 @@ def test_who_waits_no_more_is_not_served() -> None:
     assert (waiting.first(MS), len(waiting), waiting.next_ns(MS)) == (None, 0, None)
 
 
-def test_who_is_kept_back_by_its_limit_begins_when_it_is_time_to() -> None:
+def test_a_throttled_share_begins_when_its_limit_allows() -> None:
     waiting = WaitQueue()
     account = Account(Entitlement(10, 10), 0)
     account.set(0, wanting=True, charge=PayingAccount.OWED)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 STRANGER = program.KEY.pack(1 << 30)  # no process has such a pid
 
 
-async def test_it_beats_and_leaves_to_the_next_agent_what_the_kernel_knows(
+async def test_the_arbiter_renews_its_time_and_the_next_agent_inherits_the_map(
     kernel: KernelNode, short_path: Path, gpus: Path
 ) -> None:
     more = ("--deny-unregistered", f"--bpf-root={kernel.bpf}", f"--cgroup-root={kernel.cgroups}")
@@ -61,7 +61,7 @@ def until(entries: bpf.Map) -> float:
     return float(program.VALUE.unpack(value)[0]) / 1e9
 
 
-async def test_where_it_cannot_be_the_agent_runs_and_says_why(short_path: Path, gpus: Path) -> None:
+async def test_where_denial_is_impossible_the_agent_runs_and_says_why(short_path: Path, gpus: Path) -> None:
     more = ("--deny-unregistered", f"--cgroup-root={short_path}")
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, more=more

@@ -29,7 +29,9 @@ ROOT = Path(__file__).parents[3]
         ("bpf,+net_admin", "trying", "the kernel "),
     ],
 )
-def test_it_takes_those_that_the_component_adds(kernel: KernelNode, capabilities: str, how: str, answer: str) -> None:
+def test_the_components_capabilities_are_necessary_and_sufficient(
+    kernel: KernelNode, capabilities: str, how: str, answer: str
+) -> None:
     limited = ["setpriv", f"--inh-caps=-all,+{capabilities}", f"--bounding-set=-all,+{capabilities}"]
     python = command(denying.denies, str(kernel.bpf), str(kernel.cgroups), kernel.uid, how)
     result = subprocess.run([*limited, *python], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)

@@ -33,7 +33,7 @@ def manifest(name: str, uid: str = "", *, allocation: str = "a", **container: An
     return {"metadata": metadata, "spec": {"containers": [{"name": "main"}, {"name": "other", **container}]}}
 
 
-def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too() -> None:
+def test_pods_with_shares_are_chosen_except_those_that_may_have_whole_gpus() -> None:
     whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     claimed = {"resources": {"claims": [{"name": "gpu"}]}}
     ended = {**manifest("ended"), "status": {"phase": "Succeeded"}}
@@ -50,7 +50,7 @@ def test_pods_with_shares_are_chosen_but_for_those_that_may_have_whole_gpus_too(
     assert choice == pod_denial.Chosen(frozenset({"one", "other"}), ("ml/claims", "ml/mixed"))
 
 
-def test_what_is_said() -> None:
+def test_conditions() -> None:
     assert pod_denial.condition("", ()).status == "True"
     condition = pod_denial.condition("", ("ml/claims", "ml/mixed"))
     assert (condition.status, condition.message.rpartition(", except ")[2]) == (
@@ -108,7 +108,7 @@ def covered(kernel: KernelNode, *known: dict[str, Any]) -> pod_denial.PodDenial:
     return pod_denial.PodDenial(made, "", pods=lambda: known)
 
 
-async def test_before_a_container_is_made_its_pod_is_covered(kernel: KernelNode) -> None:
+async def test_a_pod_is_covered_before_its_container_is_created(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel, manifest("trainer", kernel.uid)))
     process = kernel.process()
     assert process.ask("open", kernel.device) == "yes"
@@ -117,27 +117,27 @@ async def test_before_a_container_is_made_its_pod_is_covered(kernel: KernelNode)
     assert process.ask("open", kernel.device) == "EPERM"
 
 
-async def test_an_init_container_starts_and_the_pods_that_are_known_are_covered(kernel: KernelNode) -> None:
+async def test_a_starting_init_container_covers_the_known_pods(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel, manifest("trainer", kernel.uid)))
     holding.given = Refusal("the kubelet does not say")
     await holding.start(PERCENT, ["id"])
     assert kernel.process().ask("open", kernel.device) == "EPERM"
 
 
-async def test_a_container_that_could_not_be_covered_is_not_made(kernel: KernelNode) -> None:
+async def test_a_container_that_could_not_be_covered_is_not_created(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel, manifest("trainer", "11111111-2222-3333-4444-555555555555")))
     holding.given = tenant.StartingContainer("ml", "trainer", ("GPU-1",), "", "11111111-2222-3333-4444-555555555555")
     with pytest.raises(plugin_service.AllocateRefusedError, match=r"the cgroup of the pod 11111111-.* was not found"):
         await holding.start(PERCENT, ["id"])
 
 
-async def test_a_pod_that_the_agent_has_yet_to_hear_of_waits_for_that(kernel: KernelNode) -> None:
+async def test_a_pod_unknown_to_the_agent_waits(kernel: KernelNode) -> None:
     holding = Holding(kernel, covered(kernel))
     with pytest.raises(plugin_service.AllocateRefusedError, match="is not known to the agent yet"):
         await holding.start(PERCENT, ["id"])
 
 
-async def test_a_pod_with_whole_gpus_beside_is_left_as_it_is_and_told_of(kernel: KernelNode) -> None:
+async def test_a_pod_with_whole_gpus_too_is_left_out_and_reported(kernel: KernelNode) -> None:
     whole = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
     made = covered(kernel, manifest("trainer", kernel.uid, **whole))
     await Holding(kernel, made).start(PERCENT, ["id"])
@@ -146,7 +146,7 @@ async def test_a_pod_with_whole_gpus_beside_is_left_as_it_is_and_told_of(kernel:
     assert "ml/trainer" in condition.message
 
 
-def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
+def test_where_denial_is_impossible_it_is_off_and_says_why(tmp_path: Path) -> None:
     changes: list[int] = []
     with pod_denial.opened(
         tmp_path, tmp_path, proc=Path("/proc"), wanted=True, pods=tuple, changed=lambda: changes.append(1)
@@ -158,7 +158,7 @@ def test_where_it_cannot_be_it_is_off_and_says_why(tmp_path: Path) -> None:
     assert "is not cgroup v2" in condition.message or "pid namespace" in condition.message
 
 
-def test_where_version_two_is_beside_version_one_it_is_told_what_to_write(kernel: KernelNode, tmp_path: Path) -> None:
+def test_with_cgroup_v2_next_to_v1_the_error_names_the_option(kernel: KernelNode, tmp_path: Path) -> None:
     with pytest.raises(denial_program.DenialError) as error:
         denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
     assert str(error.value).endswith("which denying devices needs")
@@ -169,20 +169,18 @@ def test_where_version_two_is_beside_version_one_it_is_told_what_to_write(kernel
         denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
 
 
-def test_without_a_place_to_keep_it_for_the_next_agent_it_is_off(kernel: KernelNode, tmp_path: Path) -> None:
+def test_without_a_bpf_file_system_it_is_off(kernel: KernelNode, tmp_path: Path) -> None:
     with pytest.raises(denial_program.DenialError, match="no bpf file system is mounted at"):
         denial_program.load(tmp_path, kernel.cgroups, proc=Path("/proc"))
 
 
-def test_without_the_option_nothing_is_said(tmp_path: Path) -> None:
+def test_without_the_option_there_is_no_condition(tmp_path: Path) -> None:
     with pod_denial.opened(tmp_path, tmp_path, proc=Path("/proc"), wanted=False, pods=tuple, changed=list) as guard:
         assert (guard.is_on, guard.conditions, guard.map_descriptor) == (False, (), None)
 
 
-def test_a_kernel_that_lets_us_load_nothing_is_told_with_the_capabilities_that_are_missing(kernel: KernelNode) -> None:
-    with pytest.raises(
-        denial_program.DenialError, match=r"the agent lacks the capabilities BPF, NET_ADMIN, PERFMON"
-    ):
+def test_a_kernel_that_forbids_loading_is_reported_with_missing_capabilities(kernel: KernelNode) -> None:
+    with pytest.raises(denial_program.DenialError, match=r"the agent lacks the capabilities BPF, NET_ADMIN, PERFMON"):
         denial_program.load(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
 
 

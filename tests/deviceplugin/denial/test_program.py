@@ -61,7 +61,7 @@ def types() -> bytes:
     return made.bytes()
 
 
-def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -> None:
+def test_fields_are_found_even_inside_unnamed_members() -> None:
     offsets = program.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
     assert offsets == {
         ("task_struct", "pid"): 0,
@@ -81,12 +81,12 @@ def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -
         (types().replace(b"task_struct", b"task_strict"), "have no task_struct.tgid"),
     ],
 )
-def test_a_kernel_that_does_not_tell_is_an_error_that_says_what_is_missing(text: bytes, said: str) -> None:
+def test_a_kernel_without_the_types_is_an_error_that_names_them(text: bytes, said: str) -> None:
     with pytest.raises(program.FieldsError, match=said):
         program.offsets(text, {"task_struct": ("tgid",)})
 
 
-def test_the_drivers_devices_are_those_that_have_its_name() -> None:
+def test_the_drivers_devices_are_found_by_name() -> None:
     assert program.majors(DEVICES) == {195, 234, 510}
     assert program.majors("") == {195}
 
@@ -110,5 +110,5 @@ def test_every_jump_is_within_the_program() -> None:
         ("podman-4d6741be.scope", None),
     ],
 )
-def test_a_pod_is_known_by_the_name_of_its_cgroup(name: str, uid: str | None) -> None:
+def test_a_pod_is_identified_by_the_name_of_its_cgroup(name: str, uid: str | None) -> None:
     assert identity.pod_of(name) == uid

@@ -52,7 +52,7 @@ async def node(short_path: Path, descriptor: int) -> AsyncIterator[tuple[Arbiter
         await made.stop()
 
 
-async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_it_ends(
+async def test_a_process_is_registered_before_it_is_welcomed_and_until_it_ends(
     node: tuple[ArbiterNode, Told],
 ) -> None:
     arbiter, registry = node
@@ -65,7 +65,7 @@ async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_
     assert await registry.becomes()
 
 
-async def test_one_that_is_another_program_is_registered_no_more(node: tuple[ArbiterNode, Told]) -> None:
+async def test_a_process_that_became_another_program_is_unregistered(node: tuple[ArbiterNode, Told]) -> None:
     arbiter, registry = node
     share = await arbiter.share()
     await share("hello")
@@ -75,7 +75,7 @@ async def test_one_that_is_another_program_is_registered_no_more(node: tuple[Arb
     assert await registry.becomes(share.pid)
 
 
-async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
+async def test_the_next_arbiter_registers_exactly_the_living_processes(
     node: tuple[ArbiterNode, Told],
 ) -> None:
     arbiter, registry = node
@@ -89,7 +89,7 @@ async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
     assert set(registry()) == {stays.pid}
 
 
-async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(
+async def test_a_process_that_the_kernel_cannot_register_is_refused(
     node: tuple[ArbiterNode, Told], descriptor: int
 ) -> None:
     arbiter, _ = node

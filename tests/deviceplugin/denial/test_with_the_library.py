@@ -88,23 +88,23 @@ async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid
     await made.stop()
 
 
-async def test_a_program_that_uses_cuda_has_its_share(pod: Pod) -> None:
+async def test_a_cuda_program_gets_its_share(pod: Pod) -> None:
     result = await pod.run(PROBE, "--allocate", "256MiB,512MiB")
     assert result.stdout.splitlines()[1:] == ["allocated 268435456", "refused 536870912: CUDA_ERROR_OUT_OF_MEMORY"]
     (line,) = result.stderr.splitlines()
     assert line == "gpushare: 512 MiB refused: 256 of the container's 512 MiB are in use (gpushare.io/memory)"
 
 
-async def test_a_program_that_only_looks_by_nvml_sees_its_gpu(pod: Pod) -> None:
+async def test_a_program_that_only_uses_nvml_sees_its_gpu(pod: Pod) -> None:
     result = await pod.run(sys.executable, "-c", NVML)
     assert (result.stdout.strip(), result.stderr) == ("1", "")
 
 
-async def test_a_static_program_gets_none(pod: Pod, static: Path) -> None:
+async def test_a_static_program_gets_no_gpu(pod: Pod, static: Path) -> None:
     assert (await pod.run(static, pod.control)).stdout == "denied\n"
 
 
-async def test_a_program_that_the_library_is_not_in_gets_none(pod: Pod) -> None:
+async def test_a_program_without_the_library_gets_no_gpu(pod: Pod) -> None:
     result = await pod.run("env", "-u", "LD_PRELOAD", PROBE, "--allocate", "1GiB")
     assert result.returncode == 1
     assert "allocated" not in result.stdout

@@ -78,7 +78,7 @@ BELOW = st.one_of(
         pytest.param(f"/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER_ID}", id="pretending to be another"),
     ],
 )
-def test_a_container_is_known_by_its_cgroup(path: str) -> None:
+def test_a_container_is_identified_by_its_cgroup(path: str) -> None:
     assert identity.parse(f"0::{path}\n") == OURS
 
 
@@ -94,7 +94,7 @@ def test_a_container_is_known_by_its_cgroup(path: str) -> None:
         "",
     ],
 )
-def test_what_is_no_container_of_a_pod_is_refused(path: str) -> None:
+def test_processes_outside_a_pods_container_are_refused(path: str) -> None:
     assert identity.parse(f"0::{path}\n") == identity.IN_NO_POD
 
 
@@ -119,11 +119,11 @@ def test_what_is_no_container_of_a_pod_is_refused(path: str) -> None:
         f"/kubepods/pod{UID}/../pod{OTHER_UID}/{ID}",
     ],
 )
-def test_what_is_below_kubepods_without_being_understood_is_not_taken_for_the_hosts(path: str) -> None:
+def test_an_unknown_form_below_kubepods_is_not_mistaken_for_the_host(path: str) -> None:
     assert identity.parse(f"0::{path}\n") == identity.NOT_UNDERSTOOD
 
 
-def test_hierarchies_of_version_one_agree() -> None:
+def test_hierarchies_of_cgroup_v1_agree() -> None:
     mixed = f"9:name=systemd:/\n4:memory:/kubepods/pod{UID}/{ID}\n1:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"
     assert identity.parse(mixed) == OURS
 
@@ -156,7 +156,7 @@ def test_whole_texts_as_kernels_write_them(text: str) -> None:
     assert identity.parse(text) == OURS
 
 
-def test_hierarchies_that_disagree_are_refused() -> None:
+def test_contradicting_hierarchies_are_refused() -> None:
     text = f"4:memory:/kubepods/pod{UID}/{ID}\n1:cpu:/kubepods/pod{OTHER_UID}/{OTHER_ID}\n"
     assert identity.parse(text) == identity.IN_SEVERAL
 
@@ -168,5 +168,5 @@ def test_no_text_makes_it_fail(text: str) -> None:
 
 @pytest.mark.slow
 @given(st.lists(BELOW, max_size=6), st.sampled_from([f"/kubepods/pod{UID}/{ID}", f"/../pod{UID}/crio-{ID}"]))
-def test_nothing_below_a_container_changes_who_it_is(below: list[str], own: str) -> None:
+def test_cgroups_below_a_container_do_not_change_its_identity(below: list[str], own: str) -> None:
     assert identity.parse("0::" + "/".join([own, *below]) + "\n") == OURS

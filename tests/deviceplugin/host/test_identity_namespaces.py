@@ -60,7 +60,7 @@ def entering(cgroup: Path, *command: str) -> list[str]:
         ("kubepods.slice/kubepods-pod{}.slice/cri-containerd-" + ID + ".scope", "system.slice/k3s.service"),
     ],
 )
-def test_a_container_is_known_from_inside_a_cgroup_namespace(root: Path, below: str, agent: str) -> None:
+def test_a_container_is_identified_from_inside_a_cgroup_namespace(root: Path, below: str, agent: str) -> None:
     uid, agents_uid = str(uuid.uuid4()), str(uuid.uuid4())
     named = uid.replace("-", "_") if ".slice" in below else uid
     target = subprocess.Popen(
@@ -82,7 +82,7 @@ def test_a_container_is_known_from_inside_a_cgroup_namespace(root: Path, below: 
 
 
 @pytest.mark.parametrize("end", ENDS_OF_LINES, ids=ascii)
-def test_no_name_of_a_cgroup_below_a_container_hides_a_process(root: Path, end: str) -> None:
+def test_no_cgroup_name_below_a_container_hides_a_process(root: Path, end: str) -> None:
     uid = str(uuid.uuid4())
     own = root / "kubepods" / f"pod{uid}" / ID / f"x{end}0::" / OTHERS[0]
     process = subprocess.Popen(entering(own, "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -58,7 +58,7 @@ def has_ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
 
 
-async def test_leases_go_on_while_the_agent_stands_still(short_path: Path) -> None:
+async def test_leases_are_granted_while_the_agent_is_stopped(short_path: Path) -> None:
     node = ArbiterNode(short_path)
     async with started(short_path) as agent, node.stack:
         await agent.listening()
