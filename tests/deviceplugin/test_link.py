@@ -1,4 +1,4 @@
-"""The agent's end of an arbiter: what it says of shares is so, and what it tells is what has changed."""
+"""The agent's end of the channel: what it knows of shares is right, and it sends changes only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def link(node: ArbiterNode) -> Iterator[linked.Linked]:
 
 
 async def same(node: ArbiterNode, link: linked.Linked) -> None:
-    """The agent has the shares that the arbiter has, as they are."""
+    """Whether the agent has the same shares as the arbiter, in the same state."""
     await link.arbiter.report()
     theirs = {group.tenant.key: group for group in node.groups.all()}
     ours = {share.tenant.key: share for share in link.arbiter.shares.all()}
@@ -98,7 +98,7 @@ async def test_the_agent_gets_the_lease_usage_of_shares(node: ArbiterNode, link:
     await process("hello")
     await process("turns", 3)
     await link.arbiter.report()
-    assert list(link.arbiter.shares.lease_usage()) == []  # that takes time, and was not asked for
+    assert list(link.arbiter.shares.lease_usage()) == []  # lease reports cost time, and were not requested
     await link.arbiter.report(turns=True)
     (had,) = link.arbiter.shares.lease_usage()
     (has,) = node.server.leases.usage()
@@ -185,8 +185,8 @@ async def test_unclaimed_memory_is_measured_with_the_members_at_that_moment(
 
     link.unclaimed_bytes = look
     asked = [asyncio.create_task(node.groups.measure(group, members[pid], gpu)) for gpu, pid in enumerate(members)]
-    await waiting.until(lambda: len(looks) == 2)  # before any report that somebody else asked for
-    assert await node.groups.measure(group, members[first.pid], 0) is None  # one question of a process at a time
+    await waiting.until(lambda: len(looks) == 2)  # before any other report
+    assert await node.groups.measure(group, members[first.pid], 0) is None  # one question per process at a time
     goes_on.set()
     assert await asyncio.gather(*asked) == [1000, 1001]
     pids = [first.pid, two.pid]
@@ -199,7 +199,7 @@ async def test_unclaimed_memory_is_measured_with_the_members_at_that_moment(
     again = asyncio.create_task(node.groups.measure(group, members[first.pid], 1))
     await waiting.until(lambda: len(looks) == 4)
     goes_on.set()
-    assert await again == 1001  # and not the answer to the question before
+    assert await again == 1001  # and not the answer to the previous question
     assert link.agent.measuring == 0
     assert await node.groups.measure(group, members[first.pid], 2) is None
 
@@ -270,7 +270,7 @@ async def test_resizes_answer_each_gpunode(node: ArbiterNode, link: linked.Linke
     answers = await asyncio.gather(*(link.arbiter.apply(gpunode) for gpunode in (first, second, third)))
     too_full, is_small = Resize("of-trainer", 0, 400, 300), Resize("of-server", 0, 100, 0)
     assert answers == [(too_full,), (is_small, too_full), (is_small,)]
-    link.arbiter.refresh()  # the status says none of it yet
+    link.arbiter.refresh()  # the status has none of it yet
     await waiting.until(lambda: link.told == 1)
 
 

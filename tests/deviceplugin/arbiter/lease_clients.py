@@ -1,4 +1,4 @@
-"""Leases on a clock that the test turns, and clients that remember what they were told."""
+"""Leases on a clock that the test turns, and clients that remember their messages."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HEADER = struct.calcsize(contract.WIRE_HEADER)
 
 @dataclasses.dataclass(eq=False)
 class Client:
-    """A process, and what it was told."""
+    """A process, and the messages that it got."""
 
     tenant: Tenant
     told: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
-    returned: int | None = None  # the number of the lease that it gave back last
+    returned: int | None = None  # the number of the lease that it returned last
 
     def send(self, message: bytes) -> None:
         kind = struct.unpack_from(contract.WIRE_HEADER, message)[2]
         self.told.append((kind, *struct.unpack_from(contract.WIRE_LEASE, message, HEADER)))
 
     def last(self) -> tuple[int, int]:
-        """The kind and the flags of what it was told last."""
+        """The kind and flags of the last message."""
         kind, _, flags, _ = self.told[-1]
         return kind, flags
 
@@ -60,7 +60,7 @@ class Node:
         self.leases.handle(client, kind, wire.Lease(gpu, flags, number))
 
     def later(self, milliseconds: int) -> None:
-        """Time passes; the arbiter's own timers are not waited for."""
+        """Let time pass, without waiting for the arbiter's own timers."""
         self.now_ns += milliseconds * MS
         for uuid in self.leases.gpus:
             self.leases.tick(uuid)

@@ -1,4 +1,4 @@
-"""What the agent may do decides whether it can take over ledgers after its restart: the two that its DaemonSet adds."""
+"""An agent can take over ledgers after a restart only with the two capabilities that its DaemonSet adds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def holder() -> Iterator[tuple[int, tuple[int, int]]]:
-    """A process of an ordinary user that has a ledger mapped which nobody else has any more."""
+    """A process of an ordinary user, the only one that still has the ledger mapped."""
     ledger = pages.Ledger.make(1)
     identity = ledger.device_inode
     process = subprocess.Popen(

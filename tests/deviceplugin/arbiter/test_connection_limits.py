@@ -1,4 +1,4 @@
-"""How much one container may say, and for how long that is remembered."""
+"""Limits per container: message rates, log lines, and how long they are remembered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod is deleted by force: the next share on its GPU waits for the memory that its processes still hold."""
+"""After a forced deletion of a pod, the next share on its GPU waits for the memory that its processes still hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.deviceplugin.arbiter_node import GIB, ArbiterNode
 
 
 def delete_by_force(node: ArbiterNode, name: str) -> None:
-    """Pod and share are gone; the processes run on."""
+    """Remove pod and share while the processes run on."""
     node.pods = [pod for pod in node.pods if pod["metadata"]["name"] != name]
     node.allocations = [entry for entry in node.allocations if entry.id != f"of-{name}"]
     node.resizing.refresh()
@@ -49,7 +49,7 @@ async def test_a_share_that_fits_next_to_the_departed_one_starts_at_once(
 
 
 async def test_existing_pods_are_not_waited_for(node: ArbiterNode) -> None:
-    """Not even where the ledger gives more than the GPU has."""
+    """The lookup does not wait even if the ledger gives more than the GPU has."""
     node.gpu_bytes = 4 * GIB
     for name in ("one", "two"):
         node.add_pod(name, memory=3 * GIB)

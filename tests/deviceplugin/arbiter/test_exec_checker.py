@@ -1,4 +1,4 @@
-"""However long it takes to see what a process has mapped, nobody waits for it but that process."""
+"""However long it takes to read a process's mappings, only that process waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Slow:
-    """A /proc in which the list of what a process has mapped is not told before it is asked for."""
+    """A /proc whose lists of mappings block until `tell` is called."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -33,12 +33,12 @@ class Slow:
         os.mkfifo(self._path(pid))
 
     def knows(self, name: object) -> None:
-        """Of this one all is told at once."""
+        """Make this process's mappings readable at once."""
         self._directory.mkdir(exist_ok=True)
         (self._directory / str(name)).symlink_to(f"/proc/{name}")
 
     async def tell(self, pid: int, text: bytes) -> None:
-        """Once it is asked for; nobody hangs who writes to what nobody reads."""
+        """Provide the mappings once a reader has opened them, so that the writer cannot hang."""
         written: list[int] = []
 
         def is_read() -> bool:
@@ -81,11 +81,11 @@ async def test_no_process_waits_for_a_check_that_hangs(node: ArbiterNode, slow: 
     await hostile("close")
     assert await two("reclaim") == 0
     assert await two("turns", 3) == 3
-    # Nor do looks at other shares.
+    # Checks of other shares do not wait either.
     await three("become")
     await waiting.until(lambda: node.used("other") is None)
     assert node.used("hostile") == (100,)
-    # It waits itself: what it says it is now is not believed before it was looked at.
+    # The process itself waits: what it is now is unknown before the check.
     again = asyncio.create_task(hostile("hello"))
     assert await two("reclaim") == 0
     assert not again.done()
@@ -127,7 +127,7 @@ async def test_the_start_reads_a_bounded_part_of_each_shares_mappings(
     known = kernel_process.mapping
 
     def mapping(pid: int, *_: object, most_bytes: int | None = None, **__: object) -> kernel_process.Mapping:
-        seen = known(pid, (0, 0), max_bytes=most_bytes)  # as one that has it mapped nowhere
+        seen = known(pid, (0, 0), max_bytes=most_bytes)  # like a process that does not have it mapped
         read_bytes.append(seen.read_bytes)
         return kernel_process.Mapping(known=False, link=None, read_bytes=seen.read_bytes)
 
@@ -135,7 +135,7 @@ async def test_the_start_reads_a_bounded_part_of_each_shares_mappings(
     monkeypatch.setattr(kernel_process, "MAX_MAPS_BYTES", 8192)
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
-    assert sum(read_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond
+    assert sum(read_bytes) <= 8192 + 4 * 4096  # one line each may exceed the bound
     assert len(node.groups.unreachable()) == 1
 
 
@@ -187,7 +187,7 @@ async def test_a_shares_checks_use_a_twentieth_of_a_cpu_and_are_not_duplicated(
 async def test_checks_go_on_after_one_fails(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where the node has no thread to spare."""
+    """The node may have no thread to spare, for example."""
     monkeypatch.setattr(exec_checker, "FAILED_SECONDS", 0.01)
     node.add_pod("trainer")
     process = await node.share()

@@ -1,4 +1,6 @@
-"""A gang that has nothing to launch on one of its GPUs for a while, in its turn: who has that GPU then, and who pays."""
+"""Gaps: a gang that has nothing to launch on one of its GPUs for a while, which share gets the GPU then, and which
+pays.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ SECONDS = 3
 
 
 class Turn:
-    """The turn of a gang of two GPUs, with a share that waits on the second one; the clock is the test's."""
+    """A turn of a gang of two GPUs, with a share that waits on the second one, on the test's clock."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -38,7 +40,7 @@ class Turn:
         return self._done(getattr(self.gpus[uuid], what)(key, self.now_ns))
 
     def until(self, milliseconds: float) -> list[Command]:
-        """Let time pass, to the millisecond of the test; timers ring when they are due."""
+        """Let time pass in steps of a millisecond, with timers."""
         commands: list[Command] = []
         while (due := min(filter(None, (gpu.due_ns() for gpu in self.gpus.values())), default=0)) and (
             due <= milliseconds * MS
@@ -50,7 +52,7 @@ class Turn:
         return commands
 
     def gap(self, milliseconds: float) -> float:
-        """The gang has nothing to launch for so long; return after which time the other one could, or the length."""
+        """Let the gang be idle for a time. Return after how long the other share could launch, or that time."""
         began_ms = self.now_ns / MS
         commands = self.says("released", "gang")
         for tenth in range(1, int(milliseconds * 10) + 1):
@@ -100,7 +102,7 @@ def test_a_gang_pays_for_a_gpu_that_is_reserved_for_it() -> None:
     before_ns = account.held_by_ns(turn.now_ns)
     turn.says("released", "gang")
     turn.until(turn.now_ns / MS + 5)
-    assert account.held_by_ns(turn.now_ns) == before_ns  # from nobody
+    assert account.held_by_ns(turn.now_ns) == before_ns  # no borrower
 
 
 def test_a_gangs_turn_ends_on_an_occasionally_used_gpu_if_only_others_are_wanted() -> None:
@@ -132,7 +134,7 @@ def test_a_gap_cut_short_by_the_end_of_a_turn_does_not_count_as_short() -> None:
 
 
 def steps(tenants: dict[str, Tenant]) -> dict[str, float]:
-    """What each got done, in percent of what it would have done alone."""
+    """Return each share's completed steps, in percent of its steps when alone."""
     node = VirtualNode(2, tenants)
     node.run(400)
     before = {key: tenant.steps for key, tenant in tenants.items()}
@@ -144,7 +146,7 @@ def steps(tenants: dict[str, Tenant]) -> dict[str, float]:
 
 
 def beside(gang: Tenant, *gpus: int) -> dict[str, Tenant]:
-    """And on each of these GPUs a share whose kernels take 6 ms."""
+    """Add a share on each of these GPUs, with kernels of 6 ms."""
     return {"gang": gang} | {f"on {gpu}": Tenant((gpu,), HALF, tail_ns=4 * MS) for gpu in gpus}
 
 
@@ -164,7 +166,7 @@ def test_a_gpu_that_a_gang_leaves_idle_for_long_serves_others() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "again_ms"), [((0,), 3), ((0, 1), 6)])
 def test_a_gang_stopped_between_two_launches_on_a_gpu_continues_at_once(gpus: tuple[int, ...], again_ms: int) -> None:
-    """The first kernel waits for work elsewhere that its thread launches after the second one."""
+    """The first kernel waits for work on another GPU that its thread launches after the second one."""
     gang = Tenant((0, 1), HALF, tail_ns=1 * MS, again_ns=again_ms * MS)
     node = VirtualNode(2, beside(gang, *gpus))
     late, longest, before, since_ns = 0, 0, 0, 0

@@ -1,4 +1,4 @@
-"""Clients that are bad, slow or far too many harm nobody else."""
+"""Malicious, slow or too many clients harm no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECLAIM = header(contract.MESSAGE_RECLAIM)
 
 
 def own_process(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode, pod: str) -> None:
-    """From here on the test's own process counts as one of this pod's, so that it can open many connections."""
+    """Count the test's own process as one of this pod's, so that it can open many connections."""
     known = node.identify
 
     def identify(pid: int) -> object:
@@ -66,7 +66,7 @@ async def connect(node: ArbiterNode) -> socket.socket:
         while True:
             with contextlib.suppress(
                 BlockingIOError
-            ):  # the queue is full: who waits, as the library does, has its turn
+            ):  # the backlog is full: a client that retries, as the library does, gets in
                 made.connect(str(node.socket))
                 await asyncio.sleep(0)
                 return made
@@ -90,9 +90,9 @@ async def connect(node: ArbiterNode) -> socket.socket:
         header(contract.MESSAGE_HELLO, size=2**32 - 1) + bytes(32),
         header(contract.MESSAGE_WELCOME, size=24) + bytes(8),
         header(99),
-        RECLAIM,  # before hello
-        header(contract.MESSAGE_WANT, size=32) + bytes(16),  # likewise
-        header(contract.MESSAGE_OPEN, size=32) + bytes(16),  # that is for us to say
+        RECLAIM,  # before HELLO
+        header(contract.MESSAGE_WANT, size=32) + bytes(16),  # before HELLO too
+        header(contract.MESSAGE_OPEN, size=32) + bytes(16),  # only the arbiter sends this
         header(contract.MESSAGE_HELLO, magic=1),
     ],
     ids=lambda data: data[:24].hex(),
@@ -140,7 +140,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
     node.add_pod("hog")
     node.add_pod("trainer")
     own_process(monkeypatch, node, "hog")
-    monkeypatch.setattr(client_connection, "HELLO_SECONDS", 600.0)  # these say nothing for long
+    monkeypatch.setattr(client_connection, "HELLO_SECONDS", 600.0)  # these clients are silent for long
     held = [await connect(node) for _ in range(500)]
     try:
         await waiting.until(lambda: node.server.connections == 500)
@@ -265,7 +265,7 @@ async def test_a_process_that_has_just_ended_is_not_logged(
             await loop.sock_recv(hasty, contract.WIRE_MAX)
         hasty.close()
         other = Grant(arbiter_node.GPUS[0], arbiter_node.GIB, 50, 100)
-        # It is told that it is not alone any more, before its end is heard of.
+        # It gets a message that it is not alone, before its end is noticed.
         node.server.leases.join(Client(Tenant("b", "default", "b", ("main",), 0, (other,))))
     await waiting.until(lambda: node.server.connections == 0)
     assert "Disconnected" not in caplog.text
@@ -313,14 +313,14 @@ async def test_descriptors_sent_by_a_client_are_closed(node: ArbiterNode, monkey
     node.add_pod("trainer")
     own_process(monkeypatch, node, "trainer")
     gc.collect()
-    gc.disable()  # what earlier tests left would be closed meanwhile
+    gc.disable()  # or files of earlier tests would be closed meanwhile
     try:
         with await connect(node) as generous:
             before = _descriptors()
             socket.send_fds(generous, [HELLO], [generous.fileno()] * 50)
             async with asyncio.timeout(10):
                 await asyncio.get_running_loop().sock_recv(generous, contract.WIRE_MAX)
-            # Its own: the connection, two pidfds, and limits and ledger, each once more for its mapping.
+            # The arbiter's own: the connection, two pidfds, and limits and ledger, each twice because of the mapping.
             assert _descriptors() - before == 7
     finally:
         gc.enable()
@@ -346,14 +346,14 @@ async def test_reconnecting_does_not_raise_the_rate_limit(node: ArbiterNode, mon
 async def test_a_process_that_dies_before_it_is_identified_gets_no_container(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pid may be given to a process of another container before its cgroup is read."""
+    """Its pid may belong to a process of another container before its cgroup is read."""
     node.add_pod("victim")
     process = await node.share("hostile")
 
     def identify(pid: int) -> object:
         os.kill(pid, signal.SIGKILL)
-        # Dead when its parent may wait for it; whoever else has its pidfd sees that then, too. The event loop's own
-        # thread may have waited for it already.
+        # The process is dead once its parent can wait for it, and all pidfds show it. The event loop's own thread may
+        # have waited for it already.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return arbiter_node.Container(arbiter_node.uid("victim"), arbiter_node.container_id("victim", "main"))

@@ -1,4 +1,4 @@
-"""What part of the last seconds a share used a GPU."""
+"""The fraction of the last seconds in which a share used a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SECOND = 1_000_000_000
 
 
 def alternating(*spans: tuple[Activity, float], rounds: int = 1) -> tuple[RecentUse, int]:
-    """After so many seconds of each, in turn."""
+    """Repeat these activities for these seconds. Return the result and the time."""
     recent, now_ns = RecentUse(0), 0
     for _ in range(rounds):
         for sight, seconds in spans:
@@ -26,7 +26,7 @@ def test_there_is_no_figure_before_enough_time_is_known() -> None:
 
 @pytest.mark.parametrize("part", [0.1, 0.3, 0.9])
 def test_alternating_use_gives_its_fraction(part: float) -> None:
-    for rounds in (100, 1000):  # of 30 ms: from 3 seconds on
+    for rounds in (100, 1000):  # rounds of 30 ms: from 3 seconds on
         recent, now_ns = alternating((Activity.BUSY, 0.03 * part), (Activity.IDLE, 0.03 * (1 - part)), rounds=rounds)
         assert recent.ratio(now_ns) == pytest.approx(part, abs=0.01)
 

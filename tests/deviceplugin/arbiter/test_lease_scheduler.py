@@ -1,4 +1,4 @@
-"""The laws of turns, for random workloads on a virtual clock; and that breaking the code breaks a law."""
+"""The laws of scheduling, for random workloads on a virtual clock; and a proof that breaking the code breaks a law."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ WINDOW = 10 * SECOND
 
 
 def check(workers: list[Worker], *, seconds: int = 12) -> VirtualGpu:
-    """Run them, and look at every law."""
+    """Run the workers, and check every law."""
     gpu = VirtualGpu(workers)
     gpu.run(seconds * SECOND)
-    # What others may have saved up, and a turn of each.
+    # The credit of others, and a turn of each.
     count = sum(worker.given.request_percent > 0 for worker in workers)
     virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
-    # What it may do at once; and if it had to wait for what it was owed, that.
+    # The burst, and the time owed if the share had to wait for it.
     virtual_gpu.check_ceiling(gpu, WINDOW, 60 * MS + 60 * MS * (len(workers) - 1))
     virtual_gpu.check_ceiling(gpu, SECOND, 60 * MS + 60 * MS * (len(workers) - 1))
     virtual_gpu.check_waits(gpu, 3500 * MS)
@@ -68,10 +68,10 @@ def test_every_share_gets_its_request_and_stays_below_its_limit(workers: list[Wo
         ([(30, 100), (70, 100)], [30, 70]),
         ([(10, 100), (90, 100)], [10, 90]),
         ([(50, 100), (50, 100)], [50, 50]),
-        ([(20, 100), (20, 100)], [50, 50]),  # what nobody asked for goes by weight
+        ([(20, 100), (20, 100)], [50, 50]),  # unclaimed time is split by weight
         ([(20, 100), (40, 100)], [33.3, 66.7]),
-        ([(30, 30), (30, 100)], [30, 70]),  # what one may not have, the other gets
-        ([(10, 10)], [10]),  # also alone
+        ([(30, 30), (30, 100)], [30, 70]),  # time above one limit goes to the other share
+        ([(10, 10)], [10]),  # also when alone
         ([(0, 30)], [30]),
         ([(1, 100)], [100]),
         ([(10, 20), (10, 20), (10, 100)], [20, 20, 60]),
@@ -155,7 +155,7 @@ def test_a_debt_outlasts_the_window_and_ends() -> None:
     assert not books.eligible()
     assert 7.9 * SECOND < books.eligible_in_ns() < 8.1 * SECOND
     books.pass_time(100 * SECOND)
-    assert books.owed_ns == pytest.approx(5 * SECOND)  # never more than a window's worth
+    assert books.owed_ns == pytest.approx(5 * SECOND)  # capped at one window
     books.set(100 * SECOND, wanting=False)
     books.pass_time(200 * SECOND)
     assert books.owed_ns == account.CREDIT_NS
@@ -182,7 +182,7 @@ def test_a_share_that_never_gives_back_delays_others_only_briefly() -> None:
 
 
 def late(entitlement: Entitlement) -> LeaseScheduler:
-    """One that was asked at second 1 to give the GPU back, and has not."""
+    """Return a scheduler with a share whose lease was revoked at second 1 and not returned."""
     made = LeaseScheduler()
     made.join("a", entitlement, 0)
     made.join("other", Entitlement(50, 100), 0)
@@ -196,11 +196,12 @@ def test_a_late_share_pays_while_the_driver_runs_its_work() -> None:
     gpu = late(Entitlement(50, 100))
     for second in range(2, 100, 2):
         gpu.observe("a", second * SECOND, works=second <= 60)
-    assert gpu.shares["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND  # for ten seconds nobody can be sure
-    gpu.observe("a", 100 * SECOND, works=True)  # it was stopped, and goes on
+    # charged for the ten seconds in which it may still be running
+    assert gpu.shares["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND
+    gpu.observe("a", 100 * SECOND, works=True)  # it was stopped, and continues
     assert gpu.shares["a"].account.held_by_ns(103 * SECOND) == 73 * SECOND
     gpu.released("a", 104 * SECOND)
-    gpu.observe("a", 105 * SECOND, works=True)  # of a moment before
+    gpu.observe("a", 105 * SECOND, works=True)  # about a moment before
     assert gpu.shares["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
 
 
@@ -210,13 +211,13 @@ def test_a_share_pays_no_longer_than_its_kernel_ran_without_driver_reports() -> 
     gpu.want("a", 61 * SECOND)
     assert gpu.shares["a"].account.held_by_ns(1000 * SECOND) == 61 * SECOND
     due = gpu.shares["a"].account.eligible_in_ns()
-    assert 545 * SECOND < due < 551 * SECOND  # what it had too much, nine times over
+    assert 545 * SECOND < due < 551 * SECOND  # nine times the overrun
 
 
 @settings(max_examples=25)
 @given(st.sampled_from([1, 5, 10, 30, 50, 90]), st.integers(1, 300_000), st.booleans(), st.booleans())
 def test_a_limit_holds_however_long_a_kernel_runs(limit: int, kernel_ms: int, beside: bool, closes: bool) -> None:
-    """The kernel that is there when its turn ends runs out; the next one begins when all of that is made up for."""
+    """A kernel that runs when its turn ends finishes. The next one begins once the overrun is made up for."""
     worker = Worker(Entitlement(0, limit), drain_ns=kernel_ms * MS, closes=closes)
     gpu = VirtualGpu([worker, *([Worker(Entitlement(50, 100))] if beside else [])])
     until_ns = max(60 * SECOND, 2 * kernel_ms * MS * 100 // limit)
@@ -255,13 +256,13 @@ def test_a_share_that_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
 
 
 def test_two_shares_that_need_two_gpus_at_once_both_make_progress() -> None:
-    """Each share's step is a kernel on either GPU that ends only when both have begun: the collectives of training."""
+    """Each step is a kernel on both GPUs that ends only when both have begun, like the collectives of training."""
     for seed in range(4):
         assert min(collectives(random.Random(seed), seconds=5)) >= 2
 
 
 def collectives(dice: random.Random, *, seconds: int) -> list[int]:
-    """How many steps each of two shares did."""
+    """Return the number of steps of each of two shares."""
     gpus = [LeaseScheduler(), LeaseScheduler()]
     is_open = {(key, number): False for key in "ab" for number in (0, 1)}
     launched = dict.fromkeys(is_open, 0)
@@ -292,7 +293,7 @@ def collectives(dice: random.Random, *, seconds: int) -> list[int]:
             if launched[key, 0] == launched[key, 1] == steps[key] + 1:
                 steps[key] += 1
             for number in (0, 1):
-                # It says that it has drained only when nothing of it spins.
+                # A share reports that it has drained only when none of its kernels spins.
                 if not is_open[key, number] and launched[key, number] == steps[key]:
                     held = gpus[number].shares[key].phase is not None
                     obey(number, gpus[number].released(key, now) if held else [])
@@ -325,7 +326,7 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
 
 
 def battery() -> None:
-    """Workloads that between them meet every law."""
+    """Run workloads that together exercise every law."""
     give = Entitlement
     check([Worker(give(30, 30))])
     check([Worker(give(30, 100)), Worker(give(70, 100))])

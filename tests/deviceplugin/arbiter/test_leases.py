@@ -1,4 +1,4 @@
-"""What clients say, and what each is told: leases of shares with one process and with several, and what hostile ones say."""
+"""Messages from and to clients: leases of shares with one and with several processes, and hostile messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_second_share_makes_the_first_one_count_and_then_takes_its_turn(
     first = node.client("a")
     node.says(first, WANT)
     two = node.client("b")
-    assert first.last() == (OPEN, COUNTED)  # it has only come, and wants nothing yet
+    assert first.last() == (OPEN, COUNTED)  # it has only joined, and wants nothing yet
     node.later(200)
     node.says(two, WANT)
     assert first.last()[0] == REVOKE
@@ -115,7 +115,7 @@ async def test_the_processes_of_a_share_use_its_lease_together(node: Node) -> No
     node.says(first, WANT)
     node.says(two, WANT)
     assert first.last()[0] == two.last()[0] == OPEN
-    assert two.number != first.number  # what is said of the one is not about the other
+    assert two.number != first.number  # a message about one lease does not concern the other
     node.later(200)
     node.says(other, WANT)
     assert first.last()[0] == two.last()[0] == REVOKE
@@ -131,7 +131,7 @@ async def test_messages_about_an_earlier_lease_do_not_affect_the_next_one(node: 
     node.says(two, WANT)
     before = first.number
     node.says(first, RELEASED)
-    node.says(first, WANT)  # the other process of its share has the GPU still
+    node.says(first, WANT)  # the other process of its share still has the GPU
     assert first.last()[0] == OPEN
     assert first.number != before
     node.later(200)
@@ -149,7 +149,7 @@ async def test_a_lease_returned_while_it_is_confirmed_after_a_restart_is_kept() 
     node = Node(settling_ns=leases.SETTLING_NS)
     client, other = node.client("a"), node.client("b")
     node.says(client, WANT, flags=HELD)
-    node.says(client, RELEASED, number=0)  # said before it knew the number; when it does, it opens its gate again
+    node.says(client, RELEASED, number=0)  # sent before it knew the number; then it opens its gate again
     node.says(other, WANT)
     node.later(1)
     assert other.told == []
@@ -180,7 +180,7 @@ async def test_a_limited_share_is_stopped_even_when_alone(node: Node) -> None:
     node.says(client, WANT)
     assert client.last()[0] == REVOKE
     node.later(100)
-    assert client.last()[0] == REVOKE  # its pauses are as long as its limit says, of a period of 150 ms
+    assert client.last()[0] == REVOKE  # its limit's part of a period of 150 ms
     node.later(70)
     assert client.last()[0] == OPEN
 
@@ -251,14 +251,14 @@ async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> N
     assert other.last()[0] == REVOKE
     node.says(other, RELEASED)
     assert [(kind, gpu) for kind, gpu, *_ in both.told] == [(OPEN, 0)]
-    node.says(both, WANT, gpu=1)  # kept for it
+    node.says(both, WANT, gpu=1)  # reserved for it
     assert [(kind, gpu) for kind, gpu, *_ in both.told] == [(OPEN, 0), (OPEN, 1)]
     node.says(other, WANT)
     node.later(100)
     assert [(kind, gpu) for kind, gpu, *_ in both.told[-2:]] == [(REVOKE, 0), (REVOKE, 1)]
     numbers = {gpu: number for _, gpu, _, number in both.told}
     node.says(both, RELEASED, gpu=1, number=numbers[1])
-    assert other.last()[0] == REVOKE  # what runs on the other GPU may wait for this one
+    assert other.last()[0] == REVOKE  # work on the other GPU may wait for this one
     node.says(both, RELEASED, gpu=0, number=numbers[0])
     assert other.last()[0] == OPEN
 
@@ -272,7 +272,7 @@ async def test_a_gpu_unused_by_a_share_of_two_serves_others_meanwhile(node: Node
     node.later(3)
     assert other.last()[0] == OPEN
     node.says(both, WANT, gpu=1)
-    assert other.last()[0] == REVOKE  # it is its turn
+    assert other.last()[0] == REVOKE  # it has its turn
     node.says(other, RELEASED)
     assert both.told[-1][:2] == (OPEN, 1)
 
@@ -339,7 +339,7 @@ async def test_held_time_is_reported_up_to_now_and_recent_use_only_if_known(node
 
 
 def resized(client: Client, request: int, limit: int) -> Tenant:
-    """Its share, given something else; all its processes have that from then on."""
+    """Return the client's share with other limits, for all its processes."""
     grants = tuple(Grant(grant.uuid, grant.memory_bytes, request, limit) for grant in client.tenant.grants)
     client.tenant = dataclasses.replace(client.tenant, grants=grants)
     return client.tenant
@@ -357,7 +357,7 @@ async def test_a_free_holder_is_told_to_count_when_it_gets_a_limit_and_is_stoppe
     node.says(client, RELEASED)
     node.says(client, WANT)
     assert client.last()[0] == REVOKE
-    node.leases.update(resized(client, 10, 100))  # and may go on at once when the limit is gone
+    node.leases.update(resized(client, 10, 100))  # and may launch again at once when the limit is gone
     assert client.last() == (OPEN, 0)
 
 

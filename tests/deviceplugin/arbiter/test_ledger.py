@@ -1,4 +1,4 @@
-"""The memory ledger, with real processes over the real socket: exact, and never given to two."""
+"""The memory ledger, with real processes over the real socket: exact, and no byte is given twice."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_reclaim_returns_the_bytes_of_a_killed_process(node: ArbiterNode) 
     await two("hello")
     await first("charge", 0, 100)
     await first.kill()
-    # Whether the arbiter had noticed by itself before or not: it was freed since this process last heard.
+    # The answer is the same whether the arbiter had noticed the death before or not.
     assert await two("reclaim") == 100
     assert await two("sum", 0) == 0
     assert await two("reclaim") == 0
@@ -108,7 +108,7 @@ async def test_a_slot_is_reused_only_once_it_is_clear(node: ArbiterNode) -> None
     assert (await two("hello"))["slot"] == 1
     await two("charge", 0, 5)
     await keeper("reclaim")
-    assert node.used() == (5,)  # the slot was cleared once, not again for the dead
+    assert node.used() == (5,)  # the slot was cleared once, not again for the dead process
 
 
 async def test_a_process_that_closes_its_socket_stays_charged_while_it_lives(node: ArbiterNode) -> None:
@@ -199,7 +199,7 @@ async def test_a_hostile_slot_harms_only_its_own_container(node: ArbiterNode) ->
     assert await first("reclaim") == 0
     assert await two("sum", 0) == 5
     assert node.used("server") == (5,)
-    assert node.used("trainer") == (64 * (2**64 - 1),)  # as far as anybody looks
+    assert node.used("trainer") == (64 * (2**64 - 1),)  # in the slots that are added up
     await first.kill()
     await waiting.until(lambda: node.used("trainer") is None)
     assert await two("reclaim") == 0

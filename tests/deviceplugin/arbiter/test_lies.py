@@ -1,4 +1,4 @@
-"""What a share gains by untrue words about its leases, and by coming and going: nothing."""
+"""A share gains nothing by lying about its leases, or by disconnecting and reconnecting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_claim_of_an_earlier_lease_is_believed_once() -> None:
 
 
 def says_it_holds(node: Node, client: Client) -> None:
-    """Gives back what was taken, and says at once that it has it."""
+    """Return a revoked lease, and claim at once to hold the GPU."""
     if client.told and client.last()[0] == REVOKE:
         node.says(client, RELEASED)
     if not client.may_launch:
@@ -52,13 +52,13 @@ def says_it_holds(node: Node, client: Client) -> None:
 
 
 def gives_back_in_time(node: Node, client: Client) -> None:
-    """Before its limit ends its turn, so that no debt is made."""
+    """Return the lease before the limit ends the turn, so that no debt arises."""
     node.says(client, RELEASED)
     node.says(client, WANT)
 
 
 def mixes(node: Node, client: Client) -> None:
-    """Anything, at random."""
+    """Send random messages."""
     dice = random.Random(node.now_ns)
     kind = dice.choice([WANT, CLOSED, RELEASED])
     node.says(client, kind, flags=dice.choice([0, HELD]), number=dice.choice([0, client.number if client.told else 7]))
@@ -77,7 +77,7 @@ async def test_no_message_gives_a_share_more_than_its_limit(
         way(node, client)
         open_ms += 5 if client.may_launch else 0
         node.later(5)
-    # A client that gives back only when it is asked to has up to one step of this loop too much each time.
+    # A client that returns only on revoke overruns each turn by up to one step of this loop.
     assert open_ms <= SECONDS * 1000 * LIMIT / 100 * 1.25 + BURST_NS / MS + 10
 
 
@@ -103,7 +103,7 @@ async def test_short_processes_in_sequence_stay_within_their_shares_limit(node: 
         client = node.client("a", request=0, limit=LIMIT)
         node.says(client, WANT)
         has_begun = False
-        for _ in range(runs_ms // 5):  # a kernel that cannot be interrupted, if it has begun
+        for _ in range(runs_ms // 5):  # a kernel that has begun cannot be interrupted
             has_begun |= client.may_launch
             had_ms += 5 if has_begun else 0
             node.later(5)
@@ -148,7 +148,7 @@ async def test_a_lease_counts_until_it_is_returned_and_late_ones_for_ten_seconds
     node.says(late, WANT)
     node.says(other, WANT)
     node.later(40)
-    node.later(100)  # it has not given it back
+    node.later(100)  # it has not returned it
     before = had()
     for _ in range(30):
         node.later(1000)
@@ -188,7 +188,7 @@ async def test_waiting_and_throttled_time_are_separate_and_evictions_are_counted
     first = {usage.tenant.pod: usage for usage in node.leases.usage()}
     assert first["a"].waited_seconds == first["a"].throttled_seconds == pytest.approx(0.1)
     node.says(other, WANT)
-    node.later(1000)  # nothing is said of the turn that has ended
+    node.later(1000)  # the ended turn is not reported
     node.later(1000)
     usages = {usage.tenant.pod: usage for usage in node.leases.usage()}
     assert (usages["a"].evictions, usages["b"].evictions) == (0, 1)

@@ -1,4 +1,4 @@
-"""Containers that are restarted, stopped, or outlive their pod: what is theirs stays theirs, and nobody else's."""
+"""Containers that are restarted, stopped, or outlive their pod keep their own memory and limits, and no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 
 def restarted(node: ArbiterNode, container: str = "main") -> str:
-    """The container gets another id, as the runtime gives it; return a name that stands for it in a test."""
+    """Give the container a new id, as the runtime does. Return a name for it in a test."""
     again = f"{container}-again"
     for status in node.pods[0]["status"]["containerStatuses"]:
         if status["name"] == container:
@@ -44,7 +44,7 @@ async def test_a_stopped_containers_id_gets_no_share_unless_the_pod_has_only_one
     node.add_pod("trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB))
     restarted(node)
     late = await node.share(container="main")
-    assert (await late("hello"))["slot"] == 0  # whatever of the pod has the socket is of its one share
+    assert (await late("hello"))["slot"] == 0  # every container of the pod with the socket belongs to its one share
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ async def test_a_pod_of_the_same_name_inherits_nothing(node: ArbiterNode) -> Non
     node.add_pod("other")
     node.pods[0]["metadata"]["name"] = "trainer"
     two = await node.share("other")
-    assert "refused" in await two("hello")  # the ledger says that its allocation is another pod's
+    assert "refused" in await two("hello")  # the ledger says that the allocation belongs to another pod
     node.allocations.clear()
     node.pods.clear()
     node.add_pod("other")

@@ -1,4 +1,4 @@
-"""What agent and arbiter tell each other comes back from bytes as it was."""
+"""Messages between agent and arbiter survive encoding and decoding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ KINDS = typing.get_args(messages.Message)
 @pytest.mark.slow
 @given(st.one_of(*map(st.from_type, KINDS)))
 def test_every_message_survives_encoding(message: messages.Message) -> None:
-    assert repr(messages.read(messages.write(message))) == repr(message)  # as text: of numbers, NaN is not itself
+    # compare text, because NaN does not equal itself
+    assert repr(messages.read(messages.write(message))) == repr(message)
 
 
 def test_malformed_messages_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""What is measured beyond the charges is in the limits page, by GPU, for as long as its process lives."""
+"""Memory measured beyond the charges is in the limits page, by GPU, as long as its process lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library that ships, the arbiter that ships, simulated GPUs: the limit bites to the byte, and is given back."""
+"""The real library and arbiter on simulated GPUs: the memory limit is exact to the byte, and freed memory returns."""
 
 from __future__ import annotations
 

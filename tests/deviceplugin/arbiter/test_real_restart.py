@@ -1,4 +1,4 @@
-"""The arbiter is killed again and again in the middle of handovers, and its clients go on as if it had not been."""
+"""The arbiter is killed again and again during handovers, and its clients do not notice."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["load"]  # a fixture
 
 KILLS = 5
 MANY_KILLS = 20
-STARTED = (1.0, 2.0, 4.0)  # two interpreters, one after the other: longer, where other work of this machine delays them
-SETTLED = 2.0  # within half a second all have found the next one
+STARTED = (1.0, 2.0, 4.0)  # two interpreters in sequence; longer on a busy machine
+SETTLED = 2.0  # all clients reconnect within half a second
 
 
 class Arbiter:
-    """One after another, at the same place."""
+    """Arbiters in sequence, at the same socket."""
 
     def __init__(self, directory: Path, uuid: str) -> None:
         self._command = (sys.executable, "-m", "tests.deviceplugin.arbiter.arbiter_process", str(directory), uuid)
@@ -49,7 +49,7 @@ class Arbiter:
         await self._process.wait()
 
     async def held(self) -> dict[str, list[int]]:
-        """By pod, what it holds, in bytes, and by how many processes."""
+        """Return the held bytes and the number of processes by pod."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
@@ -122,14 +122,14 @@ async def test_the_child_of_a_fork_after_a_restart_has_its_files_and_no_connecti
 
 
 def answer(program: subprocess.Popen[str]) -> str:
-    """Its next line."""
+    """Return the program's next line."""
     assert program.stdout is not None
     assert select.select([program.stdout], [], [], 30)[0], "no answer"
     return program.stdout.readline().strip()
 
 
 def say(program: subprocess.Popen[str]) -> None:
-    """Let it stand still, or go on."""
+    """Stop the program, or let it continue."""
     assert program.stdin is not None
     program.stdin.write("\n")
     program.stdin.flush()
@@ -151,7 +151,7 @@ async def test_an_arbiter_killed_twenty_times_knows_the_held_bytes_exactly(short
             for round_number in range(MANY_KILLS):
                 await asyncio.sleep(dice.uniform(0.0, 0.3))
                 await arbiter.kill()
-                if round_number % 5 == 4:  # one dies while nobody looks, and another one comes in its place
+                if round_number % 5 == 4:  # one dies while no arbiter runs, and another takes its place
                     dead = programs["pod1"].pop()
                     dead.kill()
                     dead.wait(10)

@@ -1,4 +1,4 @@
-"""Until when records of ledgers may have been lost is known over restarts, and is no later than they were."""
+"""The time of the last loss of ledger records survives restarts, and is not later than the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEVER = 0
 
 
 def lost_ticks(directory: Path) -> int:
-    """As an agent that starts now has it."""
+    """Return the time that an agent knows which starts now."""
     started = share_ledgers.ShareLedgers(directory)
     started.recover()
     return started.lost_ticks
@@ -23,7 +23,7 @@ def lost_ticks(directory: Path) -> int:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of the records; it is there."""
+    """The directory of the records, which exists."""
     (tmp_path / "state").mkdir()
     return tmp_path / "state"
 

@@ -1,4 +1,4 @@
-"""Who gets no share is told why, in one sentence; and who may get one soon is waited for."""
+"""Processes without a share get the reason in one sentence, and the lookup waits for shares that may appear soon."""
 
 from __future__ import annotations
 

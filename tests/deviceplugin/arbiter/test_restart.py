@@ -1,4 +1,4 @@
-"""An agent that is restarted under living containers: nothing is lost, and nothing is given twice."""
+"""The agent restarts under living containers: nothing is lost, and nothing is given twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_new_process_shares_the_ledger_of_earlier_ones(node: ArbiterNode
     assert (await two("hello"))["slot"] == 1
     assert await two("sum", 1) == 100
     await two("charge", 1, 20)
-    assert await first("sum", 1) == 120  # also the one from before, with its old limits page, counts the new one
+    assert await first("sum", 1) == 120  # the earlier process, with its old limits page, counts the new one too
 
 
 async def test_a_running_process_needs_no_agent(node: ArbiterNode) -> None:
@@ -170,7 +170,7 @@ async def test_after_a_restart_no_slot_beyond_the_old_slot_count_is_assigned(
     (path,) = (node.directory / "state").iterdir()
     await node.stop()
     record = json.loads(path.read_text())
-    # As if the container had one slot only to look at, and this process had it.
+    # As if the container had a slot count of one, and this process had the slot.
     path.write_text(json.dumps({**record, "slot_count": 1}))
     await node.start()
     two = await node.share()
@@ -196,7 +196,7 @@ async def test_an_unreachable_ledger_is_not_replaced_by_an_empty_one(
         "refused": "the node's agent was restarted and cannot inspect this container's other processes (it lacks "
         "SYS_PTRACE or CHECKPOINT_RESTORE): restart the container"
     }
-    await restart(node)  # now it may
+    await restart(node)  # now it has the capabilities
     assert node.used() == (100,)
 
 

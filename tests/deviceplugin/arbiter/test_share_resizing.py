@@ -1,4 +1,4 @@
-"""Shares that are given more or less while their processes run: real processes, and a GPUNode that changes."""
+"""Shares are resized while their processes run: real processes, and a GPUNode that changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLD = "of-trainer"
 
 
 async def limits(share: Share) -> list[list[int]]:
-    """Memory, request and limit on each GPU, as a process sees them."""
+    """Return memory, request and limit on each GPU, as a process sees them."""
     return [record[1:] for record in (await share("limits"))["records"]]
 
 
@@ -134,7 +134,7 @@ async def test_a_withdrawn_decrease_restores_the_limit_once_that_is_published(no
     node.change(shrink_to_bytes=120)
     node.writes_status = False  # the API server does not answer
     node.change(shrink_to_bytes=None)
-    assert await limits(process) == [[120, 50, 100]]  # the placer may just have read that it is held to it
+    assert await limits(process) == [[120, 50, 100]]  # the placer may just have read the published limit
     node.writes_status = True
     node.write_status()
     assert node.resizes == ()
@@ -221,7 +221,7 @@ async def test_after_a_restart_nothing_is_promised_before_processes_reconnect(no
     await first("reclaim")
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
     await two("close")
-    await two("hello")  # it has the page now, but nobody knows yet whether it goes by it
+    await two("hello")  # it has the new page, but has not yet proved that it uses it
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
     await two("reclaim")
     assert node.resizes == (Resize(TOLD, 0, 120, 0),)
@@ -234,7 +234,7 @@ async def test_after_a_restart_an_increase_reaches_processes_that_reconnect(node
     await node.stop()
     await node.start()
     node.change(memory_bytes=2 * GIB)
-    assert await limits(process) == [[GIB, 50, 100]]  # nobody can write the page that it has
+    assert await limits(process) == [[GIB, 50, 100]]  # its old page cannot be written
     await process("close")
     await process("hello")
     assert await limits(process) == [[2 * GIB, 50, 100]]
@@ -311,7 +311,7 @@ async def test_deleting_the_gpunode_after_a_decrease_keeps_the_lower_limit(
     node.resizing.refresh()
     assert await limits(process) == [[200, 50, 100]]
     node.allocations = entries
-    node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for again
+    node.change(shrink_to_bytes=None)  # adopted with the limit from before the decrease, which is then requested again
     assert await limits(process) == [[GIB, 50, 100]]
     assert node.resizes == ()
     node.change(shrink_to_bytes=200)

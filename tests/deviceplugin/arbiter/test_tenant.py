@@ -1,4 +1,4 @@
-"""What a container was given."""
+"""The share of a container, from the pods and the GPUNode."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_uuid_is_sixteen_bytes(kind: str) -> None:
 SHARE = Tenant(UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), Grant(SECOND, 1000, 50, 80)))
 
 
-@pytest.mark.parametrize("allocation", ["a1", ""])  # an earlier agent left none
+@pytest.mark.parametrize("allocation", ["a1", ""])  # records of earlier agents have none
 def test_a_running_share_is_found_in_the_ledger_again(allocation: str) -> None:
     there = node(MAIN)
     entry = tenant.find_allocation(dataclasses.replace(SHARE, allocation=allocation), there)

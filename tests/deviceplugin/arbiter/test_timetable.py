@@ -1,4 +1,4 @@
-"""The laws of the parts in which shares launch while there is no arbiter."""
+"""The laws of the slots in which shares launch while no arbiter runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def share(name: str, request: int, limit: int = 100, gpus: list[str] | None = No
 
 
 def turns(shares: list[Tenant]) -> dict[str, tuple[tuple[int, int], ...]]:
-    """From when to when each launches, by pod and GPU."""
+    """Return begin and end of each share's slots, by pod and GPU."""
     return {
         key.removesuffix("-0"): tuple((slot.begin_permille, slot.begin_permille + slot.permille) for slot in slots)
         for key, slots in timetable.timetable(shares).items()
@@ -38,7 +38,7 @@ def turns(shares: list[Tenant]) -> dict[str, tuple[tuple[int, int], ...]]:
 
 @st.composite
 def nodes(draw: st.DrawFn, sets: list[list[str]] = ANY, most_percent: int = 100) -> list[Tenant]:
-    """Shares that together ask for no more than the GPUs; some ask for nothing."""
+    """Draw shares whose requests fit onto the GPUs; some have no request."""
     left = dict.fromkeys(GPUS, most_percent)
     shares = []
     for number in range(draw(st.integers(0, 20))):
@@ -117,8 +117,8 @@ def test_no_two_shares_launch_at_once_even_when_overcommitted(amounts: list[tupl
     [
         ([(50, 100), (50, 100)], [(0, 500), (500, 1000)]),
         ([(10, 100)] * 10, [(100 * number, 100 * number + 100) for number in range(10)]),
-        ([(20, 100), (40, 100)], [(0, 333), (333, 1000)]),  # what nobody asked for goes by request
-        ([(30, 30), (30, 100)], [(0, 300), (300, 1000)]),  # what one may not have, the other gets
+        ([(20, 100), (40, 100)], [(0, 333), (333, 1000)]),  # unclaimed time is split by request
+        ([(30, 30), (30, 100)], [(0, 300), (300, 1000)]),  # time above one limit goes to the other share
         ([(10, 10)], [(0, 100)]),
         ([(50, 100)], [(0, 1000)]),
         ([(100, 100), (0, 100)], [(0, 990), (990, 1000)]),
@@ -146,7 +146,7 @@ def test_gangs_come_first_and_others_fill_the_gaps() -> None:
 
 
 def test_a_gang_without_a_common_time_has_its_request_on_each_gpu() -> None:
-    """Each two of three GPUs are shared by halves: the third of such gangs cannot launch on both at once."""
+    """Three gangs share three GPUs in pairs, by halves: the third gang cannot launch on both its GPUs at once."""
     pairs = [GPUS[0:2], GPUS[1:3], [GPUS[0], GPUS[2]]]
     shares = [share(f"pair{number}", 50, 100, gpus) for number, gpus in enumerate(pairs)]
     assert turns(shares) == {
@@ -162,7 +162,7 @@ def test_more_shares_than_thousandths_get_no_slots() -> None:
 
 
 async def said(process: arbiter_node.Share) -> list[list[int]]:
-    """From when and for how long a process launches on each of its GPUs, as its page says."""
+    """Return begin and length of a process's slots, as its page has them."""
     return list((await process("limits"))["turns"])
 
 

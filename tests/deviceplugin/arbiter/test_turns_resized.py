@@ -1,4 +1,4 @@
-"""Shares that are given another request or limit in the middle of leases, waits and debts, on the virtual clock."""
+"""Requests and limits change during leases, waits and debts, on the virtual clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Changes = list[tuple[int, str, Entitlement]]
 
 
 def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> VirtualGpu:
-    """Run them through the changes, and look whether what each has last is kept from its change on."""
+    """Run the workers through the changes, and check each share's last amounts from their change on."""
     gpu = VirtualGpu(workers)
     for when_ns, key, given_then in changes:
         gpu.give(when_ns, key, given_then)
@@ -34,7 +34,7 @@ def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> Virt
 
 @st.composite
 def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
-    """Workers, and what they are given later: never more than the GPU at once."""
+    """Draw workers and later amounts, which never exceed the GPU."""
 
     def amounts() -> list[tuple[int, int]]:
         left, pairs = 100, []
@@ -55,7 +55,7 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
         )
         for amount in amounts()
     ]
-    # Every millisecond of a turn, so that what is in the middle of something is met.
+    # Draw every millisecond of a turn, so that changes hit every phase.
     when_ns = draw(st.integers(2000, 2200)) * MS
     later = [Entitlement(*amount, latency=draw(st.booleans())) for amount in amounts()]
     return workers, [(when_ns, str(number), entitlement) for number, entitlement in enumerate(later)]
@@ -92,7 +92,7 @@ def test_a_lower_limit_ends_the_current_turn() -> None:
     gpu = VirtualGpu([Worker(Entitlement(10, 100))])
     gpu.give(2 * SECOND + MS, "0", Entitlement(10, 10))
     gpu.run(3 * SECOND)
-    # What may be had at once by the new limit, and the time to give it back; a turn that is alone is of 100 ms.
+    # The new limit's burst, and the time to return the GPU; a turn without competition lasts 100 ms.
     assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 2 * SECOND + 90 * MS) < 60 * MS
     assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 3 * SECOND) < 0.1 * SECOND + 60 * MS
 
@@ -104,7 +104,7 @@ def test_a_change_neither_forgives_nor_increases_a_debt() -> None:
     before = (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns)
     books.change(Entitlement(10, 20), 4 * SECOND)
     assert (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns) == before
-    # It had two seconds more than its limit, and pays them back by the one that it has now.
+    # It had two seconds more than its limit, and pays them back at its current limit.
     assert books.eligible_in_ns() == pytest.approx(10 * SECOND, rel=0.05)
     books.change(Entitlement(10, 40), 4 * SECOND)
     assert books.eligible_in_ns() == pytest.approx(5 * SECOND, rel=0.05)
@@ -140,7 +140,7 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
 
 
 def battery() -> None:
-    """What between them meets every law."""
+    """Run workloads that together exercise every law."""
     test_a_lower_limit_ends_the_current_turn()
     test_a_change_neither_forgives_nor_increases_a_debt()
     check([Worker(Entitlement(30, 100)), Worker(Entitlement(70, 100))], [(2 * SECOND, "0", Entitlement(30, 30))])

@@ -1,4 +1,4 @@
-"""The arbiter beside libraries of other versions of the protocol: what they agree on, and what is passed over."""
+"""The arbiter with libraries of other protocol versions: the negotiated version, and messages that are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def message(kind: int, version: int, body: bytes = b"", *, newest: int = 0) -> b
 
 
 async def heard(client: socket.socket) -> tuple[int, int, bytes]:
-    """Type, version and body of the next message; nothing at the end of the connection."""
+    """Return type, version and body of the next message; empty at the end of the connection."""
     async with asyncio.timeout(10):
         data = await asyncio.get_running_loop().sock_recv(client, contract.WIRE_MAX)
     if not data:
@@ -37,7 +37,7 @@ async def heard(client: socket.socket) -> tuple[int, int, bytes]:
 
 @contextlib.asynccontextmanager
 async def greeted(node: ArbiterNode, oldest: int, newest: int) -> AsyncIterator[tuple[socket.socket, int]]:
-    """A library of this range, and the version that it was welcomed in."""
+    """Connect a library with this range. Return it, and the version of its welcome."""
     with contextlib.closing(await connect(node)) as client:
         client.send(message(contract.MESSAGE_HELLO, oldest, bytes(32), newest=newest))
         kind, version, _ = await heard(client)
@@ -105,7 +105,7 @@ async def test_the_agent_gets_the_same_reason_as_the_refused_library(node: Arbit
     refusals: list[tuple[Container, str]] = []
     node.server.on_library_refused = lambda *what: refusals.append(what)
     async with greeted(node, 1, 2) as (client, _):
-        client.send(message(contract.MESSAGE_RECLAIM, 9))  # nothing that a release of ours says
+        client.send(message(contract.MESSAGE_RECLAIM, 9))  # no release of ours sends this
         assert (await heard(client))[0] == contract.MESSAGE_REFUSED
     assert refusals == []
     with contextlib.closing(await connect(node)) as client:

@@ -1,4 +1,4 @@
-"""The queues of those that wait have the same head as a look at all of them would find, and cost less than that."""
+"""The queues have the same head as a scan of all waiting shares would find, and cost less."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_head_is_the_choice_among_all(gives: list[Entitlement], steps: list[
 
 
 def standing(account: Account) -> tuple[float, ...]:
-    """What decides; of two that have no more coming to them than a window's worth, or have a window's worth, neither is first."""
+    """Return the sort key. Two shares below or above a window's worth are equal."""
     owed = account.owed_ns if next_share.is_owed(account) else 0
     most = account.entitlement.request_percent / 100 * 10_000 * MS
     return (account.entitlement.latency and owed > 0, min(owed, max(most, 50 * MS)), 0 if owed else account.surplus_ns)
@@ -85,7 +85,7 @@ def test_a_throttled_share_begins_when_its_limit_allows() -> None:
 
 
 def looks(shares: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How many books are looked at in a turn, beside so many shares that wait."""
+    """Count the accounts that a turn inspects with this many waiting shares."""
     turns, now, count = LeaseScheduler(), 0, 0
     for number in range(shares):
         turns.join(str(number), Entitlement(100 // shares, 100), now)

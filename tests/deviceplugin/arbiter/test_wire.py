@@ -1,4 +1,4 @@
-"""Messages as bytes."""
+"""The encoding of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent as it runs, with `--deny-unregistered`: its own arbiter, the real kernel, and the next agent."""
+"""The running agent with `--deny-unregistered`: its own arbiter, the real kernel, and the next agent."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def opened(path: Path) -> bpf.Map:
 
 
 def until(entries: bpf.Map) -> float:
-    """Until when an arbiter is taken to be there, in seconds of the kernel's clock."""
+    """Return until when an arbiter counts as running, in seconds of the kernel's clock."""
     value = entries.get(program.KEY.pack(program.ARBITER_KEY))
     assert value is not None
     return float(program.VALUE.unpack(value)[0]) / 1e9

@@ -1,4 +1,4 @@
-"""Which capabilities the agent needs to deny anybody a device: those that the component adds, and no fewer."""
+"""The agent needs exactly the capabilities that the component adds to deny devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel lets processes of a pod open: real processes, cgroups and device files, the real program."""
+"""Which device files the kernel lets processes of a pod open: real processes, cgroups, device files and program."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_program_after_exec_is_denied_before_the_arbiter_notices(kernel: Kerne
     assert process.ask("open", kernel.device) == "yes"
     before = process.who
     assert process.ask("become") == "ready"
-    assert process.who == before  # to /proc it is the same
+    assert process.who == before  # /proc shows the same
     assert process.ask("open", kernel.device) == DENIED
     known.add(*process.who)  # it registers itself
     assert process.ask("open", kernel.device) == "yes"
@@ -71,7 +71,7 @@ def test_after_a_long_time_without_an_arbiter_every_process_is_allowed(kernel: K
     made = kernel.opened()
     made.attach([kernel.uid])
     process = kernel.process()
-    assert process.ask("open", kernel.device) == "yes"  # none has ever been there
+    assert process.ask("open", kernel.device) == "yes"  # no arbiter has ever run
     seconds = registered.AWAY_SECONDS
     for ago_seconds, answer in ((seconds - 60, DENIED), (seconds + 1, "yes"), (0, DENIED)):
         of_then = time.monotonic_ns() - round(ago_seconds * 1e9)

@@ -1,4 +1,4 @@
-"""Which pods have the program attached, when, and what is said of it: on real cgroups."""
+"""Which pods have the program attached, when, and with which condition: on real cgroups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_conditions() -> None:
 
 
 class Holding:
-    """What a kubelet and a ledger say of one container, or not; `start` is as the kubelet asks before it is made."""
+    """The kubelet's and the ledger's view of one container, or none; `start` is the kubelet's call before creating
+    it.
+    """
 
     def __init__(self, kernel: KernelNode, made: pod_denial.PodDenial) -> None:
         self.given: tenant.StartingContainer | Refusal = tenant.StartingContainer(
@@ -87,7 +89,7 @@ class Holding:
 
 
 class Nothing:
-    """By this strategy nothing is described."""
+    """A strategy that describes no devices."""
 
     def has_share(self, name: str) -> bool:
         raise AssertionError(name)
@@ -185,7 +187,7 @@ def test_a_kernel_that_forbids_loading_is_reported_with_missing_capabilities(ker
 
 
 def without_capabilities(directory: Path) -> Path:
-    """A /proc in which this process has none."""
+    """Return a /proc in which this process has no capabilities."""
     proc = directory / "proc"
     (proc / "self" / "ns").mkdir(parents=True)
     (proc / "self" / "ns" / "pid").symlink_to(Path("/proc/self/ns/pid").readlink())

@@ -1,4 +1,4 @@
-"""The program and where it finds things, as far as that can be said without a kernel."""
+"""The program and its field offsets, as far as they can be tested without a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real clients of the real arbiter, and what it tells the kernel of them."""
+"""Real clients of the real arbiter, and what it registers with the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deviceplugin.denial import kernel_node
 
 
 class Told:
-    """What the kernel was told: the ticks at which each process that is registered started, by its pid."""
+    """The registered processes: start ticks by pid."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
@@ -32,7 +32,7 @@ class Told:
 
 @pytest.fixture
 def descriptor() -> Iterator[int]:
-    """The map that the kernel looks into."""
+    """The map that the kernel reads."""
     kernel_node.hierarchy()
     made = registered.make()
     yield made
@@ -83,7 +83,7 @@ async def test_the_next_arbiter_registers_exactly_the_living_processes(
     await stays("hello")
     await ends("hello")
     await arbiter.stop()
-    assert set(registry()) == {stays.pid, ends.pid}  # nobody who runs loses its GPU meanwhile
+    assert set(registry()) == {stays.pid, ends.pid}  # no running process loses its GPU meanwhile
     await ends.kill()
     await arbiter.start()
     assert set(registry()) == {stays.pid}

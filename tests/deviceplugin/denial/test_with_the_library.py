@@ -1,5 +1,6 @@
-"""Programs in a pod whose devices are denied to who is not registered: the real library, arbiter and kernel; the simulated
-driver opens its device file first, as the real one does."""
+"""Programs in a pod whose devices are denied to unregistered processes: the real library, arbiter and kernel. The
+simulated driver opens its device file first, like the real one.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ NVML = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
 
 
 class Pod:
-    """A pod with a share of half a GiB of the one GPU there is."""
+    """A pod with a share of half a GiB of the only GPU."""
 
     def __init__(self, container: Container, kernel: kernel_node.KernelNode) -> None:
         self._container = container
@@ -43,7 +44,7 @@ class Pod:
     async def run(self, *command: object) -> subprocess.CompletedProcess[str]:
         entering = ["/bin/sh", "-c", ENTER, "sh", str(self._cgroup), *map(str, command)]
         environment = {"TEST_POD": "trainer", "TEST_CONTAINER": "main"}
-        # Beside the arbiter, which is in this process.
+        # Run next to the arbiter, which is in this process.
         return await asyncio.to_thread(self._container.run, entering, environment)
 
 
@@ -64,7 +65,7 @@ def gpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def static(tmp_path: Path) -> Path:
-    """A program without a loader that opens a file, and prints what became of it."""
+    """A program without a loader that opens a file and prints the result."""
     subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", Path(__file__).with_name("opens.c")], check=True)
     return tmp_path / "opens"
 

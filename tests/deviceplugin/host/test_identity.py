@@ -16,7 +16,7 @@ ID = "5d" * 32
 OTHER_UID = "11111111-2222-3333-4444-555555555555"
 OTHER_ID = "ab" * 32
 OURS = Container(UID, ID)
-# What a container may make below its own cgroup: any names, so also those of kubelet and runtime, and what ends lines.
+# Cgroup names that a container may make below its own: also those of kubelet and runtime, and line separators.
 OTHERS = (
     f"pod{OTHER_UID}/{OTHER_ID}",
     f"kubepods-pod{OTHER_UID.replace('-', '_')}.slice/crio-{OTHER_ID}.scope",
@@ -113,8 +113,9 @@ def test_processes_outside_a_pods_container_are_refused(path: str) -> None:
         f"/kubepods/xpod{UID}/{ID}",
         f"/kubepods/pod{OTHER_UID}/scratch/pod{UID}/{ID}",
         f"/kubepods/burstable/pod{UID}/crio-conmon-{ID}",
-        f"/kubepods/pod{UID.replace('-', '')}/{ID}",  # a static pod, which can have no share: a hash in place of a UID
-        f"/kubepods-pod{UNDERSCORED}.slice/crio-conmon-{ID}.scope",  # CRI-O's own process beside the container
+        # a static pod, which cannot have a share: a hash in place of a UID
+        f"/kubepods/pod{UID.replace('-', '')}/{ID}",
+        f"/kubepods-pod{UNDERSCORED}.slice/crio-conmon-{ID}.scope",  # CRI-O's own process next to the container
         f"/system.slice/containerd.service/kubepods-pod{UNDERSCORED}.slice:cri-containerd:{ID[:-1]}",
         f"/kubepods/pod{UID}/../pod{OTHER_UID}/{ID}",
     ],

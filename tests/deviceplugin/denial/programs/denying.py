@@ -1,4 +1,4 @@
-"""A process that denies devices to a container, with what it may do."""
+"""A process that denies devices to a container, with the capabilities that it has."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from deviceplugin.denial import denial_program, registered
 
 
 def denies(bpf: str, cgroups: str, uid: str, how: str) -> None:
-    if how == "trying":  # the kernel is to say it, and not we
+    if how == "trying":  # the kernel must refuse, not our own check
         denial_program.kernel_process.missing_capabilities = lambda *_, **__: ()
     try:
-        for majors in {10}, {10, 195}:  # the second in place of the first
+        for majors in {10}, {10, 195}:  # the second replaces the first
             made = denial_program.load(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
             known = registered.RegisteredMap(made.map_descriptor)
             known.beat()
