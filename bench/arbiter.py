@@ -14,7 +14,7 @@ import struct
 import time
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, Numbers
+from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, LeaseNumbers
 from deviceplugin.arbiter.scheduling.lease_history import DebtCache
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
@@ -44,7 +44,7 @@ class Client:
 def turn_us(shares: int, seconds: float) -> float:
     """Microseconds of one turn beside so many shares."""
     asked: list[tuple[Client, int]] = []
-    gpu = GpuLeases(UUID, Numbers(1), DebtCache(), settled=lambda: True)
+    gpu = GpuLeases(UUID, LeaseNumbers(1), DebtCache(), settled=lambda: True)
     now_ns, turns = 1, 0
     clients = [Client(number, shares, asked) for number in range(shares)]
 

@@ -24,14 +24,14 @@ from deviceplugin.arbiter.departed import DepartedShares
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.messages import ArbiterReady, Message
 from deviceplugin.arbiter.share_resizing import ShareResizer
-from deviceplugin.denial.registered import BEAT_SECONDS, RegisteredMap
+from deviceplugin.denial.registered import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")
 
 LOCK_SUFFIX: Final = ".lock"
-AGAIN_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -64,41 +64,41 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     )
     agent.serve(groups, arbiter, resizing)
 
-    def heard(message: Message, _: Sequence[int]) -> None:
+    def handle(message: Message, _: Sequence[int]) -> None:
         try:
             agent.handle(message)
         except Exception as error:
             # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
             daemon.fail(f"The arbiter failed to handle the agent's message {type(message).__name__}", error)
 
-    alone = await _alone(options.ledgers, daemon)
+    lock = await _lock_ledgers(options.ledgers, daemon)
     try:
         if daemon.stopping.is_set():
             return
         groups.recover()
         if registered is not None:
-            daemon.start("beat", _beat(registered))
+            daemon.start("beat", _renew(registered))
         garbage.settle()  # startup objects live on, and scanning them takes longer than handing over a lease
         async with arbiter:
             # Listen only now: before recovery, reports about shares would be wrong.
-            channel.listen(heard, lambda: daemon.stop("the agent has ended"))
+            channel.listen(handle, lambda: daemon.stop("the agent has ended"))
             channel.send(ArbiterReady())
             await daemon.stopping.wait()
     finally:
         resizing.close()
         groups.close()
         channel.close()
-        os.close(alone)
+        os.close(lock)
 
 
-async def _beat(registered: RegisteredMap) -> None:
+async def _renew(registered: RegisteredMap) -> None:
     """Renew, in the kernel's map, the time until which the arbiter counts as running."""
     while True:
-        registered.beat()
-        await asyncio.sleep(BEAT_SECONDS)
+        registered.renew()
+        await asyncio.sleep(RENEW_SECONDS)
 
 
-async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
+async def _lock_ledgers(ledgers: Path, daemon: shutdown.Daemon) -> int:
     """Wait for the lock on the ledgers, and return its descriptor.
 
     The arbiter of an agent that was killed may run for a moment longer, and would overwrite the records of this one.
@@ -106,15 +106,15 @@ async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
     path = ledgers.with_name(f"{ledgers.name}{LOCK_SUFFIX}")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    waits = False
+    warned = False
     while not daemon.stopping.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not waits:
+            if not warned:
                 logger.warning("Waiting for the previous arbiter to end", extra={"lock": str(path)})
-            waits = True
-            await asyncio.sleep(AGAIN_SECONDS)
+            warned = True
+            await asyncio.sleep(POLL_SECONDS)
             continue
         break
     return descriptor

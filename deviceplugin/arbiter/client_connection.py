@@ -177,7 +177,7 @@ class ClientConnection:
         try:
             await self._greet(library_version)
         except Exception:
-            logger.exception("Could not answer a process", extra=self._named())
+            logger.exception("Could not answer a process", extra=self._log_fields())
             self.refuse("the node's agent failed to answer: its log says why")
 
     async def _greet(self, library_version: str) -> None:
@@ -196,7 +196,7 @@ class ClientConnection:
             self.refuse(str(error))
             return
         except OSError as error:
-            logger.error("Could not make a ledger", extra={**self._named(), "err": str(error)})  # noqa: TRY400
+            logger.error("Could not make a ledger", extra={**self._log_fields(), "err": str(error)})  # noqa: TRY400
             self.refuse(f"the node's agent could not make a ledger: {error.strerror}")
             return
         self._reported_freed_bytes = self._group.freed_bytes
@@ -250,9 +250,10 @@ class ClientConnection:
 
     def _log(self, level: int, message: str, **extra: object) -> None:
         """Log a line that a container can cause at any rate; excess lines are suppressed."""
-        left_out = self._limits.suppressed_lines(time.monotonic())
-        if left_out is not None:
-            logger.log(level, message, extra={**self._named(), **extra, **({"left_out": left_out} if left_out else {})})
+        suppressed = self._limits.suppressed_lines(time.monotonic())
+        if suppressed is not None:
+            counted = {"left_out": suppressed} if suppressed else {}
+            logger.log(level, message, extra={**self._log_fields(), **extra, **counted})
 
-    def _named(self) -> dict[str, object]:
+    def _log_fields(self) -> dict[str, object]:
         return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

@@ -21,7 +21,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 
 WAIT_SECONDS: Final = 15.0
-AGAIN_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 
 
 class DepartedShares:
@@ -54,7 +54,7 @@ class DepartedShares:
         while (problem := self._problem(tenant)) is not None:
             if asyncio.get_running_loop().time() > deadline:
                 return Refusal(problem) if problem else tenant
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return tenant
 
     def _problem(self, tenant: Tenant) -> str | None:

@@ -27,7 +27,7 @@ from gpushare.gpunode import GpuNode, Resize
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS: Final = 1.0  # between two checks whether a share can shrink
+RETRY_SECONDS: Final = 1.0  # between two checks whether a share can shrink
 MAX_BYTES: Final = (1 << 63) - 1  # the maximum in the GPUNode's schema
 PUBLISHED_SECONDS: Final = 10.0  # before `used_bytes` is updated; doubles with each update
 MAX_PUBLISHED_SECONDS: Final = 320.0
@@ -103,7 +103,7 @@ class ShareResizer:
         self._published = {place: since for place, since in self._published.items() if place in resizes}
         self.close()
         if waits:
-            self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.refresh)
+            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.refresh)
         return tuple(sorted(entries, key=lambda resize: (resize.allocation, resize.share)))
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class ShareResizer:
             share.update(renewed)
             self._groups.publish_timetable()
             self._leases.update(renewed)
-            logger.info("Changed the amounts of a share", extra=_named(renewed))
+            logger.info("Changed the amounts of a share", extra=_log_fields(renewed))
 
     def _shrink(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
         before = share.tenant
@@ -143,7 +143,7 @@ class ShareResizer:
         if share.held_bytes() > renewed.memory_bytes or not self._groups.record(share, renewed):
             share.update(before)
             return
-        logger.info("Lowered the memory limit of a share", extra=_named(renewed))
+        logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
     def _resize_status(
         self, entry: Allocation, position: int, group: ShareLedger | None, before: Resize | None
@@ -182,12 +182,12 @@ class ShareResizer:
             if key not in self._lost:
                 logger.warning(
                     "A running share is not in the ledger: its processes keep their limits",
-                    extra=_named(share.tenant),
+                    extra=_log_fields(share.tenant),
                 )
         self._lost = frozenset(lost)
 
 
-def _named(renewed: tenant.Tenant) -> dict[str, object]:
+def _log_fields(renewed: tenant.Tenant) -> dict[str, object]:
     compute = {grant.uuid: f"{grant.request_percent}-{grant.limit_percent} %" for grant in renewed.grants}
     return {
         "pod": {"namespace": renewed.namespace, "name": renewed.pod},

@@ -104,7 +104,7 @@ class Server:
         return Counter(connection.version for connection in self._connections if connection.version is not None)
 
     async def __aenter__(self) -> Server:
-        self._most = min(MAX_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
+        self._most = min(MAX_CONNECTIONS, (raise_file_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         fresh = self._path.with_suffix(".new")
@@ -167,12 +167,12 @@ class Server:
             reason = "this process has ended"
         elif isinstance(container, Refusal):
             reason = str(container)
-        elif (has := self._limits.connections(container)) >= contract.LEDGER_SLOTS:
+        elif (count := self._limits.connections(container)) >= contract.LEDGER_SLOTS:
             reason = f"this container already has {contract.LEDGER_SLOTS} connections to the node's agent"
-        elif has >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
+        elif count >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
             reason = (
                 f"the node's agent has {len(self._connections)} connections and reserves the rest for "
-                f"containers with fewer than the {has} of this one"
+                f"containers with fewer than the {count} of this one"
             )
         elif len(self._connections) >= self._most:
             reason = f"the node's agent has {self._most} connections, which is the maximum"
@@ -218,7 +218,7 @@ class Server:
         self._limits.disconnect(connection.container)
 
 
-def raised_limit() -> int:
+def raise_file_limit() -> int:
     """Raise the soft limit of open files to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:

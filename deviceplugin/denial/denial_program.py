@@ -83,7 +83,7 @@ def load(bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[in
         beside = cgroup_root / BESIDE_V1
         remedy = f"; cgroup v2 is at {beside}: set --cgroup-root={beside}" if is_cgroup_v2(beside) else ""
         raise DenialError(f"{cgroup_root} is not cgroup v2, which denying devices needs{remedy}")
-    if not kernel.keeps(bpf_root):
+    if not kernel.is_bpf_fs(bpf_root):
         raise DenialError(f"no bpf file system is mounted at {bpf_root} (systemd mounts one at /sys/fs/bpf)")
     missing = kernel_process.missing_capabilities(_CAPABILITIES, proc=proc)
     if missing and kernel_process.missing_capabilities(_ALL_OF_THEM, proc=proc):

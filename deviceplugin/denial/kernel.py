@@ -151,7 +151,7 @@ def identity(program: int) -> tuple[int, bytes]:
     return int(number), bytes(tag)
 
 
-def keeps(directory: Path) -> bool:
+def is_bpf_fs(directory: Path) -> bool:
     """Whether the directory is in a bpf file system."""
     status = ctypes.create_string_buffer(_STATFS_BYTES)
     done: int = _libc.statfs(os.fsencode(directory), status)

@@ -42,7 +42,7 @@ def choose(pods: Iterable[PodJson]) -> Chosen:
     for manifest in pods:
         if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
             continue
-        if _has_more(manifest):
+        if _may_have_whole_gpus(manifest):
             left_out.append("/".join(pod.namespaced_name(manifest)))
         else:
             uids.add(pod.uid(manifest))
@@ -63,7 +63,7 @@ def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
     )
 
 
-def _has_more(manifest: PodJson) -> bool:
+def _may_have_whole_gpus(manifest: PodJson) -> bool:
     """Whether a container gets a GPU, or something that may be one, in another way than by a share."""
     for container in (*pod.containers(manifest), *pod.init_containers(manifest)):
         has_claims = bool((container.get("resources") or {}).get("claims"))
@@ -92,7 +92,7 @@ class PodDenial:
         self._pods, self._changed = pods, changed
         self.conditions: tuple[Condition, ...] = ()
         if problem:
-            self._say(problem, ())
+            self._set_condition(problem, ())
 
     @property
     def is_on(self) -> bool:
@@ -114,7 +114,7 @@ class PodDenial:
         chosen = choose(known)
         new = chosen.uids - self._covered
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
-        self._say("", chosen.left_out)
+        self._set_condition("", chosen.left_out)
         if pod_uid in chosen.uids - self._covered:
             raise denial_program.DenialError(
                 f"the cgroup of the pod {pod_uid} was not found, so no process could be denied its GPU"
@@ -126,10 +126,10 @@ class PodDenial:
             try:
                 self.cover()
             except denial_program.DenialError as error:
-                self._say(str(error), ())
+                self._set_condition(str(error), ())
             await asyncio.sleep(SECONDS)
 
-    def _say(self, problem: str, left_out: tuple[str, ...]) -> None:
+    def _set_condition(self, problem: str, left_out: tuple[str, ...]) -> None:
         conditions = (condition(problem, left_out),)
         if conditions != self.conditions:
             self.conditions = conditions

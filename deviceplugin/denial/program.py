@@ -36,7 +36,7 @@ NANOSECONDS_A_TICK: Final = 10_000_000  # as in /proc: USER_HZ is 100 on every m
 _CHARACTER: Final = 2  # BPF_DEVCG_DEV_CHAR
 _READ_OR_WRITE: Final = 6  # BPF_DEVCG_ACC_READ | BPF_DEVCG_ACC_WRITE
 _LOOKUP, _NOW, _TASK = 1, 5, 158  # bpf_map_lookup_elem, bpf_ktime_get_ns, bpf_get_current_task_btf
-_YES, _NO, _JUDGE = "yes", "no", "judge"
+_ALLOW, _DENY, _CHECK = "allow", "deny", "check"
 
 DRIVERS_MAJOR: Final = 195  # of GPUs and /dev/nvidiactl, from Documentation/admin-guide/devices.txt
 
@@ -62,45 +62,45 @@ def assemble(majors: Collection[int], offsets: Offsets, map_descriptor: int) -> 
         _load32(2, 1, 0),  # r2: the device type in the lower half, the access in the upper
         (0xBF, 3, 2, 0, 0),  # r3 = r2
         (0x57, 2, 0, 0, 0xFFFF),  # r2 &= 0xffff
-        _unless_equal(2, _CHARACTER, _YES),
+        _unless_equal(2, _CHARACTER, _ALLOW),
         (0x77, 3, 0, 0, 16),  # r3 >>= 16
         (0x57, 3, 0, 0, _READ_OR_WRITE),
-        _if_equal(3, 0, _YES),
+        _if_equal(3, 0, _ALLOW),
         _load32(2, 1, 4),  # r2: the major number
-        *(_if_equal(2, major, _JUDGE) for major in sorted(majors)),
-        _go(_YES),
-        _JUDGE,
+        *(_if_equal(2, major, _CHECK) for major in sorted(majors)),
+        _go(_ALLOW),
+        _CHECK,
         _call(_NOW),
         (0xBF, 7, 0, 0, 0),  # r7: now
         (0x62, 10, 0, -4, ARBITER_KEY),  # *(u32 *)(r10 - 4)
         *_look_up(map_descriptor),
-        _if_equal(0, 0, _YES),
+        _if_equal(0, 0, _ALLOW),
         _load64(1, 0, 0),  # r1: until when an arbiter counts as running
-        (0x2D, 7, 1, _YES, 0),  # if r7 > r1
+        (0x2D, 7, 1, _ALLOW, 0),  # if r7 > r1
         _call(_TASK),
         (0xBF, 7, 0, 0, 0),  # r7: the task
         _load64(1, 7, task("thread_pid")),
         _load32(1, 1, offsets["pid", "level"]),  # r1: the number of its pid namespaces below the node's
-        _if_equal(1, 0, _YES),
+        _if_equal(1, 0, _ALLOW),
         _load32(1, 7, task("tgid")),
         (0x63, 10, 1, -4, 0),  # *(u32 *)(r10 - 4) = r1
         *_look_up(map_descriptor),
-        _if_equal(0, 0, _NO),
+        _if_equal(0, 0, _DENY),
         _load64(1, 7, task("group_leader")),
         _load64(1, 1, task("start_boottime")),
         (0x37, 1, 0, 0, NANOSECONDS_A_TICK),  # r1 /= …
         _load64(2, 0, 0),
-        (0x5D, 1, 2, _NO, 0),  # if r1 != r2
+        (0x5D, 1, 2, _DENY, 0),  # if r1 != r2
         _load32(1, 7, task("self_exec_id")),
         (0x07, 1, 0, 0, 1),  # r1 += 1
         _load64(2, 0, 8),
-        (0x1D, 1, 2, _YES, 0),  # if r1 == r2
-        _unless_equal(2, 0, _NO),
+        (0x1D, 1, 2, _ALLOW, 0),  # if r1 == r2
+        _unless_equal(2, 0, _DENY),
         (0x7B, 0, 1, 8, 0),  # *(u64 *)(r0 + 8) = r1
-        _YES,
+        _ALLOW,
         (0xB7, 0, 0, 0, 1),
         (0x95, 0, 0, 0, 0),
-        _NO,
+        _DENY,
         (0xB7, 0, 0, 0, 0),
         (0x95, 0, 0, 0, 0),
     ]

@@ -10,7 +10,7 @@ from typing import Final
 
 from deviceplugin.denial import kernel, program
 
-BEAT_SECONDS: Final = 30.0
+RENEW_SECONDS: Final = 30.0
 # How long only registered processes get a GPU while no arbiter runs. After that, every process does. An upgrade takes
 # less; a node where the option or gpushare was removed does not stay locked.
 AWAY_SECONDS: Final = 600.0
@@ -27,7 +27,7 @@ class RegisteredMap:
         self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
         self._clock_ns = clock_ns
 
-    def beat(self) -> None:
+    def renew(self) -> None:
         """Let the arbiter count as running for another AWAY_SECONDS."""
         until = self._clock_ns() + round(AWAY_SECONDS * _NANOSECONDS)
         self._map.put(program.KEY.pack(program.ARBITER_KEY), program.VALUE.pack(until, 0))

@@ -1,1 +1,1 @@
-"""What the kernel says about processes and containers, in /proc and cgroups. For agent and arbiter."""
+"""Reads what /proc and cgroups say about processes and containers, for agent and arbiter."""

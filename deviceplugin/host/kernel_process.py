@@ -1,4 +1,4 @@
-"""What the kernel says about a process: who is at the other end of a socket, whether it lives, what it has mapped.
+"""Reads the kernel's view of a process: the peer of a socket, whether it lives, and its mappings.
 
 A pid alone is ambiguous, because the kernel reuses it. A process here is a pid with its start time, and a pidfd, which
 becomes readable once all threads of the process are dead.

@@ -74,7 +74,7 @@ async def running(
 
     A new interpreter rather than a fork: the agent has threads, and many modules that the arbiter does not need.
     """
-    socket_server.raised_limit()  # the agent has two open files per share
+    socket_server.raise_file_limit()  # the agent has two open files per share
     ours, theirs = socket.socketpair()
     maps = [registered] if registered is not None else []
     with theirs:

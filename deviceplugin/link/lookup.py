@@ -21,7 +21,7 @@ from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
 WAIT_SECONDS: Final = 10.0
-AGAIN_SECONDS: Final = 0.25
+MIN_INTERVAL_SECONDS: Final = 0.25
 STATUS_SECONDS: Final = 0.5
 
 Pods = Callable[[], Iterable[PodJson]]
@@ -52,7 +52,7 @@ class Lookup:
             Missing.POD: SingleFlight(self._remember_pods, clock),
             Missing.ALLOCATION: SingleFlight(self._remember_node, clock),
             # The kubelet writes a container's id into the status about a second after its start.
-            Missing.CONTAINER: SingleFlight(self._remember_pods, clock, again_seconds=STATUS_SECONDS),
+            Missing.CONTAINER: SingleFlight(self._remember_pods, clock, min_interval_seconds=STATUS_SECONDS),
         }
         self._ask_pods = ask_pods
         self._ask_node = ask_node
@@ -73,24 +73,24 @@ class Lookup:
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
         not_yet = find(self._pods(), self._node())
-        trouble = ", and the API server did not answer in time"
+        problem = ", and the API server did not answer in time"
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while isinstance(not_yet, NotYet):
                     asked_for = not_yet.missing
                     try:
-                        await self._questions[asked_for].answered()
+                        await self._questions[asked_for].wait_for_answer()
                     except api_errors.ClusterError as error:
-                        trouble = f", and the request to the API server failed: {error}"
+                        problem = f", and the request to the API server failed: {error}"
                         continue
-                    trouble = ""
+                    problem = ""
                     not_yet = self._find_again(find)
                     # The API server knows every pod and allocation, but the container's status may still be missing.
                     if isinstance(not_yet, NotYet) and not_yet.missing is asked_for is not Missing.CONTAINER:
                         break
         except TimeoutError:
             pass
-        return Refusal(not_yet.reason + trouble) if isinstance(not_yet, NotYet) else not_yet
+        return Refusal(not_yet.reason + problem) if isinstance(not_yet, NotYet) else not_yet
 
     def _find_again(self, find: Find[Found]) -> Found | Refusal | NotYet:
         # The last answer is at least as new as the informers were when it was requested.
@@ -108,24 +108,24 @@ class Lookup:
 
 
 class SingleFlight:
-    """A request that concurrent callers share: one at a time, and at most one per `again_seconds`."""
+    """A request that concurrent callers share: one at a time, and at most one per `min_interval_seconds`."""
 
     def __init__(
         self,
         ask: Callable[[], Awaitable[None]],
         clock: Callable[[], float],
         *,
-        again_seconds: float = AGAIN_SECONDS,
+        min_interval_seconds: float = MIN_INTERVAL_SECONDS,
     ) -> None:
         self._ask = ask
         self._clock = clock
-        self._again_seconds = again_seconds
+        self._min_interval_seconds = min_interval_seconds
         self._asking = asyncio.Lock()
         self._begun = float("-inf")
         self._ended = float("-inf")
         self._error: api_errors.ClusterError | None = None  # of the last request
 
-    async def answered(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Wait for an answer to a request sent after this call. Raises ClusterError, in all callers that waited for
         it.
         """
@@ -135,7 +135,7 @@ class SingleFlight:
                 if self._error is not None:
                     raise self._error.with_traceback(None)
                 return
-            await asyncio.sleep(max(0.0, self._begun + self._again_seconds - self._clock()))
+            await asyncio.sleep(max(0.0, self._begun + self._min_interval_seconds - self._clock()))
             self._begun = self._clock()
             self._error = None
             try:

@@ -1,7 +1,7 @@
 """The most that each share has used, and for how long it was watched: what says whether it was given too much.
 
 Memory is looked at once a second, so what was taken and given back within one may be missed. Compute is the mean over
-the last ten seconds or so, as far as it is known; see `arbiter.recent`. Only time in which a share had a process is
+the last ten seconds or so, as far as it is known; see `lease_history`. Only time in which a share had a process is
 counted. All of it is kept on disk, every minute and at the end, for as long as the pod is on this node.
 """
 

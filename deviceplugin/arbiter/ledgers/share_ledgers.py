@@ -115,12 +115,12 @@ class ShareLedgers:
                     self._watch(old, member)
                     self._exec_checker.check(old, member)
                 self.record(old, old.tenant)
-                logger.info("Took over a ledger", extra={**_named(old.tenant), "processes": len(old.members)})
+                logger.info("Took over a ledger", extra={**_log_fields(old.tenant), "processes": len(old.members)})
             else:
                 self._unreachable[record.tenant.key] = list(old.holders)
                 for holder in old.holders:
                     asyncio.get_running_loop().add_reader(holder.pidfd, self._on_holder_exit, record.tenant, holder)
-                extra = {**_named(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
+                extra = {**_log_fields(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
         if self._registered is not None:
             holders = (*self._unreachable.values(), *(group.members.values() for group in self._groups.values()))
@@ -240,7 +240,7 @@ class ShareLedgers:
         try:
             ledger_record.write(self._directory, share.record(self._boot_id, tenant=tenant))
         except OSError as error:
-            logger.warning("Could not write a ledger's record", extra={**_named(share.tenant), "err": str(error)})
+            logger.warning("Could not write a ledger's record", extra={**_log_fields(share.tenant), "err": str(error)})
             return False
         return True
 
@@ -278,7 +278,7 @@ class ShareLedgers:
             self._release(share, slot)
 
     def _on_exec(self, share: ShareLedger, member: KernelProcess) -> None:
-        logger.debug("A process has become another program", extra={**_named(share.tenant), "pid": member.pid})
+        logger.debug("A process has become another program", extra={**_log_fields(share.tenant), "pid": member.pid})
         self._on_exit(share, member)
 
     def _on_holder_exit(self, tenant: Tenant, holder: KernelProcess) -> None:
@@ -300,7 +300,7 @@ class ShareLedgers:
         freed = share.release(slot)
         if self._registered is not None:
             self._registered.drop(member.pid)
-        extra = {**_named(share.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
+        extra = {**_log_fields(share.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
         # A container can start and end processes very fast. Only log those that leave bytes behind.
         logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
         if share.members:
@@ -316,5 +316,5 @@ def _same_gpus(tenant: Tenant, other: Tenant) -> bool:
     return [grant.uuid for grant in tenant.grants] == [grant.uuid for grant in other.grants]
 
 
-def _named(tenant: Tenant) -> dict[str, object]:
+def _log_fields(tenant: Tenant) -> dict[str, object]:
     return {"pod": {"namespace": tenant.namespace, "name": tenant.pod}, "containers": list(tenant.containers)}

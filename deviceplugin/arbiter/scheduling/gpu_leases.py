@@ -53,7 +53,7 @@ class LeaseUsage:
     had_seconds: float = 0.0
 
 
-class Numbers:
+class LeaseNumbers:
     """The numbers of leases. They keep rising over restarts, so that no two leases are confused."""
 
     def __init__(self, first: int) -> None:
@@ -87,7 +87,7 @@ class GpuLeases:
     settled: whether all processes from before the arbiter's restart must have reconnected by now.
     """
 
-    def __init__(self, uuid: str, numbers: Numbers, debts: DebtCache, *, settled: Callable[[], bool]) -> None:
+    def __init__(self, uuid: str, numbers: LeaseNumbers, debts: DebtCache, *, settled: Callable[[], bool]) -> None:
         self._uuid = uuid
         self._settled = settled
         self._numbers = numbers

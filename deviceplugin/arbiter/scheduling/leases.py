@@ -15,7 +15,7 @@ from typing import Final
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.scheduling.gangs import Gangs
-from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, LeaseClient, LeaseUsage, Numbers
+from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, LeaseClient, LeaseNumbers, LeaseUsage
 from deviceplugin.arbiter.scheduling.lease_history import DebtCache
 from deviceplugin.arbiter.tenant import Tenant
 
@@ -61,7 +61,7 @@ class Leases:
         self._gpus: dict[str, GpuLeases] = {}
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
         self._gpus_of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
-        self._numbers = Numbers(clock())
+        self._numbers = LeaseNumbers(clock())
         self._schedulers: dict[str, CoscheduledGpu] = {}
         self._gangs = Gangs(self._schedulers)
         self._gang_timer = _Timer()

@@ -301,12 +301,12 @@ def collectives(dice: random.Random, *, seconds: int) -> list[int]:
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "the first that waits is served": (next_share, "choose", lambda able: next(iter(able), None)),
-    "the limit is not looked at": (Account, "eligible", lambda _: True),
-    "and a turn does not end with it": (Account, "lasts_ns", lambda _: None),
-    "nobody is owed anything": (next_share, "is_owed", lambda _: False),
-    "a turn goes on for ever": (lease_scheduler.LeaseScheduler, "_length_ns", lambda *_: 60 * SECOND),
-    "who is idle saves without end": (account, "CREDIT_NS", 60 * SECOND),
+    "the longest waiting share is served": (next_share, "choose", lambda able: next(iter(able), None)),
+    "the limit is ignored": (Account, "eligible", lambda _: True),
+    "the limit does not end a turn": (Account, "lasts_ns", lambda _: None),
+    "no share is owed time": (next_share, "is_owed", lambda _: False),
+    "a turn never ends": (lease_scheduler.LeaseScheduler, "_length_ns", lambda *_: 60 * SECOND),
+    "idle shares save without end": (account, "CREDIT_NS", 60 * SECOND),
     "limits allow a second at once": (account, "BURST_NS", SECOND),
     "nothing is charged": (next_share, "charge_of", lambda _: PayingAccount.NOTHING),
     "all is surplus": (next_share, "charge_of", lambda _: PayingAccount.SURPLUS),
@@ -316,12 +316,12 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
         "released",
         lambda self, key, now: self._end(key, now) or [],
     ),
-    "the latency class has no bound": (
+    "the latency class is unbounded": (
         next_share,
         "is_owed",
         lambda payer: payer.entitlement.latency or payer.owed_ns > 1,
     ),
-    "the late are waited for": (lease_scheduler.LeaseScheduler, "_expire", lambda *_: None),
+    "late shares are waited for": (lease_scheduler.LeaseScheduler, "_expire", lambda *_: None),
 }
 
 

@@ -79,7 +79,7 @@ def step(node: ArbiterNode, dice: random.Random) -> str:
 async def test_no_byte_above_the_limit_is_used_at_full_speed_and_through_restarts(
     box: container.Container, node: ArbiterNode, gpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.01)
     dice, done, most = random.Random(3), [], 0
     async with (
         program(box, resized.storm) as first,

@@ -215,9 +215,9 @@ def _forgetful(node: GpuNode, entry: Any, position: int) -> int:
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "what was told is not looked at": (tenant, "memory_bytes", _forgetful),
-    "pages of earlier agents are not looked at": (ShareLedger, "outdated", False),
-    "what is in use is not looked at": (ShareLedger, "held_bytes", lambda _: 0),
+    "the published limit is ignored": (tenant, "memory_bytes", _forgetful),
+    "pages of earlier agents are ignored": (ShareLedger, "outdated", False),
+    "memory in use is ignored": (ShareLedger, "held_bytes", lambda _: 0),
 }
 
 

@@ -251,7 +251,7 @@ async def test_nothing_is_promised_while_the_disk_cannot_be_written(
         assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
         node.change(shrink_to_bytes=None, memory_bytes=2 * GIB)
         assert await limits(process) == [[GIB, 50, 100]]
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.01)
     node.resizing.refresh()
     assert await limits(process) == [[2 * GIB, 50, 100]]
 
@@ -290,7 +290,7 @@ async def test_nothing_is_promised_for_processes_that_cannot_be_inspected(
     (process,) = await joined(node)
     await node.stop()
     monkeypatch.setattr(kernel_process, "mapping", lambda *_, **__: kernel_process.Mapping(known=False, link=None))
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.05)
     await node.start()
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, GIB),)

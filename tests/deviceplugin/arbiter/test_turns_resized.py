@@ -133,9 +133,9 @@ def test_a_waiting_share_that_joins_the_latency_class_is_served_at_once() -> Non
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "a turn goes on by the old limit": (lease_scheduler.LeaseScheduler, "_apply_limit", lambda *_: None),
-    "a change is not taken": (Account, "change", lambda *_: None),
-    "a change forgives": (Account, "change", lambda self, entitlement, now: self.__init__(entitlement, now)),
+    "a turn keeps the old limit": (lease_scheduler.LeaseScheduler, "_apply_limit", lambda *_: None),
+    "a change is ignored": (Account, "change", lambda *_: None),
+    "a change forgives debts": (Account, "change", lambda self, entitlement, now: self.__init__(entitlement, now)),
 }
 
 

@@ -83,7 +83,7 @@ RANGES = {
     "0.1.0": (1, 0, 1),
     "this release": (contract.WIRE_OLDEST, contract.WIRE_VERSION, contract.WIRE_VERSION),
     "a newer one": (contract.WIRE_OLDEST, contract.WIRE_VERSION + 5, contract.WIRE_VERSION),
-    "a newer one that has left the oldest behind": (2, 7, 2),
+    "a newer one without the oldest version": (2, 7, 2),
     "a range that ends before it begins": (2, 1, 2),
 }
 

@@ -104,7 +104,7 @@ class KernelNode:
         """Attach the program to the pod, with an arbiter running, and return the map."""
         made = self.opened()
         known = registered.RegisteredMap(made.map_descriptor)
-        known.beat()
+        known.renew()
         assert made.attach([self.uid]) == {self.uid}
         return known
 

@@ -75,7 +75,7 @@ def test_after_a_long_time_without_an_arbiter_every_process_is_allowed(kernel: K
     seconds = registered.AWAY_SECONDS
     for ago_seconds, answer in ((seconds - 60, DENIED), (seconds + 1, "yes"), (0, DENIED)):
         of_then = time.monotonic_ns() - round(ago_seconds * 1e9)
-        registered.RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).beat()
+        registered.RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).renew()
         assert process.ask("open", kernel.device) == answer
 
 

@@ -106,7 +106,7 @@ class Nothing:
 
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> pod_denial.PodDenial:
     made = kernel.opened()
-    registered.RegisteredMap(made.map_descriptor).beat()
+    registered.RegisteredMap(made.map_descriptor).renew()
     return pod_denial.PodDenial(made, "", pods=lambda: known)
 
 

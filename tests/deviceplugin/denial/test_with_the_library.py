@@ -81,7 +81,7 @@ async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid
     made = ArbiterNode(short_path)
     denied = kernel.opened()
     made.registered = registered.RegisteredMap(denied.map_descriptor)
-    made.registered.beat()
+    made.registered.renew()
     made.add_pod("trainer", GivenShare(("main",), (uuid,), 50, 100, 1 << 29))
     await made.start()
     denied.attach([kernel.uid])

@@ -14,7 +14,7 @@ def denies(bpf: str, cgroups: str, uid: str, how: str) -> None:
         for majors in {10}, {10, 195}:  # the second replaces the first
             made = denial_program.load(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
             known = registered.RegisteredMap(made.map_descriptor)
-            known.beat()
+            known.renew()
             known.add(1, 1)
             known.keep([])
             print(len(made.attach([uid])))
