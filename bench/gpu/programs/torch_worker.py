@@ -55,7 +55,7 @@ def main() -> None:
     worker = Worker(device)
     for line in sys.stdin:
         try:
-            word, facts = worker.execute(json.loads(line))
+            word, facts = worker.obey(json.loads(line))
         except Exception as error:
             traceback.print_exc()
             word, facts = "failed", {"error": f"{type(error).__name__}: {error}"}
