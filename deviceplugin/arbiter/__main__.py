@@ -45,7 +45,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     channel = Channel(socket.socket(fileno=options.agent))
     agent = AgentChannel(channel)
     registered = RegisteredMap(options.registered) if options.registered is not None else None
-    groups = ShareLedgers(
+    ledgers = ShareLedgers(
         options.ledgers,
         proc=options.proc_root,
         context_bytes=agent.context_bytes,
@@ -54,15 +54,15 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     )
     arbiter = socket_server.Server(
         options.socket,
-        lookup=DepartedShares(agent, groups, node=lambda: agent.node, gpu_bytes=agent.gpu_bytes),
-        groups=groups,
+        lookup=DepartedShares(agent, ledgers, node=lambda: agent.node, gpu_bytes=agent.gpu_bytes),
+        ledgers=ledgers,
         identify=socket_server.by_cgroup(options.proc_root),
         proc=options.proc_root,
     )
     resizing = ShareResizer(
-        groups, arbiter.leases, node=lambda: agent.node, notify=agent.changed, measured=lambda: agent.has_measured
+        ledgers, arbiter.leases, node=lambda: agent.node, notify=agent.changed, measured=lambda: agent.has_measured
     )
-    agent.serve(groups, arbiter, resizing)
+    agent.serve(ledgers, arbiter, resizing)
 
     def handle(message: Message, _: Sequence[int]) -> None:
         try:
@@ -75,7 +75,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     try:
         if daemon.stopping.is_set():
             return
-        groups.recover()
+        ledgers.recover()
         if registered is not None:
             daemon.start("beat", _renew(registered))
         garbage.settle()  # startup objects live on, and scanning them takes longer than handing over a lease
@@ -86,7 +86,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
             await daemon.stopping.wait()
     finally:
         resizing.close()
-        groups.close()
+        ledgers.close()
         channel.close()
         os.close(lock)
 

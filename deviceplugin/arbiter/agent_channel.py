@@ -48,9 +48,9 @@ class AgentChannel:
         self._refused: set[Container] = set()  # containers announced since the last report
         self.has_measured = False
 
-    def serve(self, groups: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
+    def serve(self, ledgers: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
         """Set the parts that handle the agent's messages; call it before the channel listens."""
-        self._groups, self._server, self._resizing = groups, server, resizing
+        self._ledgers, self._server, self._resizing = ledgers, server, resizing
         server.on_library_refused = self.library_refused
 
     @property
@@ -81,11 +81,11 @@ class AgentChannel:
         """Return the total memory of a GPU, or 0 if it is unknown."""
         return self._gpu_bytes.get(gpu_uuid, 0)
 
-    async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, gpu: int) -> int | None:
+    async def unclaimed_bytes(self, share: ShareLedger, slot: int, gpu: int) -> int | None:
         """Return how much of a GPU's memory belongs to no known process, the one in this slot left out; None if
         unknown.
         """
-        number, member = next(self._numbers), chosen.members[slot]
+        number, member = next(self._numbers), share.members[slot]
         who = (member.pid, member.start_ticks)
         if who in self._askers:  # a library asks one question at a time, and repeats it if it gets no answer
             return None
@@ -93,7 +93,7 @@ class AgentChannel:
         asked: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._measuring[number] = asked
         try:
-            self._channel.send(messages.Measure(number, chosen.tenant.key, *who, gpu))
+            self._channel.send(messages.Measure(number, share.tenant.key, *who, gpu))
             return await asked
         finally:
             self._askers.discard(who)
@@ -127,8 +127,8 @@ class AgentChannel:
                     asked.set_result(tenant or Refusal(refusal))
             case messages.ContextCharges(contexts):
                 self._contexts |= {context.gpu: context.memory_bytes for context in contexts}
-                for group in self._groups.all():
-                    self._groups.expect_contexts(group)
+                for share in self._ledgers.all():
+                    self._ledgers.expect_contexts(share)
             case messages.ShareOverheads(key, processes):
                 self._measured(key, processes)
             case messages.Measured():
@@ -152,49 +152,49 @@ class AgentChannel:
         self._channel.send(messages.ResizesApplied(self._resizing.apply(node)))
 
     def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
-        group = next((share for share in self._groups.all() if share.tenant.key == key), None)
-        if group is None:
+        share = next((share for share in self._ledgers.all() if share.tenant.key == key), None)
+        if share is None:
             return
         held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
-        group.set_overheads(
+        share.set_overheads(
             {
                 slot: held[who]
-                for slot, member in group.members.items()
+                for slot, member in share.members.items()
                 if (who := (member.pid, member.start_ticks)) in held
             }
         )
 
     def _report(self, *, turns: bool) -> None:
         self._refused.clear()
-        groups = {group.tenant.key: group for group in self._groups.all()}
-        for key in self._reported.keys() - groups.keys():
+        ledgers = {share.tenant.key: share for share in self._ledgers.all()}
+        for key in self._reported.keys() - ledgers.keys():
             del self._reported[key]
             self._channel.send(messages.ShareGone(key))
-        for key, group in groups.items():
-            share, changes = self._reported.get(key, (None, -1))
-            if share is not group or changes != group.changes:
-                self._reported[key] = group, group.changes
-                pages = () if share is group else (group.limits.descriptor, group.ledger.descriptor)
-                self._channel.send(_share(group), pages)
+        for key, share in ledgers.items():
+            known, changes = self._reported.get(key, (None, -1))
+            if known is not share or changes != share.changes:
+                self._reported[key] = share, share.changes
+                pages = () if known is share else (share.limits.descriptor, share.ledger.descriptor)
+                self._channel.send(_share(share), pages)
         if turns:
             had = tuple(map(_turn, self._server.leases.usage()))
             for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
                 self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
-        unreachable = (holder for holders in self._groups.unreachable().values() for holder in holders)
+        unreachable = (holder for holders in self._ledgers.unreachable().values() for holder in holders)
         self._channel.send(
             messages.Reported(
                 connections=self._server.connections,
                 turned_away=self._server.turned_away,
                 versions=tuple(messages.ProtocolVersion(*item) for item in self._server.versions.items()),
-                lost_ticks=self._groups.lost_ticks,
+                lost_ticks=self._ledgers.lost_ticks,
                 unreachable=tuple((process.pid, process.start_ticks) for process in unreachable),
             )
         )
 
 
-def _share(group: ShareLedger) -> messages.RunningShareState:
-    members = (messages.LedgerMember(slot, process.pid, process.start_ticks) for slot, process in group.members.items())
-    return messages.RunningShareState(group.tenant, tuple(members))
+def _share(share: ShareLedger) -> messages.RunningShareState:
+    members = (messages.LedgerMember(slot, process.pid, process.start_ticks) for slot, process in share.members.items())
+    return messages.RunningShareState(share.tenant, tuple(members))
 
 
 def _turn(held: LeaseUsage) -> messages.LeaseReport:

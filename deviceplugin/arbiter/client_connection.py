@@ -52,7 +52,7 @@ class ClientConnection:
         limits: ConnectedContainer,
         leases: Leases,
         lookup: ShareLookup,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         closed: Callable[[ClientConnection], None],
         on_library_refused: Callable[[Container, str], None],
     ) -> None:
@@ -63,11 +63,11 @@ class ClientConnection:
         self._limits = limits
         self._leases = leases
         self._lookup = lookup
-        self._groups = groups
+        self._ledgers = ledgers
         self._closed = closed
         self._on_library_refused = on_library_refused
         self._loop = asyncio.get_running_loop()
-        self._group: ShareLedger | None = None
+        self._share: ShareLedger | None = None
         self._reported_freed_bytes = 0
         self._greeting: asyncio.Task[None] | None = None
         self._measuring: set[asyncio.Task[None]] = set()
@@ -87,16 +87,16 @@ class ClientConnection:
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._leases.remove(self)
-        if self._group is not None:
-            self._groups.disconnected(self._group, self._who)
+        if self._share is not None:
+            self._ledgers.disconnected(self._share, self._who)
         os.close(self._who.pidfd)
         self._closed(self)
 
     @property
     def tenant(self) -> Tenant:
         """The share of the process, once it has been welcomed."""
-        assert self._group is not None  # noqa: S101
-        return self._group.tenant
+        assert self._share is not None  # noqa: S101
+        return self._share.tenant
 
     def send(self, message: bytes) -> None:
         """Send a message. A client that does not read it is disconnected."""
@@ -152,22 +152,22 @@ class ClientConnection:
         except wire.WireError as error:
             self._end(str(error))
             return self._limits.messages
-        if self._group is not None and self._group.outdated:
-            self._groups.confirm_page(self._group, self._who)
-        if kind in _ABOUT_LEASES and self._group is not None:
+        if self._share is not None and self._share.outdated:
+            self._ledgers.confirm_page(self._share, self._who)
+        if kind in _ABOUT_LEASES and self._share is not None:
             said = wire.lease(data)
-            if said.gpu < len(self._group.tenant.grants):
+            if said.gpu < len(self._share.tenant.grants):
                 self._leases.handle(self, kind, said)
                 return self._limits.lease_messages
         if hello is not None:
             self._timer.cancel()
             self.version = hello.version
             self._greeting = self._loop.create_task(self._greet_safely(hello.library))
-        elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
-            self._reclaim(self._group)
-        elif kind == contract.MESSAGE_MEASURE and self._group is not None:
-            self._measure(self._group, wire.lease(data))
-        elif kind not in wire.KNOWN and self._group is not None:
+        elif kind == contract.MESSAGE_RECLAIM and self._share is not None:
+            self._reclaim(self._share)
+        elif kind == contract.MESSAGE_MEASURE and self._share is not None:
+            self._measure(self._share, wire.lease(data))
+        elif kind not in wire.KNOWN and self._share is not None:
             self._log(logging.DEBUG, "Ignored a message", err=f"unknown type {kind}")
         else:
             self._end(f"unexpected message of type {kind}")
@@ -182,7 +182,7 @@ class ClientConnection:
 
     async def _greet(self, library_version: str) -> None:
         tenant = await self._lookup.tenant(self.container)
-        if isinstance(tenant, Tenant) and await self._groups.check_exec(tenant, self._who):
+        if isinstance(tenant, Tenant) and await self._ledgers.check_exec(tenant, self._who):
             tenant = await self._lookup.tenant(self.container)  # the share may have changed during the check
         if isinstance(tenant, Refusal):
             self.refuse(str(tenant))
@@ -191,7 +191,7 @@ class ClientConnection:
             self.close()
             return
         try:
-            self._group, slot = self._groups.join(tenant, self._who)
+            self._share, slot = self._ledgers.join(tenant, self._who)
         except JoinError as error:
             self.refuse(str(error))
             return
@@ -199,10 +199,10 @@ class ClientConnection:
             logger.error("Could not make a ledger", extra={**self._log_fields(), "err": str(error)})  # noqa: TRY400
             self.refuse(f"the node's agent could not make a ledger: {error.strerror}")
             return
-        self._reported_freed_bytes = self._group.freed_bytes
+        self._reported_freed_bytes = self._share.freed_bytes
         self._send(
             wire.welcome(gpu_count=len(tenant.grants), slot=slot),
-            [self._group.limits.descriptor, self._group.ledger.descriptor],
+            [self._share.limits.descriptor, self._share.ledger.descriptor],
         )
         self._leases.join(self)
         self._log(
@@ -215,25 +215,25 @@ class ClientConnection:
             gpus={grant.uuid: grant.memory_bytes for grant in tenant.grants},
         )
 
-    def _reclaim(self, group: ShareLedger) -> None:
-        self._groups.reap(group)
+    def _reclaim(self, share: ShareLedger) -> None:
+        self._ledgers.reap(share)
         # Include bytes freed since this client's last answer: it may have read the ledger before that.
-        freed, self._reported_freed_bytes = group.freed_bytes - self._reported_freed_bytes, group.freed_bytes
+        freed, self._reported_freed_bytes = share.freed_bytes - self._reported_freed_bytes, share.freed_bytes
         self._send(wire.reclaimed(freed))
 
-    def _measure(self, group: ShareLedger, asked: wire.Lease) -> None:
-        task = self._loop.create_task(self._measured(group, asked))
+    def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
+        task = self._loop.create_task(self._measured(share, asked))
         self._measuring.add(task)
         task.add_done_callback(self._measuring.discard)
 
-    async def _measured(self, group: ShareLedger, asked: wire.Lease) -> None:
+    async def _measured(self, share: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None
-        if asked.gpu < len(group.tenant.grants):
-            unclaimed_bytes = await self._groups.measure(group, self._who, asked.gpu)
+        if asked.gpu < len(share.tenant.grants):
+            unclaimed_bytes = await self._ledgers.measure(share, self._who, asked.gpu)
         self.send(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
-        said = wire.of_version(message, self.version or contract.WIRE_OLDEST)
+        said = wire.with_version(message, self.version or contract.WIRE_OLDEST)
         try:
             socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         # Close later: the caller may be in the middle of a GPU's scheduling.

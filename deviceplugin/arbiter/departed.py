@@ -33,14 +33,14 @@ class DepartedShares:
     def __init__(
         self,
         lookup: ShareLookup,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         *,
         node: Callable[[], GpuNode | None],
         gpu_bytes: Callable[[str], int],
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._lookup = lookup
-        self._groups = groups
+        self._ledgers = ledgers
         self._node = node
         self._gpu_bytes = gpu_bytes
         self._wait_seconds = wait_seconds
@@ -59,7 +59,7 @@ class DepartedShares:
 
     def _problem(self, tenant: Tenant) -> str | None:
         node = self._node()
-        return None if node is None else departed_holders(tenant, self._groups.uses(), node, self._gpu_bytes)
+        return None if node is None else departed_holders(tenant, self._ledgers.uses(), node, self._gpu_bytes)
 
 
 def departed_holders(

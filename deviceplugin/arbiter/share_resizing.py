@@ -53,7 +53,7 @@ class ShareResizer:
 
     def __init__(
         self,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         leases: Leases,
         *,
         node: Callable[[], GpuNode | None],
@@ -61,7 +61,7 @@ class ShareResizer:
         measured: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._groups = groups
+        self._ledgers = ledgers
         self._leases = leases
         self._node = node
         self._notify = notify
@@ -70,7 +70,7 @@ class ShareResizer:
         self._published: dict[_Place, _Published] = {}
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
         self._timer: asyncio.TimerHandle | None = None
-        groups.on_pages_current = self.refresh
+        ledgers.on_pages_current = self.refresh
 
     def refresh(self) -> None:
         """Apply the current GPUNode, and notify if its status is outdated."""
@@ -80,16 +80,16 @@ class ShareResizer:
 
     def apply(self, node: GpuNode) -> tuple[Resize, ...]:
         """Apply this GPUNode to all shares, and return the resizes that its status should have."""
-        groups: dict[_Place, ShareLedger] = {}
+        running: dict[_Place, ShareLedger] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
-        for group in self._groups.all():
-            entry = tenant.find_allocation(group.tenant, node)
+        for ledger in self._ledgers.all():
+            entry = tenant.find_allocation(ledger.tenant, node)
             if entry is None:
-                lost[group.tenant.key] = group
+                lost[ledger.tenant.key] = ledger
                 continue
-            groups[entry.id, group.tenant.share] = group
-            waits |= not self._apply_to(group, node, entry)
+            running[entry.id, ledger.tenant.share] = ledger
+            waits |= not self._apply_to(ledger, node, entry)
         self._warn_about_lost(lost)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
@@ -97,7 +97,7 @@ class ShareResizer:
             for position, share in enumerate(entry.shares):
                 if share.shrink_to_bytes is not None:
                     place = (entry.id, position)
-                    said = self._resize_status(entry, position, groups.get(place), resizes.get(place))
+                    said = self._resize_status(entry, position, running.get(place), resizes.get(place))
                     waits |= said.memory_bytes > share.shrink_to_bytes
                     entries.append(said)
         self._published = {place: since for place, since in self._published.items() if place in resizes}
@@ -127,11 +127,11 @@ class ShareResizer:
         if renewed == share.tenant:
             return
         # No limit may exceed the record on disk. A decrease applies even if the record cannot be written.
-        if not self._groups.record(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
+        if not self._ledgers.record(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
             renewed = tenant.with_memory(renewed, share.tenant.memory_bytes)
         if renewed != share.tenant:
             share.update(renewed)
-            self._groups.publish_timetable()
+            self._ledgers.publish_timetable()
             self._leases.update(renewed)
             logger.info("Changed the amounts of a share", extra=_log_fields(renewed))
 
@@ -140,23 +140,23 @@ class ShareResizer:
         if share.outdated or not self._measured() or share.held_bytes() > renewed.memory_bytes:
             return
         share.update(renewed)
-        if share.held_bytes() > renewed.memory_bytes or not self._groups.record(share, renewed):
+        if share.held_bytes() > renewed.memory_bytes or not self._ledgers.record(share, renewed):
             share.update(before)
             return
         logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
     def _resize_status(
-        self, entry: Allocation, position: int, group: ShareLedger | None, before: Resize | None
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
     ) -> Resize:
         share = entry.shares[position]
         wanted_bytes = share.shrink_to_bytes or 0
-        if group is not None:
+        if ledger is not None:
             # The limit is below the wanted size for a moment, while the published value is withdrawn. Processes write
             # `used_bytes` themselves: a value above the schema's maximum would make the API server reject the whole
             # status.
-            has_bytes = max(group.tenant.memory_bytes, wanted_bytes)
-            used_bytes = min(group.held_bytes(), MAX_BYTES)
-        elif self._groups.is_unreachable(entry.pod.uid, position):
+            has_bytes = max(ledger.tenant.memory_bytes, wanted_bytes)
+            used_bytes = min(ledger.held_bytes(), MAX_BYTES)
+        elif self._ledgers.is_unreachable(entry.pod.uid, position):
             has_bytes = used_bytes = share.memory_bytes
         else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0

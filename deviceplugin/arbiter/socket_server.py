@@ -74,13 +74,13 @@ class Server:
         path: Path,
         *,
         lookup: ShareLookup,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         identify: Identify,
         proc: Path = kernel_process.PROC,
     ) -> None:
         self._path = path
         self._lookup = lookup
-        self._groups = groups
+        self._ledgers = ledgers
         self._identify = identify
         self._proc = proc
         self._connections: set[ClientConnection] = set()
@@ -185,7 +185,7 @@ class Server:
                     limits=self._limits.connect(container),
                     leases=self.leases,
                     lookup=self._lookup,
-                    groups=self._groups,
+                    ledgers=self._ledgers,
                     closed=self._remove,
                     on_library_refused=lambda *what: self.on_library_refused(*what),
                 )

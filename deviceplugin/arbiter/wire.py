@@ -89,7 +89,7 @@ def check_version(data: bytes, version: int) -> None:
         raise ProtocolVersionError(sentence, version)
 
 
-def of_version(message: bytes, version: int) -> bytes:
+def with_version(message: bytes, version: int) -> bytes:
     """Return the message with the client's protocol version in its header."""
     magic, _, kind, size, newest = _HEADER.unpack_from(message)
     return _HEADER.pack(magic, version, kind, size, newest) + message[_HEADER.size :]

@@ -68,7 +68,7 @@ def assemble(majors: Collection[int], offsets: Offsets, map_descriptor: int) -> 
         _if_equal(3, 0, _ALLOW),
         _load32(2, 1, 4),  # r2: the major number
         *(_if_equal(2, major, _CHECK) for major in sorted(majors)),
-        _go(_ALLOW),
+        _jump(_ALLOW),
         _CHECK,
         _call(_NOW),
         (0xBF, 7, 0, 0, 0),  # r7: now
@@ -123,7 +123,7 @@ def _unless_equal(register: int, number: int, place: str) -> _Line:
     return 0x55, register, 0, place, number
 
 
-def _go(place: str) -> _Line:
+def _jump(place: str) -> _Line:
     return 0x05, 0, 0, place, 0
 
 

@@ -40,7 +40,7 @@ class RegisteredMap:
         """Remove a process that has ended or become another program."""
         self._map.drop(program.KEY.pack(pid))
 
-    def keep(self, processes: Iterable[Who]) -> None:
+    def replace(self, processes: Iterable[Who]) -> None:
         """Register exactly these processes. Those that were registered already keep their program."""
         wanted = dict(processes)
         for key in self._map.every_key() - {program.KEY.pack(number) for number in (program.ARBITER_KEY, *wanted)}:

@@ -188,7 +188,7 @@ class ArbiterNode:
                 gpu_bytes=lambda _: self.gpu_bytes,
                 wait_seconds=self.departed_seconds,
             ),
-            groups=self.groups,
+            ledgers=self.groups,
             identify=lambda pid: self.identify(pid),
         )
         self.resizing = share_resizing.ShareResizer(

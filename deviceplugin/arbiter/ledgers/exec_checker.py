@@ -38,14 +38,14 @@ class ExecChecker:
         self._due: dict[str, dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
 
-    def check(self, chosen: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
+    def check(self, share: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
         """Queue a check of this member. The future is done after the check and its call of `gone`. Queued checks are
         shared.
         """
-        key, loop = chosen.tenant.key, asyncio.get_running_loop()
+        key, loop = share.tenant.key, asyncio.get_running_loop()
         due = self._due.setdefault(key, {})
         if member not in due:
-            due[member] = chosen, loop.create_future()
+            due[member] = share, loop.create_future()
         if key not in self._working:
             self._working[key] = loop.create_task(self._work(key, due))
         return due[member][1]
@@ -55,8 +55,8 @@ class ExecChecker:
         for working in self._working.values():
             working.cancel()
         for due in self._due.values():
-            for _, asked in due.values():
-                asked.cancel()
+            for _, future in due.values():
+                future.cancel()
         self._due.clear()
         self._working.clear()
 
@@ -64,20 +64,20 @@ class ExecChecker:
         while due:
             # Remove it before the check: what the process does from here on needs another check.
             member = next(iter(due))
-            chosen, asked = due.pop(member)
+            share, future = due.pop(member)
             pause_seconds = 0.0
             try:
-                if chosen.contains(member):
-                    seen, took_seconds = await _in_thread(member.pid, chosen.ledger.device_inode, self._proc)
+                if share.contains(member):
+                    found, took_seconds = await _in_thread(member.pid, share.ledger.device_inode, self._proc)
                     pause_seconds = REST * took_seconds
-                    if seen.known and seen.link is None and chosen.contains(member):
-                        self._gone(chosen, member)
+                    if found.known and found.link is None and share.contains(member):
+                        self._gone(share, member)
             except Exception:  # such as no thread, or a full disk; go on with the others
                 logger.exception("Could not check a process for exec", extra={"pid": member.pid})
                 pause_seconds = FAILED_SECONDS
             finally:
-                if not asked.done():
-                    asked.set_result(None)
+                if not future.done():
+                    future.set_result(None)
             await asyncio.sleep(pause_seconds)
         del self._due[key], self._working[key]
 
@@ -90,14 +90,14 @@ async def _in_thread(pid: int, device_inode: tuple[int, int], proc: Path) -> tup
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[tuple[Mapping, float]] = loop.create_future()
 
-    def tell(seen: Mapping, took_seconds: float) -> None:
+    def finish(found: Mapping, took_seconds: float) -> None:
         if not answer.done():
-            answer.set_result((seen, took_seconds))
+            answer.set_result((found, took_seconds))
 
-    def look() -> None:
-        seen = kernel_process.mapping(pid, device_inode, proc=proc)
+    def read() -> None:
+        found = kernel_process.mapping(pid, device_inode, proc=proc)
         with contextlib.suppress(RuntimeError):  # the loop has ended since
-            loop.call_soon_threadsafe(tell, seen, time.thread_time())
+            loop.call_soon_threadsafe(finish, found, time.thread_time())
 
-    threading.Thread(target=look, name="look", daemon=True).start()
+    threading.Thread(target=read, name="exec-check", daemon=True).start()
     return await answer

@@ -74,7 +74,7 @@ class ShareLedgers:
         self._boot_id = kernel_process.boot_id(proc=proc)
         self._context_bytes = context_bytes
         self._unclaimed_bytes = unclaimed_bytes
-        self._groups: dict[str, ShareLedger] = {}
+        self._shares: dict[str, ShareLedger] = {}
         self._unreachable: dict[str, list[KernelProcess]] = {}
         self._lost_ticks = 0
         self._exec_checker = ExecChecker(self._on_exec, proc=proc)
@@ -110,7 +110,7 @@ class ShareLedgers:
             if old is None:
                 path.unlink()
             elif isinstance(old, ShareLedger):
-                self._groups[record.tenant.key] = old
+                self._shares[record.tenant.key] = old
                 for member in old.members.values():
                     self._watch(old, member)
                     self._exec_checker.check(old, member)
@@ -123,8 +123,8 @@ class ShareLedgers:
                 extra = {**_log_fields(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
         if self._registered is not None:
-            holders = (*self._unreachable.values(), *(group.members.values() for group in self._groups.values()))
-            self._registered.keep((process.pid, process.start_ticks) for holder in holders for process in holder)
+            holders = (*self._unreachable.values(), *(share.members.values() for share in self._shares.values()))
+            self._registered.replace((process.pid, process.start_ticks) for holder in holders for process in holder)
         self.publish_timetable()
 
     @property
@@ -140,7 +140,7 @@ class ShareLedgers:
         """
         if tenant.key in self._unreachable:
             raise JoinError(UNREACHABLE)
-        share = self._groups.get(tenant.key)
+        share = self._shares.get(tenant.key)
         if share is not None and not _same_gpus(share.tenant, tenant):
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
         made = share is None
@@ -161,7 +161,7 @@ class ShareLedgers:
                 share.close()
             raise
         share.admit(member, slot)
-        self._groups[tenant.key] = share
+        self._shares[tenant.key] = share
         self._watch(share, member)
         if made:
             self.publish_timetable()
@@ -169,7 +169,7 @@ class ShareLedgers:
 
     async def check_exec(self, tenant: Tenant, who: KernelProcess) -> bool:
         """Return whether the process has a slot already. If so, first check that it has not become another program."""
-        share = self._groups.get(tenant.key)
+        share = self._shares.get(tenant.key)
         slot = share.slot_of(who) if share is not None else None
         if share is None or slot is None:
             return False
@@ -179,8 +179,8 @@ class ShareLedgers:
 
     def publish_timetable(self) -> None:
         """Write into all limits pages when to launch while no arbiter runs. Call it whenever amounts have changed."""
-        table = timetable.timetable(group.tenant for group in self._groups.values())
-        for key, share in self._groups.items():
+        table = timetable.timetable(share.tenant for share in self._shares.values())
+        for key, share in self._shares.items():
             for gpu, turn in enumerate(table[key]):
                 share.limits.set_launch_slot(gpu, turn)
 
@@ -202,12 +202,12 @@ class ShareLedgers:
 
     def uses(self) -> Iterator[ShareUse]:
         """Yield the memory use of every share."""
-        for group in self._groups.values():
-            yield ShareUse(group.tenant, group.used_bytes(), len(group.members), group.limits.overhead_bytes())
+        for share in self._shares.values():
+            yield ShareUse(share.tenant, share.used_bytes(), len(share.members), share.limits.overhead_bytes())
 
     def all(self) -> tuple[ShareLedger, ...]:
         """Return the ledgers of all shares with processes."""
-        return tuple(self._groups.values())
+        return tuple(self._shares.values())
 
     def expect_contexts(self, share: ShareLedger) -> None:
         """Write the current context charges into the share's limits page."""
@@ -247,11 +247,11 @@ class ShareLedgers:
     def close(self) -> None:
         """Close all ledgers. Their records stay for the next agent."""
         self._exec_checker.close()
-        for group in self._groups.values():
-            for member in group.members.values():
+        for share in self._shares.values():
+            for member in share.members.values():
                 asyncio.get_running_loop().remove_reader(member.pidfd)
-            group.close()
-        self._groups.clear()
+            share.close()
+        self._shares.clear()
         for holders in self._unreachable.values():
             for holder in holders:
                 self._close_holder(holder)
@@ -306,7 +306,7 @@ class ShareLedgers:
         if share.members:
             self.record(share, share.tenant)
             return
-        del self._groups[share.tenant.key]
+        del self._shares[share.tenant.key]
         share.close()
         self.publish_timetable()
         ledger_record.path_of(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail

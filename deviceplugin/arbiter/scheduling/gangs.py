@@ -98,7 +98,7 @@ class Gangs:
         self._at[uuid].add(name)
         self._gpus[uuid].join_gang(key, now_ns)
 
-    def leave(self, key: str, uuid: str) -> None:
+    def remove(self, key: str, uuid: str) -> None:
         """Remove a share from this GPU."""
         name = self._names.get(key, "")
         gang = self._gangs.get(name)
@@ -275,7 +275,7 @@ class Gangs:
     def _is_free(self, gang: Gang, uuid: str) -> bool:
         return self._gpus[uuid].holder in {None, gang.shares[uuid]}
 
-    def _go_on(self, gang: Gang, now_ns: int) -> Commands:
+    def _continue(self, gang: Gang, now_ns: int) -> Commands:
         if not any(map(_is_at_work, self._shares(gang))):
             return self._free(gang, now_ns)
         more = [
@@ -385,6 +385,6 @@ def _is_at_work(share: GpuShare) -> bool:
 _STEPS: Final[Mapping[Stage, Callable[[Gangs, Gang, int], Commands]]] = {
     Stage.WAITING: Gangs._wait,
     Stage.CALLED: Gangs._begin,
-    Stage.TURN: Gangs._go_on,
+    Stage.TURN: Gangs._continue,
     Stage.ENDING: Gangs._drain,
 }

@@ -151,7 +151,7 @@ class GpuLeases:
             gpu_share = self.scheduler.shares[key]
             del self._shares[key]
             self._urgent.discard(key)
-            self.execute(self.scheduler.leave(key, now_ns))
+            self.execute(self.scheduler.remove(key, now_ns))
             self._debts.store(self._uuid, key, gpu_share, now_ns)
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease, now_ns: int) -> None:

@@ -77,7 +77,7 @@ class LeaseScheduler:
             self.changed.add(key)
         return self.tick(now_ns)
 
-    def leave(self, key: str, now_ns: int) -> list[Command]:
+    def remove(self, key: str, now_ns: int) -> list[Command]:
         """Remove a share and its running work; no-op if it is unknown."""
         if key not in self.shares:
             return []

@@ -102,7 +102,7 @@ class Leases:
         for uuid in self._gpus_of_client.pop(client, set()):
             self._gpus[uuid].remove(client, now_ns)
             if client.tenant.key not in self._schedulers[uuid].shares:
-                self._gangs.leave(client.tenant.key, uuid)
+                self._gangs.remove(client.tenant.key, uuid)
             self._settle(uuid, now_ns)
 
     @property

@@ -127,7 +127,7 @@ def test_later_messages_must_have_the_agreed_version() -> None:
 
 def test_an_answer_gets_the_agreed_version_and_is_otherwise_unchanged() -> None:
     message = wire.welcome(gpu_count=2, slot=7)
-    answer = wire.of_version(message, 2)
+    answer = wire.with_version(message, 2)
     assert HEADER.unpack_from(answer) == (contract.WIRE_MAGIC, 2, contract.MESSAGE_WELCOME, len(message), 0)
     assert answer[HEADER.size :] == message[HEADER.size :]
 

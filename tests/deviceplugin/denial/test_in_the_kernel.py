@@ -88,10 +88,10 @@ def test_the_next_agent_inherits_the_registered_processes_without_a_gap(kernel: 
     following = kernel.opened(majors=frozenset({MISC, denial_program.program.DRIVERS_MAJOR}))
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
-    registered.RegisteredMap(following.map_descriptor).keep([process.who])
+    registered.RegisteredMap(following.map_descriptor).replace([process.who])
     following.attach([kernel.uid])
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
     assert process.ask("become") == "ready"
-    registered.RegisteredMap(following.map_descriptor).keep([process.who])
+    registered.RegisteredMap(following.map_descriptor).replace([process.who])
     assert process.ask("open", kernel.device) == DENIED

@@ -106,7 +106,7 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
                 limits=connection_limits.ConnectedContainer(),
                 leases=turns,
                 lookup=_Lookup(),
-                groups=books,
+                ledgers=books,
                 closed=there.discard,
                 on_library_refused=lambda *_: None,
             )
