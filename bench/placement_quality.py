@@ -121,7 +121,7 @@ def churn(
             until, _, pod, held = heapq.heappop(running)
             free += (total - allocated) * max(0.0, until - max(now, WARM_UP))
             now = until
-            scheduler.remove(pod, held)
+            scheduler.leave(pod, held)
             allocated -= pod.size
         free += (total - allocated) * max(0.0, arrival.time - max(now, WARM_UP))
         now = arrival.time

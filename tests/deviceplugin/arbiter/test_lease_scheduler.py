@@ -249,7 +249,7 @@ def test_a_share_that_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
             commands += node.closed("a", 41 * MS)
         if steps == 3:
             commands += node.tick(500 * MS)
-        commands += node.leave("a", 600 * MS)
+        commands += node.remove("a", 600 * MS)
         assert commands[-1] == Open("b")
         assert node.holder == "b"
         assert node.shares["b"].account.charge is not PayingAccount.NOTHING

@@ -267,7 +267,7 @@ async def test_processes_keep_their_limits_when_their_allocation_vanishes(
     node.resizing.refresh()
     node.resizing.refresh()
     assert await limits(first) == [[GIB, 50, 100]]
-    assert sum("does not have a share" in record.message for record in caplog.records) == 1
+    assert sum("is not in the ledger" in record.message for record in caplog.records) == 1
     two = await node.share()
     assert "is not in this node's GPUNode" in (await two("hello"))["refused"]
     node.allocations += kept
