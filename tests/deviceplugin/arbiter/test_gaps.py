@@ -98,7 +98,7 @@ def test_a_gang_pays_for_a_gpu_that_is_reserved_for_it() -> None:
     before_ns = account.held_by_ns(turn.now_ns)
     assert turn.gap(6) == 6
     assert account.held_by_ns(turn.now_ns) - before_ns == 6 * MS
-    turn.says("leave", "other")
+    turn.says("remove", "other")
     before_ns = account.held_by_ns(turn.now_ns)
     turn.says("released", "gang")
     turn.until(turn.now_ns / MS + 5)

@@ -125,7 +125,7 @@ async def test_all_waiting_lookups_get_the_reason_of_a_failed_request() -> None:
         await asyncio.sleep(0)
         raise api_errors.Unavailable("it does not answer")
 
-    flight = lookup.SingleFlight(fail, time.monotonic, again_seconds=3600.0)
+    flight = lookup.SingleFlight(fail, time.monotonic, min_interval_seconds=3600.0)
     async with asyncio.timeout(30):
         outcomes = await asyncio.gather(*(flight.wait_for_answer() for _ in range(8)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["it does not answer"] * 8

@@ -16,7 +16,7 @@ def denies(bpf: str, cgroups: str, uid: str, how: str) -> None:
             known = registered.RegisteredMap(made.map_descriptor)
             known.renew()
             known.add(1, 1)
-            known.keep([])
+            known.replace([])
             print(len(made.attach([uid])))
     except denial_program.DenialError as error:
         print(error)
