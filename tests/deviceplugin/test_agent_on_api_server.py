@@ -158,7 +158,7 @@ async def test_denial_that_the_kernel_cannot_enforce_is_reported(
         conditions = codec.read(await cluster.gpunode()).conditions
     (denial,) = [condition for condition in conditions if condition.type == contract.CONDITION_UNREGISTERED_DENIED]
     assert (denial.status, denial.reason) == ("False", "NotPossible")
-    assert f"{short_path} is not of cgroup v2" in denial.message
+    assert f"{short_path} is not cgroup v2" in denial.message
 
 
 async def test_an_unchanged_status_is_written_once(cluster: Cluster, agent: agent_process.Agent) -> None:

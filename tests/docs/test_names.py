@@ -122,7 +122,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
         "modes/published.py",
         "audit/audit_document.py",
         "injection/decision.py",
-        "denial/denied_pods.py",
+        "denial/pod_denial.py",
     )
     written = {
         constant.value

@@ -161,7 +161,7 @@ async def test_processes_of_a_share_never_exceed_it(
 async def test_a_share_is_resized_under_load(
     pytorch: Path, shares: share.Shares, gpus: Path, allocator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.01)
     node, dice, grown, shrunk = shares.node, random.Random(3), 0, 0
     pod = shares.add()
 

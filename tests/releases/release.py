@@ -61,6 +61,10 @@ class Release:
 # For each release, names in the tests' programs that have changed since: the old and the present ones.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "0.2.0": {
+        "deviceplugin.live": r"deviceplugin\.modes",
+        "deviceplugin.arbiter": r"deviceplugin\.arbiter\.ledgers",
+        "loss.read": r"recovery\.read_loss",
+        "loss.write": r"recovery\.write_loss",
         "Book": "Checkpoint",
         "Contexts": "ContextCheckpoint",
         "InForce": "ActiveConfig",
@@ -72,12 +76,11 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "from deviceplugin.hardware.faults import Notebook as FaultLog\nfrom deviceplugin.hardware.health import Fault": (
             "from deviceplugin.hardware.gpu_health import Fault, FaultLog"
         ),
-        "deviceplugin.live": "deviceplugin.modes",
         "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",
         "keep": "save",
         "look": "sample",
-        "loss": "recovery_window",
+        "loss": "recovery",
         "peaks": "share_peaks",
         "record": "ledger_record",
         "selection": "config_choice",

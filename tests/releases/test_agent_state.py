@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import ledger_record, share_ledgers
+from deviceplugin.arbiter.ledgers import ledger_record, share_ledgers
 from deviceplugin.audit import overhead
 from deviceplugin.disk import whole_file
 from deviceplugin.hardware import gpu_health
@@ -66,7 +66,7 @@ async def test_a_ledger_with_an_unknown_page_layout_is_set_aside(
     (path,) = ledger_record.all_in(tmp_path)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
-    share_ledgers.ShareLedgers(tmp_path).inherit()
+    share_ledgers.ShareLedgers(tmp_path).recover()
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
     assert ledger_record.all_in(tmp_path) == []

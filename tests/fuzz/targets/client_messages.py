@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import client_connection, connection_limits, leases, share_ledgers, tenant
+from deviceplugin.arbiter import client_connection, connection_limits, tenant
+from deviceplugin.arbiter.ledgers import share_ledgers
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.host import identity, kernel_process
 from gpushare import contract
 
@@ -94,19 +96,19 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
         ours.setblocking(False)
         theirs.setblocking(False)
         ends.append(theirs)
-        _, start_ticks = kernel_process.identified(os.getpid()) or (0, 0)
+        _, start_ticks = kernel_process.with_start(os.getpid()) or (0, 0)
         who = kernel_process.KernelProcess(os.getpid(), start_ticks + number, os.pidfd_open(os.getpid()))
         there.add(
             client_connection.ClientConnection(
                 ours,
                 who=who,
                 container=identity.Container(f"pod-{number // 2}", f"{number:064}"),
-                guest=connection_limits.ConnectedContainer(),
+                limits=connection_limits.ConnectedContainer(),
                 leases=turns,
                 lookup=_Lookup(),
-                groups=books,
+                ledgers=books,
                 closed=there.discard,
-                unspoken=lambda *_: None,
+                on_library_refused=lambda *_: None,
             )
         )
     try:

@@ -269,7 +269,7 @@ BEFORE: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "images without a registry": (
         setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
     "an image of the component defrag of no registry": (
-        setting(plan=install_plan.of([*sound.ours(), *manifests.documents(DEFRAG)])), "images", BLOCKING, "localhost/gpushare/plugin", ("node/gpu-1", "node/gpu-2")),
+        setting(plan=install_plan.from_manifests([*sound.ours(), *manifests.documents(DEFRAG)])), "images", BLOCKING, "localhost/gpushare/plugin", ("node/gpu-1", "node/gpu-2")),
     "unknown images": (setting(plan=InstallPlan()), "images", INFO, "are unknown", ()),
     "a GPU in use": (with_objects("Pod", pod("t", "ml", "gpu-1", **BUSY)), "gpus-in-use", WARNING, "GPUs of 1 node are held by 1 pod: ml/t", ("node/gpu-1",)),
 }  # fmt: skip

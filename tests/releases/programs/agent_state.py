@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import ledger_record, recovery_window
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.ledgers import ledger_record, recovery
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.overhead import ContextCheckpoint
 from deviceplugin.hardware.gpu_health import Fault, FaultLog
@@ -35,11 +35,11 @@ def reads_ledgers(there: str) -> list[Any]:
 
 
 def writes_when_ledgers_were_lost(there: str) -> None:
-    recovery_window.write(Path(there) / "ledgers", "boot", 17)
+    recovery.write_loss(Path(there) / "ledgers", "boot", 17)
 
 
 def reads_when_ledgers_were_lost(there: str) -> Any:
-    return recovery_window.read(Path(there) / "ledgers", "boot")
+    return recovery.read_loss(Path(there) / "ledgers", "boot")
 
 
 def writes_peaks(there: str) -> None:

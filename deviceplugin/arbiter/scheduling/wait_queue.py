@@ -1,8 +1,8 @@
-"""Who waits for one GPU, kept in the order in which they are served. Pure: time is a parameter, in nanoseconds.
+"""The shares that wait for one GPU, in the order in which they are served. Pure: time is a parameter, in nanoseconds.
 
-What shares are owed changes all the time, but two of one request are owed more at the same rate, so the one that is
-ahead stays ahead. There is a queue for each request, therefore, and only the heads of the queues are compared: requests
-add up to 100 at most, so that there are no more than thirteen different ones, however many shares there are.
+Debts change all the time, but they grow at the same rate for equal requests, so the order among these stays the same.
+There is a queue for each request, and only the heads of the queues are compared. Requests add up to at most 100 %, so
+there are at most thirteen different ones, however many shares wait.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import Account, PayingAccount
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import Account, PayingAccount
 
-_Entry = tuple[float, int, str]  # the order, then who came first
-_Queue = tuple[int, bool] | str  # of a request and class, or one of these two
+_Entry = tuple[float, int, str]  # the sort key, then the order of arrival
+_Queue = tuple[int, bool] | str  # request and class, or one of the two below
 _SURPLUS: Final = "surplus"
-_KEPT_BACK: Final = "kept back"
+_THROTTLED: Final = "throttled"
 
 
 class WaitQueue:
-    """Those that want the GPU and do not have it. Who is charged meanwhile, being late, is in no queue."""
+    """The waiting shares. Late shares, which are charged while they wait, are in no queue."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
         self._charged: set[str] = set()
-        self._queues: dict[_Queue, list[_Entry]] = {_SURPLUS: [], _KEPT_BACK: []}
+        self._queues: dict[_Queue, list[_Entry]] = {_SURPLUS: [], _THROTTLED: []}
         self._places: dict[str, list[tuple[_Queue, _Entry]]] = {}
         self._numbers = itertools.count()
 
@@ -41,7 +41,7 @@ class WaitQueue:
         return iter(self._accounts)
 
     def add(self, key: str, account: Account, now_ns: int) -> None:
-        """It waits; once more, if it waits already and something else of it than the time has changed."""
+        """Add a share, or re-sort it after a change other than the passing of time."""
         self.discard(key)
         account.pass_time(now_ns)
         self._accounts[key] = account
@@ -50,7 +50,7 @@ class WaitQueue:
             return
         number = next(self._numbers)
         if not account.eligible():
-            self._enter(key, _KEPT_BACK, (now_ns + account.eligible_in_ns(), number, key))
+            self._enter(key, _THROTTLED, (now_ns + account.eligible_in_ns(), number, key))
             return
         percent = account.entitlement.request_percent
         ahead = percent / 100 * now_ns - account.owed_ns
@@ -58,7 +58,7 @@ class WaitQueue:
         self._enter(key, _SURPLUS, (account.surplus_ns, number, key))
 
     def discard(self, key: str) -> None:
-        """It waits no more, if it did."""
+        """Remove the share; no-op if absent."""
         if self._accounts.pop(key, None) is None:
             return
         self._charged.discard(key)
@@ -69,40 +69,40 @@ class WaitQueue:
                 del self._queues[name]
 
     def first(self, now_ns: int) -> str | None:
-        """Who is to be served now, if the limit of anybody lets them begin."""
+        """Return the share to serve now, or None if no limit allows one."""
         return next_share.choose(self.heads(now_ns)) if self._accounts else None
 
     @property
     def able(self) -> bool:
-        """Whether somebody waits who was seen not to be kept back by a limit."""
+        """Whether a share waits that was not throttled by its limit when last checked."""
         return bool(self._queues[_SURPLUS])
 
     def heads(self, now_ns: int) -> Mapping[str, Account]:
-        """Some of them, of whom one is the first."""
-        self._let_begin(now_ns)
-        heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _KEPT_BACK}
+        """Return the heads of the queues, one of which is the first share."""
+        self._admit_eligible(now_ns)
+        heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _THROTTLED}
         candidates = {key: self._accounts[key] for key in sorted(heads | self._charged)}
         for account in candidates.values():
             account.pass_time(now_ns)
         return candidates
 
     def next_ns(self, now_ns: int) -> int | None:
-        """When the limit of another one lets it begin; None: it keeps nobody back."""
+        """Return when the limit of the next throttled share lets it begin; None if no share is throttled."""
         if not self._accounts:
             return None
         times = [now_ns + self._accounts[key].eligible_in_ns() for key in self._charged]
-        kept_back = self._queues[_KEPT_BACK]
-        if kept_back:
-            times.append(int(kept_back[0][0]))
+        throttled = self._queues[_THROTTLED]
+        if throttled:
+            times.append(int(throttled[0][0]))
         return min(times, default=None)
 
     def _enter(self, key: str, name: _Queue, entry: _Entry) -> None:
         bisect.insort(self._queues.setdefault(name, []), entry)
         self._places.setdefault(key, []).append((name, entry))
 
-    def _let_begin(self, now_ns: int) -> None:
-        """Those whose limit has kept them back until now."""
-        kept_back = self._queues[_KEPT_BACK]
-        while kept_back and kept_back[0][0] <= now_ns:
-            key = kept_back[0][2]
+    def _admit_eligible(self, now_ns: int) -> None:
+        """Move shares whose limits allow them to begin by now to their queues."""
+        throttled = self._queues[_THROTTLED]
+        while throttled and throttled[0][0] <= now_ns:
+            key = throttled[0][2]
             self.add(key, self._accounts[key], now_ns)

@@ -1,15 +1,15 @@
-"""A share at a GPU: its books, what its lease has come to, its gaps in turns of its gang, and what it is told."""
+"""The scheduler's state of one share at one GPU."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 
-from deviceplugin.arbiter.account import Account, Entitlement
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement
 
 
 class LeasePhase(enum.Enum):
-    """What a lease has come to."""
+    """The phase of a lease."""
 
     OPEN = "open"
     REVOKED = "revoked"
@@ -19,7 +19,7 @@ class LeasePhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Open:
-    """A command: let the share launch. `again`: in the middle of a drain, which its other processes continue."""
+    """A command: let the share launch. `again`: during a drain, which its other processes continue."""
 
     key: str
     again: bool = False
@@ -27,7 +27,7 @@ class Open:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Revoke:
-    """A command: take the lease back."""
+    """A command: revoke the share's lease."""
 
     key: str
 
@@ -37,11 +37,11 @@ Command = Open | Revoke
 
 @dataclasses.dataclass(slots=True)
 class IdleTime:
-    """The gaps of a gang's member in its turns; they decide when its GPU is lent to other shares.
+    """The gaps in the turns of a gang's member, which decide when its GPU is lent to other shares.
 
-    A borrower takes a while to give the GPU back, and the gang waits for that on all its GPUs. So only a gap of a
-    certain length is worth lending (`worth_ns`), and earlier gaps predict the next one: after a short gap the GPU stays
-    reserved for twice as long as that gap, and each long gap halves the reservation.
+    A borrower takes a while to give the GPU back, and the gang waits for that on all its GPUs. So only long gaps are
+    worth lending (`worth_ns`), and earlier gaps predict the next one: after a short gap the GPU stays reserved for
+    twice that gap's length, and each long gap halves the reservation.
     """
 
     since_ns: int | None = None
@@ -66,26 +66,26 @@ class IdleTime:
         self.since_ns = None
 
     def lent_from_ns(self, now_ns: int, least_ns: int, worth_ns: int) -> int:
-        """Return when other shares may borrow the GPU; least_ns: no sooner than so long after the gap began."""
+        """Return when other shares may borrow the GPU. least_ns: the minimum time from the start of the gap."""
         if self.since_ns is None:
             return now_ns
         return self.since_ns + max(least_ns, min(self.patience_ns, worth_ns))
 
 
-class Seat:
-    """One share at this GPU."""
+class GpuShare:
+    """One share at one GPU."""
 
     def __init__(self, entitlement: Entitlement, now_ns: int) -> None:
         self.account = Account(entitlement, now_ns)
         self.phase: LeasePhase | None = None
-        self.asked = False  # it has something to launch here; a member of a gang may want its turn because of others
-        self.member = False  # of a gang, which is served on several GPUs together
-        self.spared = False  # a member that is kept from what it waits for pays nothing
-        self.since_ns = 0  # the beginning of the turn, or of what it renewed
-        self.due_ns: int | None = 0  # None: its turn does not end by itself
+        self.asked = False  # has something to launch here; a gang's member may want its turn because of another GPU
+        self.member = False  # of a gang
+        self.exempt = False  # pays nothing, because its gang waits for another GPU
+        self.since_ns = 0  # when the turn began or was renewed
+        self.due_ns: int | None = 0  # None: the turn has no end of its own
         self.revoked_ns = 0
-        self.worked_ns = 0  # when a late one was last seen to run something
-        self.drain_ns = 0.0  # how long it took to give back, lately
-        self.closed_ns = 0  # when it last reported that its gate is closed and its work about to end
+        self.worked_ns = 0  # when a late share was last seen at work
+        self.drain_ns = 0.0  # moving average of the time from revoke to release
+        self.closed_ns = 0  # when it last reported a closed gate, with its work about to end
         self.idle = IdleTime()  # its gaps in turns of its gang
         self.leases = 0

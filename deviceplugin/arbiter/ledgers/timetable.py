@@ -1,14 +1,14 @@
-"""When each share launches while there is no arbiter: its part of every 100 ms, as its limits page says. Pure.
+"""When each share launches while no arbiter runs: its slot in every 100 ms, as its limits page says. Pure.
 
-On each GPU the parts come one after the other, in thousandths. A share has its request at least; what is left over is
-shared out by request, up to the limits. One without a request counts as one percent, but all of those together take no
-more than a twentieth from the others. The class of a share makes no difference: a part is one piece.
+On each GPU the slots follow one another, in thousandths of the period. A share gets at least its request; the rest is
+split by request, up to the limits. A share without a request counts as one percent, but all of these together take at
+most a twentieth from the others. The latency class makes no difference: each share has one slot.
 
-A share of several GPUs has the same part on all of them, or its kernels would wait for each other most of the time. So
-those come first, the widest before the others, each at the first moment that is free on all of its GPUs; the rest fills
-what lies between. That always succeeds where of any two shares' GPUs the ones are among the others, or none is in both.
-Where they overlap otherwise, there may be no common moment that leaves room for the rest: then a share has a part on
-each of its GPUs by itself.
+A share of several GPUs has the same slot on all of them; otherwise its kernels would spend most of the time waiting for
+each other. So these shares are placed first, those with most GPUs before others, each at the first time that is free on
+all its GPUs. The other shares fill the gaps. This always works if the GPU sets of any two shares are nested or
+disjoint. If they overlap otherwise, a common time that leaves room for the others may not exist. Such a share has an
+independent slot on each of its GPUs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final
 from deviceplugin.arbiter.tenant import Tenant
 
 PERIOD: Final = 1000
-UNASKED: Final = 10  # of a share without a request
-UNASKED_TOGETHER: Final = 50  # what those may cost the others
+UNASKED: Final = 10  # for a share without a request
+UNASKED_TOGETHER: Final = 50  # for all shares without a request
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LaunchSlot:
-    """From when, and for how long, in thousandths of the period; of no length: nothing is said."""
+    """The begin and length of a slot, in thousandths of the period. Length 0 means no slot."""
 
     begin_permille: int = 0
     permille: int = 0
@@ -38,7 +38,7 @@ NO_TURN: Final = LaunchSlot()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """What one share is to have of one GPU."""
+    """The amounts of one share on one GPU, in thousandths."""
 
     key: str
     least: int
@@ -47,10 +47,10 @@ class _Part:
 
 
 class _GpuTimetable:
-    """One GPU: who is to have a part of it, and who has one already."""
+    """One GPU: the shares that wait for a slot, and the slots assigned so far."""
 
     def __init__(self, shares: Mapping[str, tuple[int, int]]) -> None:
-        """shares: the request and the limit of each, in percent."""
+        """shares: request and limit of each share, in percent."""
         unasked = sum(request == 0 for request, _ in shares.values())
         unasked_permille = max(1, min(UNASKED, UNASKED_TOGETHER // unasked)) if unasked else 0
         asked = sum(10 * request for request, _ in shares.values())
@@ -61,11 +61,11 @@ class _GpuTimetable:
             most = max(1, 10 * limit)
             self.waiting[key] = _Part(key, min(max(1, least), most), most, max(1, request))
         if sum(part.least for part in self.waiting.values()) > PERIOD:
-            self.waiting = {}  # more than can be told apart
+            self.waiting = {}  # too many shares for thousandths
         self.turns: dict[str, LaunchSlot] = {}
 
     def gaps(self) -> list[LaunchSlot]:
-        """The parts of the period that no share has yet."""
+        """Return the free parts of the period."""
         slots, at = [], 0
         for turn in sorted(self.turns.values(), key=lambda slot: slot.begin_permille):
             if turn.begin_permille > at:
@@ -74,7 +74,7 @@ class _GpuTimetable:
         return [*slots, *([LaunchSlot(at, PERIOD - at)] if at < PERIOD else [])]
 
     def give(self, key: str, turn: LaunchSlot) -> bool:
-        """Whether the others still have room beside that; if not, it is not given."""
+        """Assign the slot if the waiting shares still have room next to it. Return whether it was assigned."""
         part = self.waiting.pop(key)
         self.turns[key] = turn
         if self._filled() is not None:
@@ -83,12 +83,12 @@ class _GpuTimetable:
         return False
 
     def take(self, key: str, part: _Part) -> None:
-        """Take the share out of the table: it waits for a part again."""
+        """Take the share's slot away, so that it waits again."""
         del self.turns[key]
         self.waiting[key] = part
 
     def fill(self) -> None:
-        """Give a part to all that wait."""
+        """Assign slots to all waiting shares."""
         for gap, parts in self._filled() or ():
             at = gap.begin_permille
             for key, length in sorted(_divided(gap.permille, parts).items()):
@@ -96,7 +96,7 @@ class _GpuTimetable:
                 at += length
 
     def _filled(self) -> list[tuple[LaunchSlot, list[_Part]]] | None:
-        """Who goes into which gap: the largest first, where the most room is; None: not all have room."""
+        """Distribute the waiting shares, largest first, to the gaps with most room. Return None if they do not fit."""
         filled: list[tuple[LaunchSlot, list[_Part]]] = [(gap, []) for gap in self.gaps()]
         for part in sorted(self.waiting.values(), key=lambda waiting: (-waiting.least, waiting.key)):
             if not filled:
@@ -111,7 +111,7 @@ class _GpuTimetable:
 
 
 def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]:
-    """The turns of each share by its key, by GPU in the order of its grants. The same for the same shares, always."""
+    """Return each share's slots by key, by GPU in the order of its grants. The result depends only on the tenants."""
     shares = {tenant.key: tenant for tenant in tenants}
     percents = collections.defaultdict[str, dict[str, tuple[int, int]]](dict)
     for key, tenant in shares.items():
@@ -134,7 +134,9 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
 
 
 def _align(key: str, gpus: Sequence[_GpuTimetable], lengths: Iterable[int]) -> None:
-    """Give it the same part on each of these, of the first of the lengths that all have room for, if any."""
+    """Assign the same slot on all these GPUs, with the first of the lengths that fits; leave the share out if none
+    does.
+    """
     for length in lengths:
         begin = _common([gpu.gaps() for gpu in gpus], length)
         if begin is not None and _is_granted(key, gpus, LaunchSlot(begin, length)):
@@ -152,7 +154,7 @@ def _is_granted(key: str, gpus: Sequence[_GpuTimetable], turn: LaunchSlot) -> bo
 
 
 def _common(gaps: Sequence[Sequence[LaunchSlot]], length: int) -> int | None:
-    """The first moment from which so much is free on all."""
+    """Return the first time from which `length` is free on all GPUs, or None."""
 
     def is_free(begin: int, for_gpu: Sequence[LaunchSlot]) -> bool:
         ends = ((gap.begin_permille, gap.begin_permille + gap.permille) for gap in for_gpu)
@@ -163,14 +165,14 @@ def _common(gaps: Sequence[Sequence[LaunchSlot]], length: int) -> int | None:
 
 
 def _divided(length: int, parts: Iterable[_Part]) -> dict[str, int]:
-    """What each has of it: all that there is, by weight, if their limits let them have it."""
+    """Split `length` among the shares by weight, within their limits. Return the lengths by key."""
     having = {part.key: part.least for part in parts}
     growing = [part for part in parts if part.least < part.most]
     left = length - sum(having.values())
     while left > 0 and growing:
         shared, weight = left, sum(part.weight for part in growing)
         for part in growing:
-            # Whoever is before has what is too little to be divided.
+            # The first shares get the remainder of the division.
             more = min(max(1, shared * part.weight // weight), part.most - having[part.key], left)
             having[part.key] += more
             left -= more

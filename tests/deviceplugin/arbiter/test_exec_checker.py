@@ -1,4 +1,4 @@
-"""However long it takes to see what a process has mapped, nobody waits for it but that process."""
+"""However long it takes to read a process's mappings, only that process waits."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import looks
-from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers import exec_checker
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.host import kernel_process
 from tests.deviceplugin import arbiter_node, waiting
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 class Slow:
-    """A /proc in which the list of what a process has mapped is not told before it is asked for."""
+    """A /proc whose lists of mappings block until `tell` is called."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -33,12 +33,12 @@ class Slow:
         os.mkfifo(self._path(pid))
 
     def knows(self, name: object) -> None:
-        """Of this one all is told at once."""
+        """Make this process's mappings readable at once."""
         self._directory.mkdir(exist_ok=True)
         (self._directory / str(name)).symlink_to(f"/proc/{name}")
 
     async def tell(self, pid: int, text: bytes) -> None:
-        """Once it is asked for; nobody hangs who writes to what nobody reads."""
+        """Provide the mappings once a reader has opened them, so that the writer cannot hang."""
         written: list[int] = []
 
         def is_read() -> bool:
@@ -68,7 +68,7 @@ async def slow(node: ArbiterNode, tmp_path: Path) -> Slow:
 OTHER_PROGRAM = b"55d000000000-55d000001000 r-xp 00000000 08:01 12   /usr/bin/other\n"
 
 
-async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow: Slow) -> None:
+async def test_no_process_waits_for_a_check_that_hangs(node: ArbiterNode, slow: Slow) -> None:
     for pod in ("hostile", "trainer", "other"):
         node.add_pod(pod)
     hostile, two, three = [await node.share(pod) for pod in ("hostile", "trainer", "other")]
@@ -81,11 +81,11 @@ async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow
     await hostile("close")
     assert await two("reclaim") == 0
     assert await two("turns", 3) == 3
-    # Nor do looks at other shares.
+    # Checks of other shares do not wait either.
     await three("become")
     await waiting.until(lambda: node.used("other") is None)
     assert node.used("hostile") == (100,)
-    # It waits itself: what it says it is now is not believed before it was looked at.
+    # The process itself waits: what it is now is unknown before the check.
     again = asyncio.create_task(hostile("hello"))
     assert await two("reclaim") == 0
     assert not again.done()
@@ -94,7 +94,7 @@ async def test_nobody_waits_for_a_look_that_does_not_end(node: ArbiterNode, slow
     assert node.used("hostile") == (0,)
 
 
-async def test_a_start_does_not_wait_for_a_look_at_each_process(
+async def test_the_start_does_not_wait_for_a_check_of_each_process(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -116,32 +116,32 @@ async def test_a_start_does_not_wait_for_a_look_at_each_process(
     await waiting.until(lambda: len(looked) == 5)
 
 
-async def test_a_start_looks_at_so_much_of_one_share_and_no_more(
+async def test_the_start_reads_a_bounded_part_of_each_shares_mappings(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("hostile")
     for _ in range(4):
         process = await node.share("hostile")
         await process("hello")
-    looked_bytes = []
+    read_bytes = []
     known = kernel_process.mapping
 
     def mapping(pid: int, *_: object, most_bytes: int | None = None, **__: object) -> kernel_process.Mapping:
-        seen = known(pid, (0, 0), most_bytes=most_bytes)  # as one that has it mapped nowhere
-        looked_bytes.append(seen.looked_bytes)
-        return kernel_process.Mapping(known=False, link=None, looked_bytes=seen.looked_bytes)
+        seen = known(pid, (0, 0), max_bytes=most_bytes)  # like a process that does not have it mapped
+        read_bytes.append(seen.read_bytes)
+        return kernel_process.Mapping(known=False, link=None, read_bytes=seen.read_bytes)
 
     await node.stop()
     monkeypatch.setattr(kernel_process, "MAX_MAPS_BYTES", 8192)
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
-    assert sum(looked_bytes) <= 8192 + 4 * 4096  # a line of each may go beyond
+    assert sum(read_bytes) <= 8192 + 4 * 4096  # one line each may exceed the bound
     assert len(node.groups.unreachable()) == 1
 
 
 @pytest.fixture
 def member() -> kernel_process.KernelProcess:
-    identity = kernel_process.identified(os.getpid())
+    identity = kernel_process.with_start(os.getpid())
     assert identity is not None
     return kernel_process.KernelProcess(*identity, os.pidfd_open(os.getpid()))
 
@@ -153,7 +153,7 @@ def group(key: str, *members: kernel_process.KernelProcess) -> ShareLedger:
     return made
 
 
-async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_however_often_it_is_asked(
+async def test_a_shares_checks_use_a_twentieth_of_a_cpu_and_are_not_duplicated(
     member: kernel_process.KernelProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     took_seconds, starts, alone = 0.02, list[float](), list[bool]()
@@ -171,30 +171,30 @@ async def test_a_share_is_looked_at_for_a_twentieth_of_a_processor_and_once_howe
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     gone: list[Callable[[], None]] = []
     ledger = group("a", member)
-    looking = looks.Looks(lambda *_: gone.append(lambda: None))
+    looking = exec_checker.ExecChecker(lambda *_: gone.append(lambda: None))
     for _ in range(3):
-        asked = [looking.ask(ledger, member) for _ in range(10)]
+        asked = [looking.check(ledger, member) for _ in range(10)]
         assert len(set(map(id, asked))) == 1
         await asyncio.gather(*asked)
     assert len(starts) == 3
     assert all(alone)
-    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + looks.REST)
+    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + exec_checker.REST)
     assert not gone
     looking.close()
     ledger.close()
 
 
-async def test_a_look_that_cannot_be_made_is_not_the_last(
+async def test_checks_go_on_after_one_fails(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As where the node has no thread to spare."""
-    monkeypatch.setattr(looks, "FAILED_SECONDS", 0.01)
+    """The node may have no thread to spare, for example."""
+    monkeypatch.setattr(exec_checker, "FAILED_SECONDS", 0.01)
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
     (chosen,) = node.groups.all()
     (member,) = chosen.members.values()
-    looking = looks.Looks(lambda *_: None)
+    looking = exec_checker.ExecChecker(lambda *_: None)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -202,7 +202,7 @@ async def test_a_look_that_cannot_be_made_is_not_the_last(
     async with asyncio.timeout(30):
         with monkeypatch.context() as full:
             full.setattr(threading.Thread, "start", refuse)
-            await looking.ask(chosen, member)
-        await looking.ask(chosen, member)
+            await looking.check(chosen, member)
+        await looking.check(chosen, member)
     looking.close()
-    assert caplog.text.count("Could not look at a process") == 1
+    assert caplog.text.count("Could not check a process for exec") == 1

@@ -1,10 +1,11 @@
-"""The shared pages: limits, which only the arbiter can write, and the ledger, which a container's processes write too.
+"""The shared pages: limits, which only the arbiter can write, and the ledger, which the container's processes write
+too.
 
-Both are memfds. Sealed against shrinking, they cannot be cut off under our own mapping, which would kill the agent and
-so harm everybody; files of a tmpfs could be. The seal F_SEAL_FUTURE_WRITE leaves our mapping of the limits the only
-writable one for ever, also against root in the container; and F_SEAL_SEAL keeps a container from adding seals.
+Both are memfds. They are sealed against shrinking: a page truncated under the arbiter's mapping would kill it, and
+files on a tmpfs could be truncated. F_SEAL_FUTURE_WRITE leaves the arbiter's mapping of the limits the only writable
+one, even for root in the container, and F_SEAL_SEAL prevents further seals.
 
-A store is a single one of an aligned word, so no reader ever sees half of it.
+Every write stores one aligned word, so no reader sees half a value.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.timetable import NO_TURN, LaunchSlot
+from deviceplugin.arbiter.ledgers.timetable import NO_TURN, LaunchSlot
 from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
 _RECORD: Final = struct.Struct(contract.LIMITS_RECORD)
-_MEASURED_OFFSET: Final = 32  # of a record's overhead, with the context's bytes after it
-_TURN_OFFSET: Final = 48  # of a turn's begin, with its length in the same word
+_MEASURED_OFFSET: Final = 32  # the overhead in a record; the context's bytes follow
+_TURN_OFFSET: Final = 48  # the launch slot in a record: begin and length in one word
 _F_SEAL_FUTURE_WRITE: Final = 0x10
 _KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _BARRIER: Final = threading.Lock()
@@ -35,12 +36,12 @@ LIMITS_NAME: Final = "gpushare-limits"
 
 
 class PagesError(Exception):
-    """Not the ledger that it was taken for, or one no more."""
+    """The file is not the expected ledger, or the pages are closed."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LimitsRecord:
-    """What a limits page says of one GPU; `gpu` is the raw UUID."""
+    """A limits page's content for one GPU; `gpu` is the raw UUID."""
 
     gpu: bytes
     memory_bytes: int
@@ -53,14 +54,14 @@ class LimitsRecord:
 
 
 class LimitsPage:
-    """The limits page; `descriptor` is what processes get."""
+    """The limits page of a share. Processes get `descriptor`."""
 
     def __init__(self, grants: Sequence[tenant.Grant], *, slot_count: int) -> None:
         self.descriptor = os.memfd_create(LIMITS_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, contract.PAGE_SIZE)
         self._map = mmap.mmap(self.descriptor, contract.PAGE_SIZE)
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE | _F_SEAL_FUTURE_WRITE)
-        # One that took over more slots than that has charges where the others would say what is certain.
+        # A ledger that was taken over with more slots has charges where other ledgers have the certain bytes.
         self.certain_slot = contract.CERTAIN_SLOT if slot_count <= contract.CERTAIN_SLOT else 0
         self._map[: _HEADER.size] = _HEADER.pack(len(grants), slot_count, contract.PAGES_LAYOUT, self.certain_slot)
         self.slot_count = slot_count
@@ -69,9 +70,9 @@ class LimitsPage:
         self.write(grants)
 
     def write(self, grants: Sequence[tenant.Grant]) -> None:
-        """Set the grants, which must be of the same GPUs as before; each memory limit changes at once or not at all.
+        """Write the grants, which must name the same GPUs as before. Each memory limit changes atomically.
 
-        Once this returns, who charges memory sees the new limit, or its bytes are in the ledger.
+        After this returns, a process that charges memory sees the new limit, or its bytes are already in the ledger.
         """
         for position, grant in enumerate(grants):
             start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
@@ -80,46 +81,46 @@ class LimitsPage:
             packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *amounts, *self._measured[position], *turn)
             for offset in range(0, _RECORD.size, 8):
                 self._store(start + offset, int.from_bytes(packed[offset : offset + 8], "little"))
-        # A processor may do what comes next before its stores are seen, but not beyond a lock's atomic instruction.
+        # A CPU may delay these stores beyond later instructions, but not beyond the atomic instruction of a lock.
         with _BARRIER:
             pass
 
-    def measure(self, gpu: int, overhead_bytes: int) -> None:
-        """Say what is held on a GPU beyond what was charged."""
-        self._say(gpu, (overhead_bytes, self._measured[gpu][1]))
+    def set_overhead(self, gpu: int, overhead_bytes: int) -> None:
+        """Write the bytes that the share holds on a GPU beyond its charges."""
+        self._set_measured(gpu, (overhead_bytes, self._measured[gpu][1]))
 
-    def expect(self, gpu: int, context_bytes: int) -> None:
-        """Say what is to be charged for a context on a GPU before it is made."""
-        self._say(gpu, (self._measured[gpu][0], context_bytes))
+    def set_context_bytes(self, gpu: int, context_bytes: int) -> None:
+        """Write the bytes to charge for a CUDA context on a GPU before it is created."""
+        self._set_measured(gpu, (self._measured[gpu][0], context_bytes))
 
-    def schedule(self, gpu: int, turn: LaunchSlot) -> None:
-        """Say when to launch on a GPU while there is no arbiter."""
+    def set_launch_slot(self, gpu: int, turn: LaunchSlot) -> None:
+        """Write when the share launches on a GPU while no arbiter runs."""
         if turn != self._turns[gpu]:
             self._turns[gpu] = turn
             place = _HEADER.size + gpu * contract.LIMITS_RECORD_SIZE + _TURN_OFFSET
             self._store(place, turn.begin_permille | turn.permille << 32)
 
     def overhead_bytes(self) -> tuple[int, ...]:
-        """What is held beyond what was charged, by GPU in the order of the grants."""
+        """Return the bytes held beyond the charges, by GPU in the order of the grants."""
         return tuple(overhead for overhead, _ in self._measured)
 
     def read(self) -> tuple[LimitsRecord, ...]:
-        """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
+        """Return the records by GPU, in the order of the grants. Raises PagesError once the page is closed."""
         return _records(self._map, len(self._measured))
 
-    def publish(self, slot_count: int) -> None:
-        """Say how far a sum must look."""
+    def set_slot_count(self, slot_count: int) -> None:
+        """Write how many slots a process must add up."""
         self.slot_count = slot_count
         word = ctypes.c_uint32.from_buffer(self._map, 4)
         word.value = slot_count
         del word
 
     def close(self) -> None:
-        """Let go; processes that have it keep it."""
+        """Unmap the page and close its descriptor. Processes keep their mappings."""
         self._map.close()
         os.close(self.descriptor)
 
-    def _say(self, gpu: int, measured: tuple[int, int]) -> None:
+    def _set_measured(self, gpu: int, measured: tuple[int, int]) -> None:
         self._measured[gpu] = measured
         start = _HEADER.size + gpu * contract.LIMITS_RECORD_SIZE + _MEASURED_OFFSET
         for number, value in enumerate(measured):
@@ -132,7 +133,7 @@ class LimitsPage:
 
 
 class LimitsView:
-    """A limits page of another process of ours, to be read alone; it owns `descriptor`."""
+    """A read-only view of the arbiter's limits page. It owns `descriptor`."""
 
     def __init__(self, descriptor: int, gpu_count: int) -> None:
         self._descriptor = descriptor
@@ -142,11 +143,11 @@ class LimitsView:
 
     @property
     def slot_count(self) -> int:
-        """How far a sum must look. Raises PagesError once it is closed."""
+        """The number of slots to add up. Raises PagesError once the page is closed."""
         return self._header()[1]
 
     def read(self) -> tuple[LimitsRecord, ...]:
-        """What processes see, by GPU in the order of the grants. Raises PagesError once it is closed."""
+        """Return the records by GPU, in the order of the grants. Raises PagesError once the page is closed."""
         return _records(self._map, self._gpu_count)
 
     def close(self) -> None:
@@ -170,7 +171,7 @@ def _records(page: mmap.mmap, gpu_count: int) -> tuple[LimitsRecord, ...]:
 
 
 class Ledger:
-    """The ledger pages of one share; `descriptor` is what processes get."""
+    """The ledger pages of one share, one per GPU. Processes get `descriptor`."""
 
     def __init__(self, descriptor: int, gpu_count: int) -> None:
         self.descriptor = descriptor
@@ -180,7 +181,7 @@ class Ledger:
 
     @classmethod
     def make(cls, gpu_count: int) -> Ledger:
-        """Make an empty page."""
+        """Create an empty ledger."""
         descriptor = os.memfd_create(LEDGER_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, gpu_count * contract.PAGE_SIZE)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE)
@@ -188,7 +189,9 @@ class Ledger:
 
     @classmethod
     def reopen(cls, path: os.PathLike[str], gpu_count: int, device_inode: tuple[int, int]) -> Ledger:
-        """The one that some process has mapped. Raises OSError, and PagesError when it is not what we once made."""
+        """Open the ledger that a process has mapped. Raises OSError, and PagesError if the arbiter did not create
+        it.
+        """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         is_ours = (
@@ -198,31 +201,31 @@ class Ledger:
         )
         if not is_ours:
             os.close(descriptor)
-            raise PagesError(f"{path} is another file than the ledger")
+            raise PagesError(f"{path} is not the ledger")
         return cls(descriptor, gpu_count)
 
     @property
     def device_inode(self) -> tuple[int, int]:
-        """What tells it from every other file while it exists."""
+        """The device and inode, which identify the file while it exists."""
         status = os.fstat(self.descriptor)
         return status.st_dev, status.st_ino
 
     def used_bytes(self, slot_count: int) -> tuple[int, ...]:
-        """What the share's processes hold in the first slots, by GPU in the order of the grants."""
+        """Return the sum of the first slots, by GPU in the order of the grants."""
         starts = [gpu * contract.LEDGER_SLOTS for gpu in range(self.gpu_count)]
         return tuple(sum(self._words[start : start + slot_count]) for start in starts)
 
     def slot_bytes(self, slot: int) -> tuple[int, ...]:
-        """What one slot is charged, by GPU in the order of the grants. Raises PagesError once it is closed."""
+        """Return one slot's charges, by GPU in the order of the grants. Raises PagesError once the ledger is closed."""
         try:
             return tuple(self._words[gpu * contract.LEDGER_SLOTS + slot] for gpu in range(self.gpu_count))
         except ValueError as error:
             raise PagesError("the ledger is closed") from error
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """How much of a slot's charges is on the GPU for certain, and how often it was about to be less.
+        """Return how many of a slot's charged bytes are certainly on the GPU, and the count of announced decreases.
 
-        Raises PagesError once it is closed.
+        Raises PagesError once the ledger is closed.
         """
         try:
             word = self._words[gpu * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT]
@@ -231,7 +234,7 @@ class Ledger:
         return word % (1 << contract.CERTAIN_BITS), word >> contract.CERTAIN_BITS
 
     def clear(self, slot: int, *, with_certain: bool = True) -> int:
-        """Set a slot to nothing on each GPU, and what is certain of it; return the bytes that were in it."""
+        """Set a slot's charges and certain bytes to zero on each GPU. Return the charges that it had."""
         freed = 0
         for gpu in range(self.gpu_count):
             position = gpu * contract.LEDGER_SLOTS + slot
@@ -242,7 +245,7 @@ class Ledger:
         return freed
 
     def close(self) -> None:
-        """Let go; processes that have it keep it."""
+        """Unmap the pages and close their descriptor. Processes keep their mappings."""
         self._words.release()
         self._map.close()
         os.close(self.descriptor)

@@ -1,7 +1,7 @@
-"""Who is next: of the shares that want a GPU and that their limits let begin. Pure.
+"""Chooses the next share among those that want a GPU and are within their limits. Pure.
 
-First the latency class, as long as it is owed something; then whoever is owed the most; and when nobody is owed
-anything, whoever has had the least of the rest for its weight.
+Shares of the latency class go first while they are owed time, then the share that is owed most. If no share is owed
+time, the one with the least unclaimed time for its weight is next.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from deviceplugin.arbiter.account import Account, PayingAccount
+from deviceplugin.arbiter.scheduling.account import Account, PayingAccount
 
-# Less than this is not owed: the books are sums of fractions.
+# Smaller debts count as zero, because balances are sums of fractions.
 NOTHING_NS: Final = 1.0
 
 
 def choose(candidates: Mapping[str, Account]) -> str | None:
-    """The key of the one to be served; ties go to the first in the mapping."""
+    """Return the key of the share to serve. Ties go to the first in the mapping."""
     able = {key: account for key, account in candidates.items() if account.eligible()}
     if not able:
         return None
@@ -27,31 +27,31 @@ def choose(candidates: Mapping[str, Account]) -> str | None:
     return min(able, key=lambda key: able[key].surplus_ns)
 
 
-# Of the latency class and owed something; what it is owed; how far it is behind in the rest, by weight.
+# Whether it is of the latency class and owed time; the time owed; how far its surplus is behind.
 Standing = tuple[bool, float, float]
 
 
 def standing(account: Account, surplus_ns: float) -> Standing:
-    """The same order as a value: the greatest is served first. It compares shares of several GPUs as well.
+    """Return a rank with the same order: the greatest is served first. Ranks of different GPUs are comparable.
 
-    surplus_ns: the surplus of whoever is served now from the time that nobody is owed, on the account's GPU.
+    surplus_ns: the highest surplus that a share served from unclaimed time has had on the account's GPU.
     """
     owed_ns = account.owed_ns if is_owed(account) else 0.0
     return owed_ns > 0 and account.entitlement.latency, owed_ns, surplus_ns - account.surplus_ns
 
 
 def is_owed(account: Account) -> bool:
-    """Whether it has time coming by its guarantee."""
+    """Whether the share has guaranteed time coming."""
     return account.owed_ns > NOTHING_NS
 
 
 def charge_of(account: Account) -> PayingAccount:
-    """The book that a turn which begins now is paid from."""
+    """Return the balance that pays for a turn that begins now."""
     return PayingAccount.OWED if is_owed(account) else PayingAccount.SURPLUS
 
 
 def interrupts(newcomer: Account, holder: Account) -> bool:
-    """Whether a share that has just begun to want the GPU need not wait until the holder's turn is over."""
+    """Whether a share that has just begun to wait may interrupt the holder's turn."""
     if not newcomer.eligible() or not newcomer.entitlement.latency or not is_owed(newcomer):
         return False
     return not (holder.entitlement.latency and is_owed(holder))

@@ -1,4 +1,4 @@
-"""Until when records of ledgers may have been lost is known over restarts, and is no later than they were."""
+"""The time of the last loss of ledger records survives restarts, and is not later than the loss."""
 
 from __future__ import annotations
 
@@ -8,61 +8,61 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import ledger_record, recovery_window, share_ledgers
+from deviceplugin.arbiter.ledgers import ledger_record, recovery, share_ledgers
 from deviceplugin.host import kernel_process
 
 NEVER = 0
 
 
 def lost_ticks(directory: Path) -> int:
-    """As an agent that starts now has it."""
+    """Return the time that an agent knows which starts now."""
     started = share_ledgers.ShareLedgers(directory)
-    started.inherit()
+    started.recover()
     return started.lost_ticks
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Of the records; it is there."""
+    """The directory of the records, which exists."""
     (tmp_path / "state").mkdir()
     return tmp_path / "state"
 
 
 @pytest.fixture
 def own_ticks() -> int:
-    own = kernel_process.identified(os.getpid())
+    own = kernel_process.with_start(os.getpid())
     assert own is not None
     return own[1]
 
 
-def test_while_every_record_is_read_nothing_is(directory: Path) -> None:
+def test_nothing_is_lost_while_every_record_is_readable(directory: Path) -> None:
     assert lost_ticks(directory) == NEVER
 
 
-def test_without_the_directory_what_was_there_before_the_agent_is(directory: Path, own_ticks: int) -> None:
+def test_without_the_directory_all_earlier_records_are_lost(directory: Path, own_ticks: int) -> None:
     directory.rmdir()
     assert lost_ticks(directory) == own_ticks
     assert lost_ticks(directory) == own_ticks
 
 
-def test_so_it_is_when_a_record_cannot_be_read(directory: Path, own_ticks: int) -> None:
+def test_an_unreadable_record_counts_as_lost(directory: Path, own_ticks: int) -> None:
     (directory / "uid-0.json").write_text("{")
     assert lost_ticks(directory) == own_ticks
     assert ledger_record.all_in(directory) == []
 
 
-def test_the_next_agent_knows_and_moves_it_no_further(directory: Path) -> None:
-    recovery_window.write(directory, kernel_process.boot_id(), 7)
+def test_the_next_agent_keeps_the_time_of_the_loss(directory: Path) -> None:
+    recovery.write_loss(directory, kernel_process.boot_id(), 7)
     assert lost_ticks(directory) == 7
     assert lost_ticks(directory) == 7
 
 
-def test_a_boot_ends_it(directory: Path) -> None:
-    recovery_window.write(directory, "another boot", 7)
+def test_a_reboot_ends_the_loss(directory: Path) -> None:
+    recovery.write_loss(directory, "another boot", 7)
     assert lost_ticks(directory) == NEVER
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", json.dumps({"boot_id": kernel_process.boot_id()})])
-def test_what_is_written_there_and_cannot_be_read_is_a_loss(directory: Path, own_ticks: int, text: str) -> None:
-    recovery_window.path_of(directory).write_text(text)
+def test_an_unreadable_file_counts_as_a_loss(directory: Path, own_ticks: int, text: str) -> None:
+    recovery.loss_path(directory).write_text(text)
     assert lost_ticks(directory) == own_ticks
