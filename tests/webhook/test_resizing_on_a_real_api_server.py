@@ -207,7 +207,7 @@ def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
     }
     cluster.kubectl("create", "-f", "-", input=json.dumps(quota))
     ask(cluster, "one", request="0.8")
-    said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, 30 more are requested"
+    said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, but 30 more are requested"
     until(lambda: said in reason(cluster, "one"), cluster.explain)
     ask(cluster, "one", request="0.6")
     until(lambda: held(cluster, "one") == (60, 40, None), cluster.explain)
