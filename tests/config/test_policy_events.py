@@ -123,7 +123,7 @@ async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
     assert ("events.events.k8s.io", "patch") in used
 
 
-ELSEWHERE = "in its own name only: reportingInstance is "
+ELSEWHERE = "must have the reportingInstance "
 
 
 @pytest.mark.parametrize(
@@ -132,21 +132,21 @@ ELSEWHERE = "in its own name only: reportingInstance is "
         (
             AGENT_OF_NODE,
             {"reportingController": "kubelet"},
-            "gpushare's agent may write Events of gpushare.io/agent only",
+            'gpushare\'s agent must have the reportingController "gpushare.io/agent"',
         ),
-        (AGENT_OF_NODE, {"reportingController": "gpushare.io/placer"}, "Events of gpushare.io/agent only"),
+        (AGENT_OF_NODE, {"reportingController": "gpushare.io/placer"}, 'must have the reportingController "gpushare.io/agent"'),
         (AGENT_OF_NODE, {"reportingInstance": "another-node"}, ELSEWHERE + NODE),
         (
             AGENT_OF_NODE,
             {"regarding": about("GPUNode", "another")},
-            f"the agent of node {NODE} may not write about GPUNode",
+            f"the agent of node {NODE} may not write Events about GPUNode",
         ),
-        (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "about pods and GPUNodes only"),
+        (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "only about pods and GPUNodes"),
         (AGENT_OF_NODE, {"related": about("Node", NODE, "v1")}, "about one object"),
         (AGENT_OF_NODE, {"deprecatedSource": {"component": "kubelet"}}, "needs to be unset"),
-        (REPLICA, {"reportingController": "kubelet"}, "gpushare's webhook may write Events of gpushare.io/placer only"),
+        (REPLICA, {"reportingController": "kubelet"}, 'gpushare\'s webhook must have the reportingController "gpushare.io/placer"'),
         (REPLICA, {"reportingInstance": "gpushare-webhook-1"}, ELSEWHERE + POD),
-        (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "about pods and GPUNodes only"),
+        (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "only about pods and GPUNodes"),
     ],
 )
 async def test_nobody_tells_in_anothers_name_or_of_what_is_not_its_own(
@@ -161,7 +161,7 @@ async def test_an_agent_whose_token_is_bound_to_no_node_tells_nothing(
 ) -> None:
     unbound = dataclasses.replace(AGENT_OF_NODE, bound=("", NODE))
     said = await told(unbound, cluster, api_server, tmp_path)
-    assert "reportingInstance is the node that its token is bound to" in (said or "")
+    assert "reportingInstance of the node that its token is bound to" in (said or "")
 
 
 async def test_what_others_have_told_is_not_changed(
@@ -177,7 +177,7 @@ async def test_what_others_have_told_is_not_changed(
     async with api_client.connect(
         AGENT_OF_NODE.kubeconfig(api_server, tmp_path / "kubeconfig"), component="test"
     ) as api:
-        with pytest.raises(api_errors.ClusterError, match=r"Events of gpushare\.io/agent only"):
+        with pytest.raises(api_errors.ClusterError, match="must have the reportingController"):
             await api.patch(path, seen)
-        with pytest.raises(api_errors.ClusterError, match=r"immutable|Events of"):
+        with pytest.raises(api_errors.ClusterError, match="immutable|must have the reportingController"):
             await api.patch(path, {"reportingController": "gpushare.io/agent", "reportingInstance": NODE})

@@ -37,7 +37,7 @@ def test_what_the_webhook_has_seen_passes(installed: Cluster) -> None:
 
 
 def test_a_mirror_pod_bears_nothing_of_ours(installed: Cluster) -> None:
-    assert "which is not asked about static pods" in installed.refused(mirror(forged()), user=USER, dry_run=True)
+    assert "which is not called for static pods" in installed.refused(mirror(forged()), user=USER, dry_run=True)
     without = mirror(forged())
     del without["metadata"]["labels"]
     assert "gpushare has not placed this pod" in installed.refused(without, user=USER, dry_run=True)
@@ -48,11 +48,11 @@ def test_nor_do_pods_of_namespaces_that_the_webhook_leaves_out(installed: Cluste
     sentence = installed.run_refused(
         "create", f"--namespace={namespace}", "--filename=-", "--dry-run=server", input=json.dumps(forged())
     )
-    assert "which is not asked about pods of this namespace" in sentence
+    assert "which is not called for pods in this namespace" in sentence
 
 
 def test_what_is_held_is_written_on_no_new_pod(installed: Cluster) -> None:
-    assert "gpushare.io/held is written by gpushare only" in installed.refused(
+    assert "gpushare.io/held is managed by gpushare" in installed.refused(
         forged(held="[]"), user=USER, dry_run=True
     )
 
@@ -63,14 +63,14 @@ def test_what_no_quota_would_count_is_refused(installed: Cluster) -> None:
     zero = {contract.RESOURCE_PERCENT: "0", contract.RESOURCE_IDLE: "0m", contract.RESOURCE_MEMORY: "0Gi"}
     none["spec"]["containers"][0]["resources"] = {"limits": zero, "requests": zero}
     for manifest in (bare, none):
-        assert "has resources of gpushare.io" in installed.refused(manifest, user=USER, dry_run=True)
+        assert "must have gpushare.io resources" in installed.refused(manifest, user=USER, dry_run=True)
 
 
 def test_a_pod_that_may_not_run_holds_no_share(installed: Cluster) -> None:
     gated = forged()
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     sentence = installed.refused(gated, user=USER, dry_run=True)
-    assert "the scheduling gate kueue.x-k8s.io/admission was added after gpushare had placed the pod" in sentence
+    assert "the scheduling gate kueue.x-k8s.io/admission was added after gpushare placed the pod" in sentence
 
 
 def test_a_pod_that_was_placed_is_pinned(installed: Cluster) -> None:
@@ -149,7 +149,7 @@ def test_a_namespace_that_an_administrator_leaves_out_gets_none_either(
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchExpressions"].append(left_out | ({"values": values} if values else {}))
     as_it_was(configuration)
-    until(lambda: refused(installed, "which is not asked about pods of this namespace"))
+    until(lambda: refused(installed, "which is not called for pods in this namespace"))
 
 
 def test_a_selector_that_selects_the_namespace_changes_nothing(installed: Cluster, as_it_was: Configures) -> None:
@@ -157,7 +157,7 @@ def test_a_selector_that_selects_the_namespace_changes_nothing(installed: Cluste
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": "another"}
     as_it_was(configuration)
-    until(lambda: refused(installed, "which is not asked about pods of this namespace"))
+    until(lambda: refused(installed, "which is not called for pods in this namespace"))
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": installed.namespace}
     as_it_was(configuration)
     until(lambda: passes(installed))

@@ -67,9 +67,9 @@ def test_an_annotation_on_the_workload_itself_is_told_of(cluster: Cluster, kind:
         ({"request": "0.5", "limit.main": "a lot"}, 'gpushare.io/limit.main "a lot" is not a part of a GPU'),
         ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not an amount of memory'),
         ({"memory": "8192"}, 'gpushare.io/memory "8192" is not an amount of memory: write bytes with their unit'),
-        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is not a key of gpushare"),
-        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is not a key"),
-        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations asks for a share of a GPU"),
+        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is unknown or managed by gpushare"),
+        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is unknown or managed"),
+        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations requests a share of a GPU"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_in_a_template_is_told_of(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
@@ -125,4 +125,4 @@ def test_a_group_whose_pods_come_one_after_the_other_is_told_of(
 ) -> None:
     manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
     manifest["spec"] |= more
-    assert ("write spec.podManagementPolicy Parallel" in said(cluster, manifest)) is is_told
+    assert ("set spec.podManagementPolicy to Parallel" in said(cluster, manifest)) is is_told

@@ -164,7 +164,7 @@ def test_what_makes_no_sense_is_told_and_leaves_the_ledger_as_it_is(cluster: Clu
     ask(cluster, "one", limit="0.4")
     until(lambda: 'gpushare.io/limit "0.4" is less than the request' in reason(cluster, "one"), cluster.explain)
     assert held(cluster, "one") == (50, 40, None)
-    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+    with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         ask(cluster, "one", held="[]")
     cluster.kubectl("annotate", "pod", "one", f"--namespace={cluster.namespace}", f"{contract.LIMIT}-")
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)

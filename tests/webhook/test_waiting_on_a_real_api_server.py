@@ -287,7 +287,7 @@ def test_two_who_fight_over_a_pod_do_not_keep_it_from_its_turn(cluster: Cluster)
 
     assert asyncio.run(fight()) > 100
     until(cluster.is_settled, cluster.explain)
-    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+    with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         cluster.kubectl(
             "annotate",
             "pod",
