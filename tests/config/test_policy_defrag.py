@@ -51,12 +51,12 @@ def test_it_cordons_and_uncordons(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"spec": {"allocations": [SHARE]}}, "may cordon GPUs and change nothing else"),
-        ({"spec": {"allocations": None}}, "may cordon GPUs and change nothing else"),
-        ({"metadata": {"annotations": {"x": "y"}}}, "may cordon GPUs and change nothing else"),
-        ({"metadata": {"finalizers": ["example.com/stay"]}}, "may cordon GPUs and change nothing else"),
-        ({"metadata": {"labels": {"team": None}}}, "the labels defrag.gpushare.io/… of a GPUNode and no others"),
-        ({"metadata": {"labels": {"more": "x"}}}, "the labels defrag.gpushare.io/… of a GPUNode and no others"),
+        ({"spec": {"allocations": [SHARE]}}, "may only cordon GPUs"),
+        ({"spec": {"allocations": None}}, "may only cordon GPUs"),
+        ({"metadata": {"annotations": {"x": "y"}}}, "may only cordon GPUs"),
+        ({"metadata": {"finalizers": ["example.com/stay"]}}, "may only cordon GPUs"),
+        ({"metadata": {"labels": {"team": None}}}, "only labels of a GPUNode that start with defrag.gpushare.io/"),
+        ({"metadata": {"labels": {"more": "x"}}}, "only labels of a GPUNode that start with defrag.gpushare.io/"),
     ],
 )
 def test_it_changes_nothing_else(cluster: Cluster, body: dict[str, Any], said: str) -> None:
