@@ -17,7 +17,12 @@ pytestmark = pytest.mark.apiserver
 USER = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{rights.DEFRAG}"
 NODE = f"{contract.GPUNODE_PATH}/defragmented"
 MARK = f"{contract.DEFRAG_LABEL_PREFIX}GPU-1"
-SHARE = {"id": "a1", "pod": {"namespace": "a", "name": "b"}, "shares": [{"gpus": ["GPU-1"], "memoryBytes": 1}]}
+AMOUNTS = {"request": 50, "limit": 100, "memory": 1}
+SHARE = {
+    "id": "a1",
+    "pod": {"namespace": "a", "name": "b"},
+    "shares": [{"containers": ["main"], "gpus": ["GPU-1"], **AMOUNTS}],
+}
 
 
 @pytest.fixture(scope="module")
