@@ -85,7 +85,9 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
     dry_run = run("--dry-run")
     assert dry_run.returncode == 0, dry_run.stderr
     assert "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io created (dry run)" in dry_run.stdout
-    assert "An installation would stop here, because of images. With --skip-preflight it would continue:" in dry_run.stdout
+    assert (
+        "An installation would stop here, because of images. With --skip-preflight it would continue:" in dry_run.stdout
+    )
     assert "policies, and an agent on each node with a GPU" in dry_run.stdout
     assert dry_run.stdout.endswith("\nNothing was changed.\n")
     assert ours(own) == []

@@ -138,7 +138,9 @@ def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent)
     assert of_annotations in agent.refused(path, {"metadata": {"annotations": {"other": "x"}}})
     taint = {"key": "k", "effect": "NoSchedule"}
     assert "may change only labels and annotations of its node" in agent.refused(path, {"spec": {"taints": [taint]}})
-    assert "may not write the Node or GPUNode" in agent.refused(f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}})
+    assert "may not write the Node or GPUNode" in agent.refused(
+        f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}}
+    )
 
 
 def test_a_token_that_is_bound_to_no_node_writes_nothing(installed: Cluster, agent: Agent) -> None:

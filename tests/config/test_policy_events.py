@@ -134,7 +134,11 @@ ELSEWHERE = "must have the reportingInstance "
             {"reportingController": "kubelet"},
             'gpushare\'s agent must have the reportingController "gpushare.io/agent"',
         ),
-        (AGENT_OF_NODE, {"reportingController": "gpushare.io/placer"}, 'must have the reportingController "gpushare.io/agent"'),
+        (
+            AGENT_OF_NODE,
+            {"reportingController": "gpushare.io/placer"},
+            'must have the reportingController "gpushare.io/agent"',
+        ),
         (AGENT_OF_NODE, {"reportingInstance": "another-node"}, ELSEWHERE + NODE),
         (
             AGENT_OF_NODE,
@@ -144,7 +148,11 @@ ELSEWHERE = "must have the reportingInstance "
         (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "only about pods and GPUNodes"),
         (AGENT_OF_NODE, {"related": about("Node", NODE, "v1")}, "about one object"),
         (AGENT_OF_NODE, {"deprecatedSource": {"component": "kubelet"}}, "needs to be unset"),
-        (REPLICA, {"reportingController": "kubelet"}, 'gpushare\'s webhook must have the reportingController "gpushare.io/placer"'),
+        (
+            REPLICA,
+            {"reportingController": "kubelet"},
+            'gpushare\'s webhook must have the reportingController "gpushare.io/placer"',
+        ),
         (REPLICA, {"reportingInstance": "gpushare-webhook-1"}, ELSEWHERE + POD),
         (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "only about pods and GPUNodes"),
     ],

@@ -52,9 +52,7 @@ def test_nor_do_pods_of_namespaces_that_the_webhook_leaves_out(installed: Cluste
 
 
 def test_what_is_held_is_written_on_no_new_pod(installed: Cluster) -> None:
-    assert "gpushare.io/held is managed by gpushare" in installed.refused(
-        forged(held="[]"), user=USER, dry_run=True
-    )
+    assert "gpushare.io/held is managed by gpushare" in installed.refused(forged(held="[]"), user=USER, dry_run=True)
 
 
 def test_what_no_quota_would_count_is_refused(installed: Cluster) -> None:
