@@ -206,7 +206,7 @@ def test_neither_is_a_binding(cluster: Cluster, written: dict[str, Any]) -> None
         "target": {"kind": "Node", "name": "other"},
     }
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/placed/binding"
-    with pytest.raises(lab_errors.LabError, match="Bindings cannot have gpushare.io"):
+    with pytest.raises(lab_errors.LabError, match=r"Bindings cannot have gpushare\.io"):
         cluster.administrator.create(path, binding, user=USER)
 
 
