@@ -187,5 +187,5 @@ async def test_what_others_have_told_is_not_changed(
     ) as api:
         with pytest.raises(api_errors.ClusterError, match="must have the reportingController"):
             await api.patch(path, seen)
-        with pytest.raises(api_errors.ClusterError, match="immutable|must have the reportingController"):
+        with pytest.raises(api_errors.ClusterError, match=r"immutable|must have the reportingController"):
             await api.patch(path, {"reportingController": "gpushare.io/agent", "reportingInstance": NODE})
