@@ -170,7 +170,7 @@ def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: acc
     # Values that would put an edited entry back are refused, those that agree with it are not.
     refused = here.run(*upgrade, '--set-json=config.data={"mine": "version: v1\\n"}')
     assert "the entry default of the ConfigMap gpushare-config differs from what this release wrote" in refused.stderr
-    assert "into config.data.default" in refused.stderr
+    assert "to config.data.default" in refused.stderr
     assert entries(own) == edited
     declared = f"--set-json=config.data={json.dumps(edited)}"
     here.text(*upgrade, declared)
