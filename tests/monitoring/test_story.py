@@ -187,7 +187,7 @@ def test_a_night(night: Night) -> None:
     assert numbers["cluster/Unhealthy GPUs/__auto"] == 1
     assert numbers["cluster/Agents down/__auto"] == 0
     assert numbers["cluster/Processes without limits/__auto"] == 1
-    assert numbers["cluster/Memory/allocated"] == 1.5 * 40 * GIB + 2 * GIB
+    assert numbers["cluster/Memory/allocated to shares"] == 1.5 * 40 * GIB + 2 * GIB
     assert numbers["namespace/Allocated GPUs/__auto"] == 1.75
     assert numbers["pod/Allocated GPUs/__auto"] == 0.25
     for rule in rules.RULES:
