@@ -169,8 +169,8 @@ def test_an_upgrade_keeps_edited_configurations(here: Helm, own: access.Access, 
 
     # Values that would revert an edited entry are rejected; values that agree with it are accepted.
     refused = here.run(*upgrade, '--set-json=config.data={"mine": "version: v1\\n"}')
-    assert "the entry default of the ConfigMap gpushare-config is not as this release wrote it" in refused.stderr
-    assert "into config.data.default" in refused.stderr
+    assert "the entry default of the ConfigMap gpushare-config differs from what this release wrote" in refused.stderr
+    assert "to config.data.default" in refused.stderr
     assert entries(own) == edited
     declared = f"--set-json=config.data={json.dumps(edited)}"
     here.text(*upgrade, declared)

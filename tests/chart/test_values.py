@@ -61,11 +61,11 @@ TYPOS: dict[str, tuple[Json, str]] = {
     "range": ({"networkPolicy.apiServerCIDRs": ["10.0.0.1"]}, "at '/networkPolicy/apiServerCIDRs/0'"),
     "cdi": (
         {"agent.deviceListStrategy": "cdi-cri"},
-        "agent.deviceListStrategy is cdi-cri, and nothing describes devices for it: set agent.cdi.enabled to true",
+        "agent.deviceListStrategy is cdi-cri, which requires CDI: set agent.cdi.enabled to true",
     ),
     "driver-root": (
         {"agent.nvidiaDriverRoot": "/run/nvidia/driver"},
-        "agent.nvidiaDriverRoot is /run/nvidia/driver, where only the Container Device Interface looks",
+        "agent.nvidiaDriverRoot is /run/nvidia/driver, which only CDI uses",
     ),
 }
 

@@ -73,10 +73,10 @@ def test_an_agent_writes_the_status_of_its_own_node(agent: Agent) -> None:
 
 def test_an_agent_cannot_write_other_nodes(agent: Agent) -> None:
     sentence = agent.refused(f"{contract.GPUNODE_PATH}/{OTHER}/status", {"status": {"config": "x"}})
-    assert f"the agent of node {OWN} may not write about node {OTHER}" in sentence
+    assert f"the agent of node {OWN} may not write the Node or GPUNode {OTHER}" in sentence
     capacity = {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}}
-    assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}/status", capacity)
-    with pytest.raises(lab_errors.LabError, match="may not write about node somewhere"):
+    assert "may not write the Node or GPUNode" in agent.refused(f"/api/v1/nodes/{OTHER}/status", capacity)
+    with pytest.raises(lab_errors.LabError, match="may not write the Node or GPUNode somewhere"):
         agent.kubectl("create", "--filename=-", input=json.dumps(codec.to_document(builders.node("somewhere"))))
 
 
@@ -95,9 +95,9 @@ def test_an_agent_changes_only_our_capacity_of_its_node(agent: Agent) -> None:
     path = f"/api/v1/nodes/{OWN}/status"
     stored = agent.patch(path, {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}})
     assert stored["status"]["capacity"][contract.RESOURCE_MEMORY] == "640Gi"
-    only = "may change a node's capacity of gpushare.io resources only"
+    only = "may change only gpushare.io resources"
     assert only in agent.refused(path, {"status": {"capacity": {"nvidia.com/gpu": "8"}}})
-    nothing_else = "may change a node's capacity and nothing else of its status"
+    nothing_else = "may change only the capacity in a node's status"
     assert nothing_else in agent.refused(path, {"metadata": {"labels": {"role": "admin"}}})
     ready = {"type": "Ready", "status": "True", "reason": "x", "message": "x"}
     for status in (
@@ -128,19 +128,21 @@ def test_an_agent_changes_only_gpu_labels_of_its_node(agent: Agent) -> None:
     assert labels.items() <= stored["metadata"]["labels"].items()
     taken = agent.patch(path, {"metadata": {"labels": {"nvidia.com/mps.capable": None}}})
     assert "nvidia.com/mps.capable" not in taken["metadata"]["labels"]
-    no_others = "labels that describe a node's GPUs, as GPU Feature Discovery does, and no others"
+    no_others = "may change only node labels that describe GPUs"
     for key in (
         *("role", "nvidia.com/gpu.deploy.dcgm", "nvidia.com/gpu.present", "nvidia.com/mig.config"),
         *(contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL, "node-role.kubernetes.io/control-plane"),
     ):
         assert no_others in agent.refused(path, {"metadata": {"labels": {key: "x"}}})
-    of_annotations = "may change gpushare.io/labels only"
+    of_annotations = "may change only the node annotation gpushare.io/labels"
     assert of_annotations in agent.refused(path, {"metadata": {"annotations": {"other": "x"}}})
     taint = {"key": "k", "effect": "NoSchedule"}
-    assert "may label its node and change nothing else" in agent.refused(path, {"spec": {"taints": [taint]}})
-    assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}})
+    assert "may change only labels and annotations of its node" in agent.refused(path, {"spec": {"taints": [taint]}})
+    assert "may not write the Node or GPUNode" in agent.refused(
+        f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}}
+    )
 
 
 def test_a_token_without_a_node_writes_nothing(installed: Cluster, agent: Agent) -> None:
     sentence = installed.refused(codec.to_document(builders.node("somewhere")), user=UNBOUND)
-    assert "this token of gpushare-agent is bound to no node" in sentence
+    assert "this token of gpushare-agent is not bound to a node" in sentence

@@ -125,7 +125,7 @@ async def test_agents_and_replicas_write_and_count_their_events(
     assert ("events.events.k8s.io", "patch") in used
 
 
-ELSEWHERE = "in its own name only: reportingInstance is "
+ELSEWHERE = "must have the reportingInstance "
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,29 @@ ELSEWHERE = "in its own name only: reportingInstance is "
         (
             AGENT_OF_NODE,
             {"reportingController": "kubelet"},
-            "gpushare's agent may write Events of gpushare.io/agent only",
+            'gpushare\'s agent must have the reportingController "gpushare.io/agent"',
         ),
-        (AGENT_OF_NODE, {"reportingController": "gpushare.io/placer"}, "Events of gpushare.io/agent only"),
+        (
+            AGENT_OF_NODE,
+            {"reportingController": "gpushare.io/placer"},
+            'must have the reportingController "gpushare.io/agent"',
+        ),
         (AGENT_OF_NODE, {"reportingInstance": "another-node"}, ELSEWHERE + NODE),
         (
             AGENT_OF_NODE,
             {"regarding": about("GPUNode", "another")},
-            f"the agent of node {NODE} may not write about GPUNode",
+            f"the agent of node {NODE} may not write Events about GPUNode",
         ),
-        (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "about pods and GPUNodes only"),
+        (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "only about pods and GPUNodes"),
         (AGENT_OF_NODE, {"related": about("Node", NODE, "v1")}, "about one object"),
         (AGENT_OF_NODE, {"deprecatedSource": {"component": "kubelet"}}, "needs to be unset"),
-        (REPLICA, {"reportingController": "kubelet"}, "gpushare's webhook may write Events of gpushare.io/placer only"),
+        (
+            REPLICA,
+            {"reportingController": "kubelet"},
+            'gpushare\'s webhook must have the reportingController "gpushare.io/placer"',
+        ),
         (REPLICA, {"reportingInstance": "gpushare-webhook-1"}, ELSEWHERE + POD),
-        (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "about pods and GPUNodes only"),
+        (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "only about pods and GPUNodes"),
     ],
 )
 async def test_events_under_another_name_or_about_foreign_objects_are_rejected(
@@ -163,7 +171,7 @@ async def test_an_agent_token_without_a_node_writes_no_events(
 ) -> None:
     unbound = dataclasses.replace(AGENT_OF_NODE, bound=("", NODE))
     said = await write_event(unbound, cluster, api_server, tmp_path)
-    assert "reportingInstance is the node that its token is bound to" in (said or "")
+    assert "reportingInstance of the node that its token is bound to" in (said or "")
 
 
 async def test_events_of_others_cannot_be_changed(cluster: Cluster, api_server: access.Access, tmp_path: Path) -> None:
@@ -177,7 +185,7 @@ async def test_events_of_others_cannot_be_changed(cluster: Cluster, api_server: 
     async with api_client.connect(
         AGENT_OF_NODE.kubeconfig(api_server, tmp_path / "kubeconfig"), component="test"
     ) as api:
-        with pytest.raises(api_errors.ClusterError, match=r"Events of gpushare\.io/agent only"):
+        with pytest.raises(api_errors.ClusterError, match="must have the reportingController"):
             await api.patch(path, seen)
-        with pytest.raises(api_errors.ClusterError, match=r"immutable|Events of"):
+        with pytest.raises(api_errors.ClusterError, match=r"immutable|must have the reportingController"):
             await api.patch(path, {"reportingController": "gpushare.io/agent", "reportingInstance": NODE})

@@ -37,7 +37,7 @@ def test_pods_changed_by_the_webhook_are_accepted(installed: Cluster) -> None:
 
 
 def test_a_mirror_pod_with_our_results_is_rejected(installed: Cluster) -> None:
-    assert "which is not asked about static pods" in installed.refused(mirror(forged()), user=USER, dry_run=True)
+    assert "which is not called for static pods" in installed.refused(mirror(forged()), user=USER, dry_run=True)
     without = mirror(forged())
     del without["metadata"]["labels"]
     assert "gpushare has not placed this pod" in installed.refused(without, user=USER, dry_run=True)
@@ -48,13 +48,11 @@ def test_pods_with_results_in_excluded_namespaces_are_rejected(installed: Cluste
     sentence = installed.run_refused(
         "create", f"--namespace={namespace}", "--filename=-", "--dry-run=server", input=json.dumps(forged())
     )
-    assert "which is not asked about pods of this namespace" in sentence
+    assert "which is not called for pods in this namespace" in sentence
 
 
 def test_a_new_pod_with_a_held_annotation_is_rejected(installed: Cluster) -> None:
-    assert "gpushare.io/held is written by gpushare only" in installed.refused(
-        forged(held="[]"), user=USER, dry_run=True
-    )
+    assert "gpushare.io/held is managed by gpushare" in installed.refused(forged(held="[]"), user=USER, dry_run=True)
 
 
 def test_a_result_that_quota_would_not_count_is_rejected(installed: Cluster) -> None:
@@ -63,14 +61,14 @@ def test_a_result_that_quota_would_not_count_is_rejected(installed: Cluster) -> 
     zero = {contract.RESOURCE_PERCENT: "0", contract.RESOURCE_IDLE: "0m", contract.RESOURCE_MEMORY: "0Gi"}
     none["spec"]["containers"][0]["resources"] = {"limits": zero, "requests": zero}
     for manifest in (bare, none):
-        assert "has resources of gpushare.io" in installed.refused(manifest, user=USER, dry_run=True)
+        assert "must have gpushare.io resources" in installed.refused(manifest, user=USER, dry_run=True)
 
 
 def test_a_placed_pod_with_a_foreign_gate_is_rejected(installed: Cluster) -> None:
     gated = forged()
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     sentence = installed.refused(gated, user=USER, dry_run=True)
-    assert "the scheduling gate kueue.x-k8s.io/admission was added after gpushare had placed the pod" in sentence
+    assert "the scheduling gate kueue.x-k8s.io/admission was added after gpushare placed the pod" in sentence
 
 
 def test_a_placed_pod_must_be_pinned_to_its_node(installed: Cluster) -> None:
@@ -149,7 +147,7 @@ def test_a_namespace_excluded_by_an_administrator_gets_no_results(
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchExpressions"].append(left_out | ({"values": values} if values else {}))
     configure_webhook(configuration)
-    until(lambda: refused(installed, "which is not asked about pods of this namespace"))
+    until(lambda: refused(installed, "which is not called for pods in this namespace"))
 
 
 def test_a_selector_that_matches_the_namespace_has_no_effect(installed: Cluster, configure_webhook: Configures) -> None:
@@ -157,7 +155,7 @@ def test_a_selector_that_matches_the_namespace_has_no_effect(installed: Cluster,
     (hook,) = configuration["webhooks"]
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": "another"}
     configure_webhook(configuration)
-    until(lambda: refused(installed, "which is not asked about pods of this namespace"))
+    until(lambda: refused(installed, "which is not called for pods in this namespace"))
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": installed.namespace}
     configure_webhook(configuration)
     until(lambda: passes(installed))

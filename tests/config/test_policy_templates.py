@@ -67,9 +67,9 @@ def test_an_annotation_on_the_workload_itself_is_a_warning(cluster: Cluster, kin
         ({"request": "0.5", "limit.main": "a lot"}, 'gpushare.io/limit.main "a lot" is not a part of a GPU'),
         ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not an amount of memory'),
         ({"memory": "8192"}, 'gpushare.io/memory "8192" is not an amount of memory: write bytes with their unit'),
-        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is not a key of gpushare"),
-        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is not a key"),
-        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations asks for a share of a GPU"),
+        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is unknown or managed by gpushare"),
+        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is unknown or managed"),
+        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations requests a share of a GPU"),
     ],
 )  # fmt: skip
 def test_an_invalid_value_in_a_template_is_a_warning(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
@@ -123,4 +123,4 @@ def test_the_policy_knows_the_keys_of_the_contract() -> None:
 def test_a_group_with_sequential_pods_is_a_warning(cluster: Cluster, more: dict[str, Any], is_told: bool) -> None:
     manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
     manifest["spec"] |= more
-    assert ("write spec.podManagementPolicy Parallel" in warnings_of(cluster, manifest)) is is_told
+    assert ("set spec.podManagementPolicy to Parallel" in warnings_of(cluster, manifest)) is is_told

@@ -184,12 +184,12 @@ def test_every_expression_works_during_a_night(night: Night) -> None:
         return numbers if numbers.get("cluster/Webhook replicas/__auto") == 2 else None
 
     numbers = eventually(answered, what="all queries of the dashboards and all rules answered")
-    assert numbers["cluster/Sick GPUs/__auto"] == 1
-    assert numbers["cluster/Agents away/__auto"] == 0
+    assert numbers["cluster/Unhealthy GPUs/__auto"] == 1
+    assert numbers["cluster/Agents down/__auto"] == 0
     assert numbers["cluster/Processes without limits/__auto"] == 1
-    assert numbers["cluster/Memory/given to shares"] == 1.5 * 40 * GIB + 2 * GIB
-    assert numbers["namespace/GPUs held/__auto"] == 1.75
-    assert numbers["pod/GPUs held/__auto"] == 0.25
+    assert numbers["cluster/Memory/allocated to shares"] == 1.5 * 40 * GIB + 2 * GIB
+    assert numbers["namespace/Allocated GPUs/__auto"] == 1.75
+    assert numbers["pod/Allocated GPUs/__auto"] == 0.25
     for rule in rules.RULES:
         seen.samples(rule.expression)
     for alert in seen.get("alerts")["alerts"]:

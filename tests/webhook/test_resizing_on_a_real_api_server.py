@@ -169,7 +169,7 @@ def test_invalid_annotation_is_reported_and_changes_nothing(cluster: Cluster) ->
     ask(cluster, "one", limit="0.4")
     until(lambda: 'gpushare.io/limit "0.4" is less than the request' in reason(cluster, "one"), cluster.explain)
     assert held(cluster, "one") == (50, 40, None)
-    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+    with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         ask(cluster, "one", held="[]")
     cluster.kubectl("annotate", "pod", "one", f"--namespace={cluster.namespace}", f"{contract.LIMIT}-")
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)

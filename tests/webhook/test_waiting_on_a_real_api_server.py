@@ -287,7 +287,7 @@ def test_concurrent_writers_do_not_keep_a_pod_gated(cluster: Cluster) -> None:
 
     assert asyncio.run(fight()) > 100
     until(cluster.is_settled, cluster.explain)
-    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+    with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         cluster.kubectl(
             "annotate",
             "pod",
