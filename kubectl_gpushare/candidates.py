@@ -124,7 +124,8 @@ def _entries(chosen: options.Options) -> Iterable[str]:
     from gpushare.config import config_choice
     from kubectl_gpushare.source import chosen_source
 
-    return sorted({*(chosen_source.configurations(chosen_source.of(chosen))[0] or ()), *config_choice.BUILT_INS})
+    entries = chosen_source.of(chosen).configurations()
+    return sorted({*(entries or ()), *config_choice.BUILT_INS})
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,10 @@ from kubectl_gpushare import plugin_errors
 PROGRAM = "kubectl gpushare"
 # The verbs that plan choose by arrays, as the webhook does; krew's archive has no compiled code, and so no numpy.
 _WITHOUT_NUMPY = "this verb needs numpy, which {python} lacks: `{python} -m pip install numpy` installs it"
+
+# What Python raises where a hand-written object has a value of the wrong type, or lacks a field.
+_SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_SAVE_AGAIN = "save it again with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
 
 # verb -> what it does, in a line; the command itself is `kubectl_gpushare.commands.VERB.command`.
 VERBS: Mapping[str, str] = {
@@ -126,7 +131,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except _SHAPE_ERRORS as error:
+        problem = _file_problem(sys.argv[1:] if arguments is None else arguments, error)
+        if not problem:  # the API server's objects have the right shape, so this is a bug
+            raise
+        _complain(problem)
+        return 1
     return result if isinstance(result, int) else 0
+
+
+def _file_problem(words: Sequence[str], error: Exception) -> str:
+    """The error as a problem of the files that these words name; empty if they name none."""
+    problems = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if match := re.fullmatch(r"(--from|--filename|-f)=?(.*)", word):
+            name = match[2] or following
+            check = f"check it with `kubectl apply --dry-run=server -f {name}`"
+            remedy = _SAVE_AGAIN if match[1] == "--from" else check
+            what = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            problems.append(f"{name} is not what kubectl prints ({what}): {remedy}")
+    return "; or ".join(problems)
 
 
 def _hint(error: click.ClickException) -> str:

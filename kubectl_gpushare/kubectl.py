@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from gpushare import contract, printable
-from kubectl_gpushare import early, plugin_errors
+from kubectl_gpushare import plugin_errors
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source import objects
@@ -47,7 +47,7 @@ class Kubectl:
     @classmethod
     def from_environment(cls, flags: tuple[str, ...], environment: Mapping[str, str]) -> Kubectl:
         """The kubectl that called us as its plugin (it says so in KUBECTL_PATH), else the one on PATH."""
-        return cls(flags, early.program(environment))
+        return cls(flags, environment.get("KUBECTL_PATH") or "kubectl")
 
     def raw(self, path: str) -> Running:
         """Start `kubectl get --raw PATH`; several may run at once."""
@@ -91,7 +91,12 @@ class Kubectl:
     def _start(self, *arguments: str, sent: bytes | None = None) -> Running:
         whole = (self.program, *arguments)
         try:
-            process = early.take(whole) or early.start(whole, None if sent is None else subprocess.PIPE)
+            process = subprocess.Popen(
+                whole,
+                stdin=None if sent is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         except OSError as error:
             raise plugin_errors.KubectlError(
                 f"{self.program} cannot be run ({os.strerror(error.errno or 0)}): install kubectl and put it on PATH, "

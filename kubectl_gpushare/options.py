@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kubectl_gpushare import early, kubectl
+from kubectl_gpushare import kubectl
 
 LISTS = ("table", "wide", "json", "yaml", "csv", "name")  # formats that a list can be printed in
 
@@ -31,6 +31,9 @@ CONNECTION: Mapping[str, str] = {
     "as-group": "Group to impersonate; may be repeated",
     "request-timeout": "Time limit of one request to the server, such as 5s",
 }
+
+
+_REPEATED = "as-group"  # the only one that may occur more than once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Options:
 def collect(params: dict[str, Any]) -> Options:
     """The options among click's parameters; removes them from `params`. Raises UsageError."""
     flags: dict[str, tuple[str, ...]] = {}
-    for name in early.CONNECTION:
+    for name in CONNECTION:
         value = params.pop(_parameter(name), None) or ()
         flags[name] = value if isinstance(value, tuple) else (value,)
     own = {
@@ -71,10 +74,20 @@ def collect(params: dict[str, Any]) -> Options:
     }
     for field in dataclasses.fields(Options):
         params.pop(field.name, None)
-    chosen = Options(connection=early.connection(flags), **own)
+    chosen = Options(connection=_connection_flags(flags), **own)
     if chosen.namespace and not is_name(chosen.namespace):
         raise click.UsageError(f'-n "{chosen.namespace}" cannot be the name of a namespace')
     return chosen
+
+
+def _connection_flags(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """kubectl's flags from the values of each; the last value counts for a flag that cannot be repeated."""
+    return tuple(
+        f"--{name}={value}"
+        for name, given in values.items()
+        for value in (given if name == _REPEATED else given[-1:])
+        if value
+    )
 
 
 def is_name(text: str) -> bool:
@@ -89,7 +102,7 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
     def add(function: _Function) -> _Function:
         for name, text in reversed(tuple(CONNECTION.items())):
             settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
-            if name == early.REPEATED:
+            if name == _REPEATED:
                 settings["multiple"] = True
             if name == "kubeconfig":
                 settings |= {"type": click.Path(), "metavar": "FILE"}

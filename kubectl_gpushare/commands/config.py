@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from gpushare import contract
 from gpushare import errors as domain
+from gpushare import node as node_objects
 from kubectl_gpushare import candidates, config_writing, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, inputs
 
@@ -146,7 +148,10 @@ def show(name: str | None, **params: Any) -> None:
     chosen = options.collect(params)
     origin = chosen_source.of(chosen)
     nodes = origin.gpu_nodes()
-    entries, notes = chosen_source.configurations(origin)
+    notes: list[str] = []
+    entries = chosen_source.read(
+        origin.configurations, chosen_source.CONFIGURATIONS, notes, unsaved=chosen_source.NO_CONFIG_MAP
+    )
     place = terminal.of(sys.stdout, color=chosen.color)
     if name is None:
         states = [view.of(node, None, entries) for node in nodes]
@@ -163,10 +168,16 @@ def show(name: str | None, **params: Any) -> None:
         return
     node = next((node for node in nodes if node.name == name), None)
     if node is not None:
-        labels, more = chosen_source.labels(origin, name)
+        node_object = chosen_source.read(
+            functools.partial(origin.machine, name),
+            f"the labels of the node {name}",
+            (unread := list(notes)),
+            unsaved="there is no such Node object",
+        )
+        labels = None if node_object is None else node_objects.labels(node_object)
         state = view.of(node, labels, entries)
         text = state.in_force.text if state.in_force is not None else None
-        page = view.page(state, (*notes, *more))
+        page = view.page(state, unread)
     elif entries is not None and name in (known := view.with_built_ins(entries)):
         text, page = known[name], view.entry_page(name, known[name], nodes)
     else:

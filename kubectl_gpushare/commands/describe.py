@@ -12,6 +12,7 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
 from gpushare.whatif import away
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
@@ -126,15 +127,30 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
         whole = snapshot
         if name:
-            whole = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
+            whole = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
             whole = _used(origin, whole, [node])
         yield _described_node(node, whole, now)
 
 
 def _with_machines(origin: chosen_source.Source, snapshot: Snapshot, name: str) -> Snapshot:
     """The snapshot with the Nodes, or the one of that name, which say whether pods can start there."""
-    machines, notes = chosen_source.machines(origin, name)
-    return dataclasses.replace(snapshot, machines=machines, notes=(*snapshot.notes, *notes))
+
+    def named() -> list[NodeJson] | None:
+        machine = origin.machine(name)
+        if machine is not None:
+            return [machine]
+        return [] if isinstance(origin, live_cluster.LiveCluster) else None
+
+    notes = list(snapshot.notes)
+    machines = chosen_source.read(named if name else origin.machines, chosen_source.NODES, notes, unsaved="")
+    return dataclasses.replace(snapshot, machines=None if machines is None else tuple(machines), notes=tuple(notes))
+
+
+def _with_events(origin: chosen_source.Source, snapshot: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
+    """Add the Events about one object."""
+    notes = list(snapshot.notes)
+    events = chosen_source.read(lambda: origin.events(kind, namespace, name), chosen_source.EVENTS, notes, unsaved="")
+    return dataclasses.replace(snapshot, events=None if events is None else tuple(events), notes=tuple(notes))
 
 
 def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
@@ -166,7 +182,7 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     now = time.time()
     if name:
         node = gpus[0].node
-        snapshot = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
+        snapshot = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
         snapshot = _used(origin, snapshot, [owners[node]])
     for gpu in gpus:
         yield _described_gpu(gpu, owners[gpu.node], snapshot, now)
@@ -191,7 +207,7 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     for manifest in sorted(manifests, key=pod.namespaced_name):
         snapshot, is_known = _around(origin, manifest)
         if name:
-            snapshot = chosen_source.with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
+            snapshot = _with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
             snapshot = _used(origin, snapshot, snapshot.nodes)
         yield _described_pod(described_pod.find(manifest, snapshot.nodes, is_known=is_known), snapshot, now, missing)
 

@@ -100,13 +100,10 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         raise plugin_errors.PluginError("; ".join(wrong))
     snapshot = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
     world = snapshot.world()
-    allowances, unread = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted))
+    notes = list(snapshot.notes)
+    allowances = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted), notes)
     answer = capacity.answer(world, wanted, allowances)
-    notes = [
-        *snapshot.notes,
-        *unread,
-        *world.unknown_claims(batch.asked.manifest for batch in wanted),
-    ]
+    notes += world.unknown_claims(batch.asked.manifest for batch in wanted)
     page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))

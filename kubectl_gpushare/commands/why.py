@@ -62,15 +62,15 @@ def command(name: str, **params: Any) -> None:
         hint = wrong or f"see `kubectl describe pod {name}`"
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
     namespace, is_exclusive = pod.namespaced_name(manifest)[0], contract.EXCLUSION in pod.annotations_of(manifest)
-    allowances, unread = chosen_source.allowances(origin, [namespace] if is_exclusive else ())
+    notes = list(snapshot.notes)
+    allowances = chosen_source.allowances(origin, [namespace] if is_exclusive else (), notes)
     try:
         explanation = reasons.of(manifest, snapshot, allowances.get(namespace, ()))
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
-        budgets = evicting.Budgets.of(chosen_source.budgets(origin)[0])
+        budgets = evicting.Budgets.of(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
-    notes = [*snapshot.notes, *unread]
     page_layout.show(
         "PodReasons",
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
+from gpushare.json_objects import Json
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, objects, saved, saved_object, selector
+from kubectl_gpushare.source import inputs, saved, selector
+
+STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
 
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
@@ -22,10 +26,10 @@ class Files:
         self._nodes: dict[str, GpuNode] = {}
         self._pods: dict[tuple[str, str], pod.PodJson] = {}
         self._machines: list[NodeJson] = []
-        self._budgets: list[objects.Json] = []
-        self._events: list[objects.Json] = []
-        self._quotas: list[objects.Json] = []
-        self._storage: dict[str, list[objects.Json]] = {}
+        self._budgets: list[Json] = []
+        self._events: list[Json] = []
+        self._quotas: list[Json] = []
+        self._storage: dict[str, list[Json]] = {}
         self._configurations: dict[str, str] | None = None
         self._placement: dict[str, str] = {}
         paths = list(paths)
@@ -86,29 +90,29 @@ class Files:
         """All pods that have not ended, ours or not; None: none were saved."""
         return [manifest for manifest in self._pods.values() if not pod.is_terminal(manifest)] if self._pods else None
 
-    def events(self, kind: str, namespace: str, name: str) -> list[objects.Json] | None:
+    def events(self, kind: str, namespace: str, name: str) -> list[Json] | None:
         """The Events about one object; None: none were saved."""
         wanted = (kind, namespace or "default", name)
         events = [event for event in self._events if _about(event) == wanted]
         return events if self._events else None
 
-    def storage(self) -> dict[str, list[objects.Json]] | None:
+    def storage(self) -> dict[str, list[Json]] | None:
         """Claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
         return self._storage or None
 
-    def failures(self, namespace: str) -> list[objects.Json]:
+    def failures(self, namespace: str) -> list[Json]:
         """The Events of a namespace about pods that could not be created."""
         return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
-    def workload(self, kind: str, namespace: str, name: str) -> objects.Json | None:  # noqa: ARG002
+    def workload(self, kind: str, namespace: str, name: str) -> Json | None:  # noqa: ARG002
         """Nothing: workloads are not saved."""
         return None
 
-    def budgets(self) -> list[objects.Json]:
+    def budgets(self) -> list[Json]:
         """The PodDisruptionBudgets that the files have."""
         return self._budgets
 
-    def quotas(self, namespace: str) -> list[objects.Json]:
+    def quotas(self, namespace: str) -> list[Json]:
         """The ResourceQuotas of a namespace."""
         return [quota for quota in self._quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
 
@@ -120,7 +124,7 @@ class Files:
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
         raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
 
-    def _keep(self, kind: str, item: objects.Json, where: str) -> None:
+    def _keep(self, kind: str, item: Json, where: str) -> None:
         if kind == contract.GPUNODE_KIND:
             try:
                 gpu_node = codec.read(item)
@@ -140,9 +144,9 @@ class Files:
             self._placement = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
-        elif kind == saved_object.QUOTA:
+        elif kind == "ResourceQuota":
             self._quotas.append(item)
-        elif kind in saved_object.STORAGE:
+        elif kind in STORAGE:
             self._storage.setdefault(kind, []).append(item)
 
 
@@ -158,7 +162,7 @@ def _node_of(manifest: pod.PodJson) -> str:
     return str((manifest.get("spec") or {}).get("nodeName") or "")
 
 
-def _about(event: objects.Json) -> tuple[str, str, str]:
+def _about(event: Json) -> tuple[str, str, str]:
     """Kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide objects."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     namespace = str((event.get("metadata") or {}).get("namespace") or "default")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +36,14 @@ def text(path: str) -> str:
         raise plugin_errors.FileError(f"{name(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise plugin_errors.FileError(f"{name(path)} cannot be read: it is not text") from error
+
+
+def not_text(item: Mapping[str, Any]) -> str:
+    """Name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a number."""
+    metadata = item.get("metadata")
+    for field in ("annotations", "labels"):
+        written = metadata.get(field) if isinstance(metadata, Mapping) else None
+        for key, value in written.items() if isinstance(written, Mapping) else ():
+            if not isinstance(key, str) or not isinstance(value, str | None):
+                return f'metadata.{field} has "{key}" that is not text: put it in quotes'
+    return ""

@@ -10,6 +10,7 @@ from kubectl_gpushare import kubectl, plugin_errors
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
+    from gpushare.json_objects import Json
     from kubectl_gpushare.source import objects
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
@@ -28,12 +29,12 @@ class LiveCluster:
         self.kubectl = transport
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
-    def begin(self, *, machines: bool = False) -> None:
-        """Start to read GPUNodes, so that they arrive while other things are done; `gpu_nodes` returns them.
+    def begin(self, *, machines: bool = False, pods: bool = False) -> None:
+        """Start to read GPUNodes, so that they arrive while Python imports what shows them; `gpu_nodes` returns them.
 
-        machines: read Nodes, and what pods ask for, too.
+        machines: also Nodes, and the placer's profile; pods: also all pods.
         """
-        for path in (node_path(), *([_NODES, _PLACEMENT] if machines else [])):
+        for path in (node_path(), *([_NODES, _PLACEMENT] if machines else []), *([_EVERYBODY] if pods else [])):
             self._begun[path] = self.kubectl.raw(path)
 
     @property
@@ -128,7 +129,7 @@ class LiveCluster:
         """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
         return dict((self.config_map()[1] or {}).get("data") or {})
 
-    def config_map(self) -> tuple[tuple[str, str], objects.Json | None]:
+    def config_map(self) -> tuple[tuple[str, str], Json | None]:
         """Namespace and name of the ConfigMap that nodes pick their configuration from, and that if it exists."""
         location = ("", "")
         for location in self._config_maps():
@@ -172,21 +173,21 @@ class LiveCluster:
         """All pods of a namespace, ours or not."""
         return list(_objects(self.kubectl.raw(_pods_path(namespace)).reader()))
 
-    def budgets(self) -> list[objects.Json]:
+    def budgets(self) -> list[Json]:
         """The PodDisruptionBudgets of all namespaces."""
         return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
 
-    def quotas(self, namespace: str) -> list[objects.Json]:
+    def quotas(self, namespace: str) -> list[Json]:
         """The ResourceQuotas of a namespace."""
         return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
 
-    def events(self, kind: str, namespace: str, name: str) -> list[objects.Json]:
+    def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         """The Events about one object; those of cluster-wide objects are in `default`."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name}"
         within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
         return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
 
-    def failures(self, namespace: str) -> list[objects.Json]:
+    def failures(self, namespace: str) -> list[Json]:
         """The Events of a namespace about pods that could not be created; none without the right to read them."""
         within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
         try:
@@ -194,7 +195,7 @@ class LiveCluster:
         except plugin_errors.KubectlForbidden:
             return []
 
-    def workload(self, kind: str, namespace: str, name: str) -> objects.Json | None:
+    def workload(self, kind: str, namespace: str, name: str) -> Json | None:
         """A Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; None without the right to read it."""
         group = "batch" if kind.endswith("Job") else "apps"
         try:
@@ -204,12 +205,7 @@ class LiveCluster:
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
 
-    def begin_all(self) -> None:
-        """Start to read everything at once; the reads then take turns."""
-        for path in (node_path(), _NODES, _EVERYBODY, _PLACEMENT):
-            self._begun[path] = self.kubectl.raw(path)
-
-    def storage(self) -> dict[str, list[objects.Json]]:
+    def storage(self) -> dict[str, list[Json]]:
         """Claims, volumes and the nodes' attach limits, by kind."""
         from gpushare.nodefilters import volumes
 
@@ -248,7 +244,7 @@ class LiveCluster:
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
-    def document(self, path: str) -> objects.Json:
+    def document(self, path: str) -> Json:
         """The single object at a path, such as the API server's version or its API groups."""
         return _object(self.kubectl.raw(path).reader())
 
@@ -257,8 +253,8 @@ class LiveCluster:
         return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
 
 
-def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
-    from kubectl_gpushare.source.objects import NotJson
+def _objects(reader: objects.Reader) -> Iterator[Json]:
+    from gpushare.json_objects import NotJson
 
     try:
         for _, item in reader:
@@ -272,7 +268,7 @@ def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
         raise plugin_errors.KubectlError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 
-def _object(reader: objects.Reader) -> objects.Json:
+def _object(reader: objects.Reader) -> Json:
     item = next(_objects(reader), None)
     if item is None:
         raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")

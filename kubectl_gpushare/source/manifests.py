@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import pod
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, misspelt, saved_object
+from kubectl_gpushare.source import inputs, misspelt
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def read(path: str, *, namespace: str) -> list[Manifest]:
         if not _asks(manifest.pod) and (wrong := misspelt.of(manifest.pod)):
             raise plugin_errors.FileError(f"{where}: in {manifest.name} {wrong}")
     for manifest in manifests:
-        if wrong := saved_object.problem(manifest.pod):
+        if wrong := inputs.not_text(manifest.pod):
             raise plugin_errors.FileError(f"{where} has in {manifest.name} a pod that is invalid: {wrong}")
     if not manifests:
         raise plugin_errors.FileError(

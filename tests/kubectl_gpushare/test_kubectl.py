@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,23 @@ def test_flags_are_passed_on_to_kubectl(plugin: Plugin, fake_kubectl: Callable[[
         "error: get --raw /apis/gpushare.io/v1alpha1/gpunodes "
         "--context=c --kubeconfig=k --as=jane --as-group=a --as-group=b --request-timeout=3s\n"
     )
+
+
+def test_last_value_of_a_flag_counts_and_empty_values_are_dropped(
+    plugin: Plugin, fake_kubectl: Callable[[str], str]
+) -> None:
+    program = fake_kubectl('echo "error: $*" >&2; exit 1')
+    words = ["top", "pods", "-A", "--context=one", "--context", "two", "--kubeconfig", ""]
+    path = "/apis/gpushare.io/v1alpha1/gpunodes"
+    assert plugin(*words, KUBECTL_PATH=program).err == f"error: get --raw {path} --context=two\n"
+
+
+def test_top_reads_each_list_once(plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+    program = fake_kubectl(f'echo "$3" >> {tmp_path}/log; echo \'{{"kind":"List","items":[]}}\'')
+    assert plugin("top", KUBECTL_PATH=program).code == 0
+    paths = (tmp_path / "log").read_text().splitlines()
+    assert sorted(paths) == sorted(set(paths))
+    assert "/apis/gpushare.io/v1alpha1/gpunodes" in paths
 
 
 def test_what_a_login_asks_reaches_the_user_and_is_no_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:

@@ -41,9 +41,9 @@ UNASKED = {
 
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
-    "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract cordon_note errors fragmentation gpu gpunode ledger mix node placement_profile pod policies printable quantity request share typical",
+    "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract cordon_note errors fragmentation gpu gpunode json_objects ledger mix node placement_profile pod policies printable quantity request share typical",
     "gpushare.whatif": "away",
-    "kubectl_gpushare": "candidates cli commands early kubectl options output plugin_errors source start views",
+    "kubectl_gpushare": "candidates cli commands kubectl options output plugin_errors source start views",
     "kubectl_gpushare.commands": "top",
     "kubectl_gpushare.output": "colour documents printing table table_layout terminal",
     "kubectl_gpushare.source": "chosen_source live_cluster live_usage objects snapshot",
@@ -85,18 +85,6 @@ def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubec
     imported = modules_after(f"{top}; assert start.main() == 0", KUBECTL_PATH=kubectl)
     assert ours(imported) == expected
     assert not imported & (NEVER | UNASKED) - library
-
-
-def test_kubectl_is_asked_before_the_command_line_is_imported() -> None:
-    imported = modules_after("import kubectl_gpushare.start")
-    assert ours(imported) == {
-        "gpushare",
-        "gpushare.contract",
-        "kubectl_gpushare",
-        "kubectl_gpushare.early",
-        "kubectl_gpushare.start",
-    }
-    assert not imported & (NEVER | UNASKED | {"click", "dataclasses", "inspect", "json"})
 
 
 @pytest.mark.slow

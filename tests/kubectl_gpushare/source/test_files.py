@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,18 +9,18 @@ import yaml
 from gpushare import codec
 from gpushare.nodefilters import volumes
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import files, saved_object
+from kubectl_gpushare.source import files
 from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.conftest import Plugin
 
 
 def names(source: files.Files, **chosen: str) -> list[str]:
     return [node.name for node in source.gpu_nodes(**chosen)]
 
 
-def test_what_is_read_of_storage_is_what_placement_looks_at() -> None:
-    """They are written twice, as the plugin starts faster without the package of the others."""
-    assert set(volumes.KINDS) == saved_object.STORAGE
-    assert set(volumes.OLD_FIELDS) == saved_object.OLD_FIELDS
+def test_kinds_of_storage_are_those_that_placement_reads() -> None:
+    """The list exists twice, because the plugin starts faster without the package of the other."""
+    assert set(volumes.KINDS) == files.STORAGE
 
 
 def test_json_as_kubectl_prints_it(saved: Path) -> None:
@@ -122,31 +121,34 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "verb", "problem"),
     [
-        ({"kind": "Pod", "metadata": "x"}, "metadata has no fields"),
-        ({"kind": "Pod", "spec": []}, "spec has no fields"),
-        ({"kind": "Node", "metadata": {"name": 7}}, "metadata.name is not text: put it in quotes"),
+        ({"kind": "Pod", "metadata": "x"}, "top", "cluster.json is not what kubectl prints ('str' object has no"),
+        (
+            {"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": "8"}},
+            "fit --request 0.5",
+            "cluster.json is not what kubectl prints",
+        ),
+        ({"kind": "GPUNode", "metadata": {"name": 7}}, "top", "a GPUNode that is invalid: metadata.name"),
         (
             {"kind": "Pod", "metadata": {"annotations": {"gpushare.io/request": 0.5}}},
+            "top",
             'metadata.annotations has "gpushare.io/request" that is not text: put it in quotes',
         ),
-        ({"kind": "Pod", "spec": {"containers": {"name": "main"}}}, "spec.containers is not a list of objects"),
-        ({"kind": "GPUNode", "status": {"conditions": ["Ready"]}}, "status.conditions is not a list of objects"),
-        ({"kind": "Pod", "spec": {"priority": "high"}}, "spec.priority is not a whole number"),
         (
-            {"kind": "Pod", "spec": {"containers": [{"ports": [{"hostPort": "http"}]}]}},
-            "spec.containers[0].ports[0].hostPort is not a whole number",
+            {"kind": "Pod", "metadata": {"labels": {5: "a"}}},
+            "top",
+            'metadata.labels has "5" that is not text: put it in quotes',
         ),
-        ({"kind": "Pod", "spec": {"affinity": {"podAffinity": 5}}}, "spec.affinity.podAffinity has no fields"),
-        ({"kind": "Pod", "spec": {"volumes": ["data"]}}, "spec.volumes is not a list of objects"),
-        ({"kind": "Node", "status": {"allocatable": "8"}}, "status.allocatable has no fields"),
     ],
 )
-def test_what_kubernetes_would_not_have_written_is_an_error(
-    tmp_path: Path, document: dict[str, object], said: str
+def test_object_of_a_wrong_shape_is_an_error_with_a_remedy(
+    plugin: Plugin, saved: Path, document: dict[str, object], verb: str, problem: str
 ) -> None:
-    path = tmp_path / "made-by-hand.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(plugin_errors.FileError, match=re.escape(said)):
-        files.Files([str(path)])
+    cluster = json.loads(saved.read_text())
+    cluster["items"].append(document)
+    saved.write_text(yaml.safe_dump(cluster) if "labels" in str(document) else json.dumps(cluster))
+    ended = plugin(*verb.split(), "--from", saved)
+    assert ended.code == 1
+    assert problem in ended.err
+    assert "put it in quotes" in ended.err or "GPUNode" in problem or "kubectl get gpunodes,nodes,pods" in ended.err
