@@ -20,7 +20,7 @@ from gpushare.config import config_choice
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, inputs, live_cluster
-from kubectl_gpushare.views import config_sentences, configuration_change, configuration_effect
+from kubectl_gpushare.views import config_sentences, configuration_change
 
 MANAGER = "kubectl-gpushare"
 _LABEL_VALUE = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
@@ -77,7 +77,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
         # The only entry would be followed by all nodes without a label.
         after = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text, **after}
     labels = {nodes.name(machine): nodes.labels(machine) for machine in origin.machines()}
-    effects = configuration_effect.of_entries(origin.gpu_nodes(), labels, before, after)
+    effects = configuration_change.of_entries(origin.gpu_nodes(), labels, before, after)
     _show(line for effect in effects for line in effect.lines())
     if not effects:
         printing.write_words([f"no node follows {name}, so no GPU changes"], sys.stdout)
@@ -135,7 +135,7 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
         return
     gpu_nodes = origin.gpu_nodes(name=node)
     if gpu_nodes:
-        _show(configuration_effect.of_labels(gpu_nodes[0], after, entries).lines())
+        _show(configuration_change.of_labels(gpu_nodes[0], after, entries).lines())
     else:
         printing.write_words(
             [f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"], sys.stdout

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
 
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import interruption
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import colour, printing, screen, terminal
+from kubectl_gpushare.output import colour, printing, terminal
 from kubectl_gpushare.source import live, live_cluster
 
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
@@ -29,7 +33,7 @@ def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, lab
     feed = live.Feed(origin, label_selector=label_selector)
     try:
         if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:
-            with screen.opened(sys.stdout) as page:
+            with opened(sys.stdout) as page:
                 _redraw(feed, page, make, chosen, polled=polled)
         else:
             _reprint(feed, make, chosen)
@@ -37,7 +41,7 @@ def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, lab
         feed.close()
 
 
-def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *, polled: bool) -> None:
+def _redraw(feed: live.Feed, page: Screen, make: Make, chosen: Options, *, polled: bool) -> None:
     size = None
     changed = True
     drawn_at = 0.0
@@ -92,3 +96,77 @@ def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
     while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):
         pass
     return changed
+
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen; no cursor; no line wrap
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_LINE = "\x1b[{};1H"  # to the beginning of a line, counted from 1
+_CLEAR_LINE = "\x1b[K"  # before the line: after a full one it would erase the last character
+_CLEAR_BELOW = "\x1b[J"
+
+
+class Screen:
+    """The alternate screen while it is open."""
+
+    def __init__(self, stream: TextIO, keys: int | None) -> None:
+        self._stream = stream
+        self._shown: Sequence[str] | None = None  # None: not known
+        self.keys = keys  # file descriptor on which key strokes arrive, if there is one
+
+    def draw(self, lines: Sequence[str], rows: int) -> None:
+        """Show the lines; of more than `rows`, those that fit and how many are missing."""
+        if len(lines) > rows:
+            lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
+        shown = self._shown or ()
+        text = [
+            f"{_LINE.format(number + 1)}{_CLEAR_LINE}{line}"
+            for number, line in enumerate(lines)
+            if number >= len(shown) or shown[number] != line
+        ]
+        if (self._shown is None or len(lines) < len(shown)) and len(lines) < rows:
+            text.append(_LINE.format(len(lines) + 1) + _CLEAR_BELOW)
+        self._shown = lines
+        self._stream.write("".join(text))
+        self._stream.flush()
+
+    def forget(self) -> None:
+        """Draw everything next time: a terminal that was resized may have moved its lines."""
+        self._shown = None
+
+    def quit_pressed(self) -> bool:
+        """Whether `q` was typed; other keys are read and forgotten."""
+        if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
+            return False
+        typed = os.read(self.keys, 64)
+        if not typed:
+            self.keys = None  # closed: it would be ready for ever
+        return b"q" in typed.lower()
+
+
+@contextlib.contextmanager
+def opened(stream: TextIO) -> Iterator[Screen]:
+    """Open the alternate screen; restore the terminal however the block ends."""
+    with _keys() as keys:
+        stream.write(_ENTER)
+        try:
+            yield Screen(stream, keys)
+        finally:
+            stream.write(_LEAVE)
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int | None]:
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        yield keys
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)

@@ -12,7 +12,6 @@ relocating     the moves that raise the value of the cluster most
 emptying       nodes freed of all shares
 plan           the result: steps and their moves
 cordons        GPUs that are cordoned while the moves are made
-succession     whether a move has come to its end
 
 Pure: no I/O.
 """

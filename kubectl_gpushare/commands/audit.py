@@ -76,21 +76,20 @@ def print_verdict(
 ) -> None:
     """Print it as `chosen` says. notes: sentences that say what is unknown and why."""
     from kubectl_gpushare.output import printing, terminal
-    from kubectl_gpushare.views import gpu_summary
-    from kubectl_gpushare.views.audit import audit_listing, audit_summary, audit_table
+    from kubectl_gpushare.views import audit, gpu_summary
 
     place = terminal.of(sys.stdout, color=chosen.color)
     names = gpu_summary.names(nodes)
-    said = (*notes, *audit_summary.notes(verdict))
-    listing = audit_listing.AuditListing(verdict, names, said)
+    said = (*notes, *audit.notes(verdict))
+    listing = audit.AuditListing(verdict, names, said)
     if chosen.output in printing.WRITERS:
         printing.show(listing, chosen)
         if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
             printing.warn(said)
         return
-    tables = [listing.table(), *([audit_table.table(verdict, names)] if chosen.wide else [])]
+    tables = [listing.table(), *([audit.shares_table(verdict, names)] if chosen.wide else [])]
     lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
-    end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
+    end = [] if chosen.no_headers else terminal.wrapped(audit.summary(verdict), place)
     printing.write_lines([line for block in lines for line in block] + end, sys.stdout)
     printing.warn(said)
 

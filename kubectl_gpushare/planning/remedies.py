@@ -23,7 +23,7 @@ from gpushare.share import Share
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import Answer, RequestingPod, World
-from kubectl_gpushare.planning import anywhere, surge
+from kubectl_gpushare.planning import anywhere
 from kubectl_gpushare.planning.remedy import Remedy
 
 # The sentence if no single change helps.
@@ -40,7 +40,7 @@ _MIN_PART = 4  # less than a quarter of what a pod asks for is another pod
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
     """The smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
-    kinds = (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, surge.without, _moved)
+    kinds = (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, without_surge, _moved)
     return [change for kind in kinds for change in kind(world, asked, rejected)] or [*_ended(world, asked, rejected)]
 
 
@@ -218,3 +218,24 @@ def _is_of(key: str, containers: Sequence[str]) -> bool:
 
 def _mebibytes(count: int) -> str:
     return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"
+
+
+def without_surge(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    """Return the world after one pod of an older template of its Deployment has ended."""
+    deployment, template = pod.deployment(asked.manifest)
+    namespace, _ = pod.namespaced_name(asked.manifest)
+    for view in [*world.views.values()] if deployment else ():
+        for entry in view.node.allocations:
+            manifest = world.manifest(entry)
+            if manifest is None or entry.pod.namespace != namespace:
+                continue
+            its_deployment, its_template = pod.deployment(manifest)
+            if its_deployment != deployment or its_template == template:
+                continue
+            back = world.leave(manifest, view.node.name, entry)
+            answer = world.place(asked.manifest, asked.request)
+            back()
+            if isinstance(answer, Placement):
+                sentence = f"if {entry.pod}, of an older template, ended first: maxSurge 0 in deploy/{deployment}"
+                yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "surge")
+                return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpushare import codec, contract, errors, node, pod
@@ -10,7 +11,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.json_objects import Json
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, saved, selector
+from kubectl_gpushare.source import inputs, saved
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
 
@@ -52,7 +53,7 @@ class Files:
                 "-l goes by the labels of Nodes, and no Node was saved: "
                 "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
             )
-        matches = selector.parse(label_selector)
+        matches = parse_selector(label_selector)
         chosen = {node.name(machine) for machine in self._machines if matches(node.labels(machine))}
         return [gpu_node for gpu_node in nodes if gpu_node.name in chosen]
 
@@ -60,7 +61,7 @@ class Files:
         """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none saved."""
         if not self._pods:
             return None
-        matches = selector.parse(label_selector)
+        matches = parse_selector(label_selector)
         return [
             manifest
             for manifest in self._pods.values()
@@ -167,3 +168,36 @@ def _about(event: Json) -> tuple[str, str, str]:
     about = event.get("involvedObject") or event.get("regarding") or {}
     namespace = str((event.get("metadata") or {}).get("namespace") or "default")
     return str(about.get("kind", "")), namespace, str(about.get("name", ""))
+
+
+Labels = Mapping[str, str]
+Selector = Callable[[Labels], bool]
+
+_KEY = r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?"
+_VALUE = r"[A-Za-z0-9._-]*"
+_EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
+_SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
+_EXISTS = re.compile(rf"(!?)\s*({_KEY})")
+_COMMA = re.compile(r",(?![^()]*\))")  # not one inside parentheses
+
+
+def parse_selector(text: str) -> Selector:
+    """A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
+    terms = [_term(part.strip(), text) for part in _COMMA.split(text)] if text.strip() else []
+    return lambda labels: all(term(labels) for term in terms)
+
+
+def _term(part: str, text: str) -> Selector:
+    if match := _EQUALITY.fullmatch(part):
+        key, operator, value = match.groups()
+        return lambda labels: (labels.get(key) == value) is (operator != "!=")
+    if match := _SET.fullmatch(part):
+        key, operator, listed = match.groups()
+        values = {value.strip() for value in listed.split(",")}
+        return lambda labels: (labels.get(key) in values) is (operator == "in")
+    if match := _EXISTS.fullmatch(part):
+        negated, key = match.groups()
+        return lambda labels: (key in labels) is not bool(negated)
+    raise plugin_errors.PluginError(
+        f'"{text}" is not a label selector: write it as key=value, key!=value or "key in (a,b)"'
+    )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpushare import pod, quantity
+from gpushare import contract, pod, quantity
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
-from kubectl_gpushare.views import ages, cell_figures, gpu_summary, suggested_sizes
+from kubectl_gpushare.views import ages, cell_figures, gpu_summary
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -93,17 +94,14 @@ class RightsizeListing:
 
     def commands(self) -> Iterator[str]:
         """A command line for each suggestion."""
-        return suggested_sizes.commands(self.suggestions, self.manifests)
+        return commands(self.suggestions, self.manifests)
 
     def document(self) -> documents.Document:
         """All as a `RightsizingList`."""
         sums = rightsizing.freed(self.suggestions)
         return documents.listing(
             "RightsizingList",
-            (
-                _item(suggestion, self.gpu_names, suggested_sizes.own(suggestion, self.manifests))
-                for suggestion in self.suggestions
-            ),
+            (_item(suggestion, self.gpu_names, own(suggestion, self.manifests)) for suggestion in self.suggestions),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.gpu_names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -190,9 +188,7 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
         },
         "observedSeconds": round(suggestion.peak.observed_seconds),
         "suggested": _size_document(wanted or suggestion.held),
-        "annotations": {f"{key}{suffix}": value for key, value in suggested_sizes.asked(wanted).items()}
-        if wanted
-        else {},
+        "annotations": {f"{key}{suffix}": value for key, value in asked(wanted).items()} if wanted else {},
     }
 
 
@@ -207,3 +203,39 @@ def _places(suggestion: Suggestion, names: Mapping[str, str]) -> str:
 
 def _shares(count: int) -> str:
     return "1 share" if count == 1 else f"{count} shares"
+
+
+_FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
+
+
+def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
+    """A command line for each suggestion."""
+    for suggestion in suggestions:
+        if suggestion.wanted is None:
+            continue
+        words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
+        container = own(suggestion, manifests)
+        words += ["-c", container] if container else []
+        for key, value in asked(suggestion.wanted).items():
+            words += [_FLAGS[key], value]
+        yield shlex.join(words)
+
+
+def asked(wanted: Size) -> dict[str, str]:
+    """The size as annotations. Always both: memory without an annotation follows the request."""
+    return {
+        contract.REQUEST: quantity.format_compute(wanted.request_percent),
+        contract.MEMORY: quantity.format_exactly(wanted.memory_bytes),
+    }
+
+
+def own(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
+    """The container whose own annotations ask for the share; empty if the pod's annotations do."""
+    if len(suggestion.containers) != 1:
+        return ""
+    name = suggestion.containers[0]
+    manifest = manifests.get((suggestion.namespace, suggestion.pod))
+    if manifest is None:
+        return name if suggestion.several else ""
+    annotations = pod.annotations_of(manifest)
+    return name if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS) else ""

@@ -10,15 +10,14 @@ from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.planning import auditing, rightsizing
 from kubectl_gpushare.source import peaks
-from kubectl_gpushare.views import config_manifest, configuration_state, gpu_summary, rightsize
-from kubectl_gpushare.views.audit import audit_problems, audit_table
+from kubectl_gpushare.views import audit, config_manifest, configuration_state, gpu_summary, rightsize
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT
 
 
 def audited(name: str) -> Table:
     verdict = auditing.judge(sample.nodes(), answers.read(answers.troubled()))
-    made: Table = {"problems": audit_problems, "shares": audit_table}[name].table(
+    made: Table = {"problems": audit.problems_table, "shares": audit.shares_table}[name](
         verdict, gpu_summary.names(sample.nodes())
     )
     return made

@@ -15,7 +15,7 @@ import pytest
 from gpushare import codec, contract
 from gpushare.gpunode import Condition
 from kubectl_gpushare.planning import auditing
-from kubectl_gpushare.views.audit import audit_problems
+from kubectl_gpushare.views import audit
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import Plugin
 
@@ -107,7 +107,7 @@ def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
     stray = next(stray for stray in verdict.strays if stray.process.pod)
     twin = dataclasses.replace(stray, process=dataclasses.replace(stray.process, namespace="web"))
     strays_only = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))
-    assert list(audit_problems.names_of(strays_only, {})) == ["pod/trainer", "pod/trainer"]
+    assert list(audit.AuditListing(strays_only, {}, ()).names()) == ["pod/trainer", "pod/trainer"]
 
 
 @pytest.mark.parametrize("output", ["csv", "name"])

@@ -49,4 +49,4 @@ def test_only_four_modules_write_to_the_cluster() -> None:
         for path in PACKAGE.rglob("*.py")
         if ".kubectl.patch(" in path.read_text() or ".kubectl.create(" in path.read_text()
     }
-    assert writers == {"config_writing.py", "cordoning.py", "moving.py", "resize_watch.py"}
+    assert writers == {"config_writing.py", "cordoning.py", "moving.py", "commands/resize.py"}

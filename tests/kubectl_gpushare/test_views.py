@@ -23,8 +23,8 @@ from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.planning import auditing, capacity, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import audit as audit_view
 from kubectl_gpushare.views import configuration_state, defrag, fit, gpu_summary, simulate, why
-from kubectl_gpushare.views.audit import audit_items as audit_document
 from kubectl_gpushare.views.describe import gpu_page as described_gpus
 from kubectl_gpushare.views.describe import pod_page as described_pod
 from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
@@ -279,7 +279,7 @@ def test_documents_keep_their_schema() -> None:
         "why": why.document(
             described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
         ),
-        "audit": audit_document.of(
+        "audit": audit_view.document(
             auditing.judge(sample.nodes()[:1], answers.read(answers.troubled())),
             gpu_summary.names(sample.nodes()),
             ("a note",),

@@ -152,3 +152,35 @@ def test_object_of_a_wrong_shape_is_an_error_with_a_remedy(
     assert ended.code == 1
     assert problem in ended.err
     assert "put it in quotes" in ended.err or "GPUNode" in problem or "kubectl get gpunodes,nodes,pods" in ended.err
+
+
+LABELS = {"pool": "a", "zone": "eu-1", "example.com/gpu": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("pool=a", True),
+        ("pool==a", True),
+        ("pool=b", False),
+        ("pool!=b", True),
+        ("nothing!=b", True),
+        ("pool=a,zone=eu-2", False),
+        ("pool in (a, b),zone", True),
+        ("pool notin (a,b)", False),
+        ("nothing notin (a)", True),
+        ("example.com/gpu", True),
+        ("example.com/gpu=", True),
+        ("!nothing", True),
+        ("!pool", False),
+    ],
+)
+def test_labels_match_as_the_api_server_matches_them(text: str, matches: bool) -> None:
+    assert files.parse_selector(text)(LABELS) is matches
+
+
+@pytest.mark.parametrize("text", ["a b", "=a", "pool in a", "pool=a,", "pool>1"])
+def test_a_bad_selector_is_named(text: str) -> None:
+    with pytest.raises(plugin_errors.PluginError, match="is not a label selector"):
+        files.parse_selector(text)

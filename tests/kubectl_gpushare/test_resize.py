@@ -78,7 +78,7 @@ def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
 ) -> None:
     ended = plugin(*FLAGS, "--memory", "4Gi", "--keep", "--timeout", "1", KUBECTL_PATH=server(mode))
     assert (ended.code, log(tmp_path)) == (1, [LESS])
-    assert "it stays asked for, and is done when that can be" in ended.err
+    assert "the request stays, and is carried out as soon as possible" in ended.err
     assert ("it uses 5.2Gi of the 4Gi asked" in ended.err) == (mode == "refused")
 
 
@@ -96,10 +96,10 @@ def test_interrupted_it_stays_asked_for_and_that_is_said(
     def interrupted(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kubectl_gpushare.resize_watch.time.sleep", interrupted)
+    monkeypatch.setattr("kubectl_gpushare.commands.resize.time.sleep", interrupted)
     ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (130, "")
-    assert "not waited for any more: it stays asked for, and is done when that can be\n" in ended.err
+    assert "no longer waiting: the request stays, and is carried out as soon as possible\n" in ended.err
     assert log(tmp_path) == [MORE]
 
 

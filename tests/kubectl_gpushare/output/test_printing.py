@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import printable
-from kubectl_gpushare.output import streaming
+from kubectl_gpushare.output import printing
 
 TEXTS = st.text(st.characters(codec="utf-8") | st.sampled_from("\x7f\x85\x9b\u202e\u2028\ufeff"), max_size=12)
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**63), TEXTS)
@@ -30,7 +30,7 @@ def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], item
     def streamed() -> dict[str, Any]:
         return {**whole, "items": iter(items)}
 
-    as_json, as_yaml = "".join(streaming.json(streamed())), "".join(streaming.yaml(streamed()))
+    as_json, as_yaml = "".join(printing.json_parts(streamed())), "".join(printing.yaml_parts(streamed()))
     assert as_json == printable.escaped(json.dumps(whole, indent=4, ensure_ascii=False)) + "\n"
     assert json.loads(as_json) == yaml.safe_load(as_yaml) == whole
     assert printable.is_document(as_json)
@@ -38,8 +38,8 @@ def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], item
 
 
 def test_half_a_surrogate_is_written_by_its_escape() -> None:
-    assert "".join(streaming.json({"a": "\ud800"})) == '{\n    "a": "\\ud800"\n}\n'
-    assert "".join(streaming.yaml({"a": "\ud800"})) == 'a: "\\uD800"\n'
+    assert "".join(printing.json_parts({"a": "\ud800"})) == '{\n    "a": "\\ud800"\n}\n'
+    assert "".join(printing.yaml_parts({"a": "\ud800"})) == 'a: "\\uD800"\n'
 
 
 def test_an_item_is_not_made_before_the_one_before_it_was_printed() -> None:
@@ -50,7 +50,7 @@ def test_an_item_is_not_made_before_the_one_before_it_was_printed() -> None:
             made.append(number)
             yield {"number": number}
 
-    for stream in (streaming.json, streaming.yaml):
+    for stream in (printing.json_parts, printing.yaml_parts):
         made.clear()
         parts = stream({"items": items()})
         while '"number": 0' not in (part := next(parts)) and "number: 0" not in part:

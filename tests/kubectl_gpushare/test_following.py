@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubectl_gpushare.output.screen import Screen
+from kubectl_gpushare.following import Screen
 
 ROWS = 6
 COMMAND = r"\x1b\[(\d+);1H(\x1b\[K|\x1b\[J)([^\x1b]*)"  # to a line, clear it or all below, a text
