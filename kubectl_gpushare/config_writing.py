@@ -76,7 +76,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
     if not before:
         # The only entry would be followed by all nodes without a label.
         after = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text, **after}
-    labels = {nodes.name(machine): nodes.labels(machine) for machine in origin.machines()}
+    labels = {nodes.name(node_object): nodes.labels(node_object) for node_object in origin.node_objects()}
     effects = configuration_change.of_entries(origin.gpu_nodes(), labels, before, after)
     _show(line for effect in effects for line in effect.lines())
     if not effects:
@@ -119,14 +119,14 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
     origin = _cluster(params)
     if bool(name) is remove:
         raise click.UsageError("give the NAME of a configuration, or --remove")
-    machine = origin.machine(node)
-    if machine is None:
+    node_object = origin.node_object(node)
+    if node_object is None:
         raise plugin_errors.KubectlNotFound(f'nodes "{node}" not found')
     entries = origin.configurations()
     if name and name not in config_choice.BUILT_INS:
         _known(entries, name)
     key = contract.NODE_CONFIG_LABEL
-    before = nodes.labels(machine)
+    before = nodes.labels(node_object)
     after = {**before, key: name or ""}
     if before.get(key, "") == after[key]:
         printing.write_words(
@@ -149,14 +149,14 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
 
 
 def _cluster(params: dict[str, Any]) -> live_cluster.LiveCluster:
-    origin = chosen_source.of(options.collect(params))
+    origin = chosen_source.from_options(options.collect(params))
     if not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("this needs a cluster: files of --from are only read")
     return origin
 
 
 def _text(filename: str, name: str) -> str:
-    """The valid configuration in a file; prints its warnings."""
+    """Return the valid configuration in a file; prints its warnings."""
     try:
         text = configuration_change.text_of(inputs.text(filename), name)
     except errors.ConfigError as error:

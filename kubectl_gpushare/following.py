@@ -18,17 +18,19 @@ from kubectl_gpushare.output import colour, printing, terminal
 from kubectl_gpushare.source import live, live_cluster
 
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
-POLL_SECONDS = 5.0  # between redraws for what no watch reports, such as usage
+POLL_SECONDS = 5.0  # between redraws for figures that no watch reports, such as usage
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
-_BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
+_BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 
 Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
 
 
 def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
-    """Show what `make` makes of the GPUNodes until interrupted. `polled`: on a terminal also every POLL_SECONDS."""
+    """Show the list that `make` builds of the GPUNodes until interrupted. `polled`: on a terminal also every
+    POLL_SECONDS.
+    """
     gc.enable()  # `start` has turned it off, and this may run for days
-    # So that any signal restores the terminal and ends the kubectl that watches.
+    # Any signal must restore the terminal and end the watching kubectl.
     interruption.by_any_signal()
     feed = live.Feed(origin, label_selector=label_selector)
     try:
@@ -46,7 +48,7 @@ def _redraw(feed: live.Feed, page: Screen, make: Make, chosen: Options, *, polle
     changed = True
     drawn_at = 0.0
     while not page.quit_pressed():
-        place = terminal.of(sys.stdout, color=chosen.color)
+        place = terminal.detect(sys.stdout, color=chosen.color)
         due = polled and time.monotonic() - drawn_at >= POLL_SECONDS
         if place != size:
             page.forget()
@@ -59,7 +61,7 @@ def _redraw(feed: live.Feed, page: Screen, make: Make, chosen: Options, *, polle
 
 
 def _page(listing: printing.LedgerListing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
-    """The list, with connection trouble above and its warnings below; only their number where there is no room."""
+    """Return the list, with connection trouble above and its warnings below; without room, only their number."""
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)
     problems = listing.problems()
@@ -90,7 +92,7 @@ def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
 
 
 def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
-    """Wait for a change, at most _LOOK_SECONDS, and for those that follow closely; whether there was one."""
+    """Wait at most _LOOK_SECONDS for a change, and for those that follow closely; return whether there was one."""
     changed = feed.wait(_LOOK_SECONDS, also=also)
     until = time.monotonic() + _LOOK_SECONDS
     while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):
@@ -106,7 +108,7 @@ _CLEAR_BELOW = "\x1b[J"
 
 
 class Screen:
-    """The alternate screen while it is open."""
+    """The alternate screen while it is open. Only changed lines are written."""
 
     def __init__(self, stream: TextIO, keys: int | None) -> None:
         self._stream = stream
@@ -114,7 +116,7 @@ class Screen:
         self.keys = keys  # file descriptor on which key strokes arrive, if there is one
 
     def draw(self, lines: Sequence[str], rows: int) -> None:
-        """Show the lines; of more than `rows`, those that fit and how many are missing."""
+        """Show the lines; if there are more than `rows`, show those that fit and the number of the others."""
         if len(lines) > rows:
             lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
         shown = self._shown or ()
@@ -130,22 +132,22 @@ class Screen:
         self._stream.flush()
 
     def forget(self) -> None:
-        """Draw everything next time: a terminal that was resized may have moved its lines."""
+        """Draw everything next time: resizing a terminal may have moved its lines."""
         self._shown = None
 
     def quit_pressed(self) -> bool:
-        """Whether `q` was typed; other keys are read and forgotten."""
+        """Whether `q` was typed; ignores other keys."""
         if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
             return False
         typed = os.read(self.keys, 64)
         if not typed:
-            self.keys = None  # closed: it would be ready for ever
+            self.keys = None  # closed: a closed descriptor always counts as ready
         return b"q" in typed.lower()
 
 
 @contextlib.contextmanager
 def opened(stream: TextIO) -> Iterator[Screen]:
-    """Open the alternate screen; restore the terminal however the block ends."""
+    """Open the alternate screen, and restore the terminal at the end, whatever happens."""
     with _keys() as keys:
         stream.write(_ENTER)
         try:

@@ -1,4 +1,4 @@
-"""Moving: carries out a defragmentation plan: one move at a time, each watched to its end, up to the first failure.
+"""Carries out a defragmentation plan: one move at a time, each watched to its end; stops at the first failure.
 
 After each step it checks that the planned room exists: the waiting pod has its share, or the share would fit.
 """
@@ -53,7 +53,9 @@ def apply(
 
 
 def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Wait for the room that a step was to make; where the share is or would go. Raises `PluginError` on timeout."""
+    """Wait for the room that a step was to make; return where the share is or would go. Raises `PluginError` on
+    timeout.
+    """
     until = time.monotonic() + timeout_seconds
     while True:
         where, reason = _looked_for(step, asked, origin)
@@ -65,9 +67,9 @@ def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCl
 
 
 def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster) -> tuple[str, str]:
-    """Where the share is or would go, as a sentence; or an empty text and why it does not fit."""
+    """Return where the share is or would go, as a sentence; or an empty text and why it does not fit."""
     manifest = asked.manifest
-    if pod.uid(manifest):  # a pod that exists: the placer has to see that there is room
+    if pod.uid(manifest):  # the pod exists: the placer has to notice the room
         now = origin.pod(*pod.namespaced_name(manifest))
         annotations = pod.annotations_of(now)
         if contract.ALLOCATION in annotations:
@@ -82,10 +84,10 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
 
 
 def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Evict a pod and wait until its owner has a placed pod in its stead; where that is, as a sentence."""
+    """Evict a pod and wait until its owner has placed a replacement; return where, as a sentence."""
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
-    origin.replicas(move.manifest)  # a missing right to read it ends this before the eviction
+    origin.replicas(move.manifest)  # before the eviction: fails here without the right to read it
     pods = origin.everybody_of if move.is_cpu_only else origin.pods
     before = {sibling.uid for sibling in _siblings(pods(namespace=namespace), owner)}
     if pod.uid(move.manifest) not in before:
@@ -104,7 +106,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
                 said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
             return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
-        # Only after another check: a condition that became true in the last pause is no failure.
+        # Only after another check: a condition that became true during the last pause is no failure.
         if time.monotonic() >= until:
             said = f"was evicted, and after {timeout_seconds:.0f} s {waits}"
             raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
@@ -132,7 +134,7 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
 
 
 def _unscheduled(manifest: pod.PodJson) -> str:
-    """Why the scheduler has found no node for a pod, in its own words; empty if it has not said."""
+    """Return the scheduler's own reason why a pod has no node; empty if there is none."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     return next(
         (str(condition.get("message") or "") for condition in conditions if condition.get("type") == "PodScheduled"), ""
@@ -141,7 +143,7 @@ def _unscheduled(manifest: pod.PodJson) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sibling:
-    """A pod of the evicted pod's owner, as far as it matters here. name: with its namespace. reason: why it waits.
+    """A pod of the evicted pod's owner. name: with its namespace. reason: why it waits.
 
     is_placed: it has its share; a CPU-only pod has its node.
     """
@@ -157,10 +159,10 @@ class Sibling:
 
 
 def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[str], kind: str, wanted: int) -> str:
-    """What the move waits for; empty once the pod has left and its owner has all its replicas, all of them placed.
+    """Return why a move is not finished; empty once the pod has ended and its owner has all its replicas, all placed.
 
-    evicted: its UID; before: the UIDs of its owner's pods at that time; kind, wanted: the owner's, and its replicas.
-    All new pods count: a ReplicaSet does not say which pod replaces which, and it may be scaled up meanwhile.
+    evicted: its UID; before: the UIDs of its owner's pods at that time; kind, wanted: the owner's kind and replicas.
+    All new pods count: a ReplicaSet does not say which pod replaces which, and it may be scaled up in the meantime.
     """
     siblings = list(siblings)
     fresh = successors(siblings, before)
@@ -178,7 +180,7 @@ def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[s
 
 
 def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sibling]:
-    """The pods that were not there before."""
+    """Return the pods that did not exist before."""
     return [sibling for sibling in siblings if sibling.uid not in before]
 
 

@@ -1,7 +1,7 @@
 """Whatif: the cluster in memory, to try changes on with the placement code itself.
 
 world              GPUNodes, and the Nodes and pods that could be read
-away               nodes that take no pod with a share now
+unavailable        nodes that take no pod with a share now
 scheduler_scores   where kube-scheduler would put a pod without a share
 unplaced           a pod as it was before placement, and as its owner recreates it
 

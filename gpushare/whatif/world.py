@@ -28,7 +28,7 @@ from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from gpushare.whatif import away, scheduler_scores, unplaced
+from gpushare.whatif import scheduler_scores, unavailable, unplaced
 
 _PLANNED = "planned-"  # prefix of the ids of allocations made here
 Answer = Placement | Refusal
@@ -65,7 +65,7 @@ class World:
         self._profile = profile or PlacementProfile()
         self.engine = Fleet()  # it chooses
         nodes, machines = list(nodes), None if machines is None else list(machines)
-        self._away = away.of(nodes, machines)
+        self._unavailable = unavailable.find(nodes, machines)
         self._manifests: dict[str, pod.PodJson] = {}
         for machine in machines or ():
             assert self._cache is not None  # noqa: S101 - there are machines
@@ -224,8 +224,8 @@ class World:
                 yield name, manifest
 
     def usable(self) -> list[str]:
-        """The nodes with GPUs that are not away."""
-        return [name for name, view in self.views.items() if name not in self._away and view.node.gpus]
+        """The nodes with GPUs that take pods."""
+        return [name for name, view in self.views.items() if name not in self._unavailable and view.node.gpus]
 
     def free(self, name: str) -> tuple[int, int, int] | None:
         """CPU (thousandths), memory (bytes) and pods that a node has room for; None where nobody knows."""
@@ -246,7 +246,7 @@ class World:
 
     def fragmentation(self) -> fragmentation.Fragmentation:
         """Of the whole cluster, as `top` shows it."""
-        gpus = (gpu for view in self.views.values() if view.node.name not in self._away for gpu in view.gpus())
+        gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
         return fragmentation.measure(gpus, self._profile.typical_of)
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:

@@ -59,14 +59,14 @@ def command(names: tuple[str, ...], **params: Any) -> int:
     from kubectl_gpushare.planning import auditing
 
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     known = origin.gpu_nodes(label_selector=chosen.selector)
     missing = [name for name in names if name not in {node.name for node in known}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
     nodes = [node for node in known if _is_shared(node) and (not names or node.name in names)]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
-    verdict = auditing.judge(nodes, answers, ready=ready)
+    verdict = auditing.check(nodes, answers, ready=ready)
     print_verdict(verdict, nodes, notes, chosen)
     return NOT_IN_FORCE if verdict.broken else NOT_CERTAIN if verdict.uncertain else IN_FORCE
 
@@ -74,11 +74,11 @@ def command(names: tuple[str, ...], **params: Any) -> int:
 def print_verdict(
     verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options
 ) -> None:
-    """Print it as `chosen` says. notes: sentences that say what is unknown and why."""
+    """Print the verdict in the chosen format. notes: sentences about what is unknown and why."""
     from kubectl_gpushare.output import printing, terminal
     from kubectl_gpushare.views import audit, gpu_summary
 
-    place = terminal.of(sys.stdout, color=chosen.color)
+    place = terminal.detect(sys.stdout, color=chosen.color)
     names = gpu_summary.names(nodes)
     said = (*notes, *audit.notes(verdict))
     listing = audit.AuditListing(verdict, names, said)
@@ -95,7 +95,7 @@ def print_verdict(
 
 
 def _is_shared(node: GpuNode) -> bool:
-    """Whether the node has, or may have, shares that a limit holds."""
+    """Whether the node has, or may get, shares with limits."""
     from gpushare.gpu import Mode
 
     return bool(node.allocations) or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus)
@@ -104,7 +104,9 @@ def _is_shared(node: GpuNode) -> bool:
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """The agents' audits by node; the nodes on which agents run; sentences that say what is unknown and why."""
+    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown and
+    why.
+    """
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)

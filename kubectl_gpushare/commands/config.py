@@ -108,7 +108,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **par
     from kubectl_gpushare.output import printing
     from kubectl_gpushare.views import configuration_change
 
-    nodes = chosen_source.of(options.collect(params)).gpu_nodes(name=node)
+    nodes = chosen_source.from_options(options.collect(params)).gpu_nodes(name=node)
     if not nodes:
         raise plugin_errors.KubectlNotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
     try:
@@ -146,15 +146,15 @@ def show(name: str | None, **params: Any) -> None:
     from kubectl_gpushare.views import configuration_state as view
 
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     nodes = origin.gpu_nodes()
     notes: list[str] = []
     entries = chosen_source.read(
         origin.configurations, chosen_source.CONFIGURATIONS, notes, unsaved=chosen_source.NO_CONFIG_MAP
     )
-    place = terminal.of(sys.stdout, color=chosen.color)
+    place = terminal.detect(sys.stdout, color=chosen.color)
     if name is None:
-        states = [view.of(node, None, entries) for node in nodes]
+        states = [view.for_node(node, None, entries) for node in nodes]
         if chosen.output in printing.DOCUMENTS:
             printing.write_document(view.document(states, entries), chosen)
         else:
@@ -169,13 +169,13 @@ def show(name: str | None, **params: Any) -> None:
     node = next((node for node in nodes if node.name == name), None)
     if node is not None:
         node_object = chosen_source.read(
-            functools.partial(origin.machine, name),
+            functools.partial(origin.node_object, name),
             f"the labels of the node {name}",
             (unread := list(notes)),
             unsaved="there is no such Node object",
         )
         labels = None if node_object is None else node_objects.labels(node_object)
-        state = view.of(node, labels, entries)
+        state = view.for_node(node, labels, entries)
         text = state.in_force.text if state.in_force is not None else None
         page = view.page(state, unread)
     elif entries is not None and name in (known := view.with_built_ins(entries)):

@@ -122,7 +122,7 @@ def command(
     if moves_cpu_only and is_emptying:
         raise click.UsageError("--empty-nodes moves shares alone: leave out --cpu-pods")
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
     if is_applied and isinstance(origin, live_cluster.LiveCluster):

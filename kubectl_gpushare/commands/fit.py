@@ -83,7 +83,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         raise click.UsageError("-f and --from cannot both be standard input")
     if not filename and not any(key in annotations for key in contract.SHARE_KEYS):
         raise click.UsageError("say how large the share is: --request, --memory or --gpus")
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     namespace = chosen.namespace or origin.default_namespace
     if filename:
         workloads = manifests.read(filename, namespace=namespace)

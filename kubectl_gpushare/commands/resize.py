@@ -1,4 +1,4 @@
-"""`resize`: asks for other amounts of the GPUs that a pod is on, and watches until it has them."""
+"""`resize`: requests other amounts of a pod's GPUs, and waits until the pod has them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def command(
     chosen = options.collect(params)
     if not asked:
         raise click.UsageError("say what it is to have: --request, --limit or --memory")
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     manifest = chosen_source.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
     described_pod = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
@@ -145,10 +145,10 @@ def _wait(
     timeout_seconds: float,
     keep: bool,
 ) -> str:
-    """Wait until the resize is done; return what the pod holds then, in words.
+    """Wait until the resize is done; return the pod's new amounts, in words.
 
-    Raises PluginError if more memory is in use than is asked for, or after `timeout_seconds`; it has then put back the
-    old annotations, unless `keep`. When interrupted, or when the cluster is gone, it says that they stay.
+    Raises PluginError if more memory is in use than the pod asks for, or after `timeout_seconds`; without `keep` it has
+    restored the old annotations by then. When interrupted, or when the cluster is unreachable, it says that they stay.
     """
     try:
         return _poll(manifest, plan, origin, say, timeout_seconds=timeout_seconds, keep=keep)
@@ -188,7 +188,7 @@ def _poll(
 
 
 def _pending(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:
-    """Return the pod's pending amounts, the cause, and its current amounts, in words, by its annotations now."""
+    """Return what the pod still waits for, the cause, and its current amounts, in words."""
     namespace, name = pod.namespaced_name(manifest)
     now = origin.pod(namespace, name)
     if pod.uid(now) != pod.uid(manifest):

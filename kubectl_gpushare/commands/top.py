@@ -16,7 +16,7 @@ from gpushare import contract
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, live_cluster
 
-# Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
+# Views, and code that reads GPUNodes, are imported while kubectl waits for the API server.
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from kubectl_gpushare.output.printing import LedgerListing
@@ -27,7 +27,7 @@ _NO_NODES = (
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
 )
 
-_AROUND_SECONDS = 15.0  # with -w: Nodes, and what pods ask for, are read again after this long
+_AROUND_SECONDS = 15.0  # between two reads of Nodes and the profile with -w
 
 KINDS = {
     **dict.fromkeys(("gpus", "gpu"), "gpus"),
@@ -54,7 +54,7 @@ SORT_KEYS = {
     "pods": ("name", "gpus", "compute", "request", "limit", "memory", "used", "busy", "status", "age"),
 }
 
-_MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
+_MEASURED = frozenset({"used", "busy"})  # sort keys that need an agent's figures
 
 
 @click.command(short_help="Show what is allocated, used and free, one line per GPU, node or pod")
@@ -111,7 +111,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
         if usage is False:
             raise click.UsageError(f"--sort-by {chosen.sort_by} cannot be combined with --no-usage")
         usage = True
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     if usage and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--usage needs a cluster: files of --from do not tell what is used")
     if kind == "pods" and not chosen.all_namespaces and not chosen.namespace:
@@ -127,7 +127,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
         following.follow(origin, make, chosen, label_selector=node_selector, polled=True)
         return
     if isinstance(origin, live_cluster.LiveCluster):
-        origin.begin(machines=kind != "pods")
+        origin.begin(node_objects=kind != "pods")
     try:
         from kubectl_gpushare.output import printing
 
@@ -152,7 +152,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
 
 
 class _Maker:
-    """Makes the table of some GPUNodes; Nodes and the placer's profile are read again after _AROUND_SECONDS."""
+    """Builds the table from GPUNodes, and reads Nodes and the placer's profile again after _AROUND_SECONDS."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Maker:
         return VIEWS[self._kind]()(snapshot, self._names, self._chosen, now=time.time())
 
     def _snapshot(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
-        """The GPUNodes with the pods or Nodes that the table shows."""
+        """Combine the GPUNodes with the pods or Nodes that the table shows."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
         if self._kind == "pods":
@@ -181,13 +181,13 @@ class _Maker:
             return Snapshot(())
         if self._cluster is None or time.monotonic() - self._read_at >= _AROUND_SECONDS:
             notes: list[str] = []
-            machines = chosen_source.read(self._origin.machines, chosen_source.NODES, notes, unsaved="")
-            cluster = Snapshot((), machines=None if machines is None else tuple(machines), notes=tuple(notes))
+            node_objects = chosen_source.read(self._origin.node_objects, chosen_source.NODES, notes, unsaved="")
+            cluster = Snapshot((), node_objects=node_objects, notes=tuple(notes))
             self._cluster, self._read_at = chosen_source.with_profile(self._origin, cluster), time.monotonic()
         return dataclasses.replace(self._cluster, nodes=tuple(gpu_nodes))
 
     def _with_usage(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what the agents measure, unless there are many and --usage is not given."""
+        """Add what the agents measure, unless there are many agents and --usage is not given."""
         if not isinstance(self._origin, live_cluster.LiveCluster) or self._usage is False:
             return snapshot
         from kubectl_gpushare.source import agents
@@ -245,7 +245,7 @@ VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {
 
 
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
-    """The names that no node and no GPU has."""
+    """Return the names that no node and no GPU has."""
     if not names:
         return []
     known = {node.name for node in nodes} | {f"{node.name}/{gpu.index}" for node in nodes for gpu in node.gpus}

@@ -24,20 +24,20 @@ class Listing(Protocol):
     """The rows of a list, and all forms of it: only that of the chosen format is made."""
 
     def table(self) -> Table:
-        """For people."""
+        """Return the table for people."""
 
     def document(self) -> documents.Document:
-        """For programs, and each of its `items` as a row of CSV."""
+        """Return the document for programs; each of its `items` is also a row of CSV."""
 
     def names(self) -> Iterable[str]:
-        """For `-o name`."""
+        """Return the names for `-o name`."""
 
 
 class LedgerListing(Listing, Protocol):
     """A listing of what is in the ledger."""
 
     def problems(self) -> Sequence[str]:
-        """Sentences for standard error: problems of the ledger, and facts that could not be read."""
+        """Return sentences for standard error: problems of the ledger, and facts that could not be read."""
 
 
 def show(listing: Listing, options: Options) -> None:
@@ -54,11 +54,11 @@ def show_table(table: Table, options: Options) -> None:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
         return
-    write_lines(lines(table, terminal.of(sys.stdout, color=options.color), options), sys.stdout)
+    write_lines(lines(table, terminal.detect(sys.stdout, color=options.color), options), sys.stdout)
 
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
-    """The lines of a table for people, with its caption on a terminal."""
+    """Return the lines of a table for people, with its caption on a terminal."""
     from kubectl_gpushare.output import colour, table_layout
 
     drawn, left_out = table_layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
@@ -70,7 +70,7 @@ def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]
 
 def warn(sentences: Iterable[str]) -> None:
     """Print warnings to standard error."""
-    place = terminal.of(sys.stderr)
+    place = terminal.detect(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
             print(colour.paint(line, "warn", on=place.colours), file=sys.stderr)
@@ -88,14 +88,14 @@ def write_words(text: Iterable[str], stream: TextIO) -> None:
 
 
 def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
-    """JSON as kubectl prints it."""
+    """Write JSON as kubectl prints it."""
 
     stream.writelines(json_parts(document))
     stream.flush()
 
 
 def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
-    """YAML in the order of the document."""
+    """Write YAML in the order of the document."""
 
     stream.writelines(yaml_parts(document))
     stream.flush()
@@ -118,7 +118,7 @@ def _csv(listing: Listing, stream: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """`value` for a spreadsheet: a ' before a text that it would take for a formula."""
+    """Return `value` for a spreadsheet, with a ' before text that would be taken for a formula."""
     if not isinstance(value, str):
         return value
     text = printable.replaced(value)
@@ -159,7 +159,11 @@ _INDENT = "    "  # kubectl's
 
 
 def json_parts(document: Mapping[str, Any]) -> Iterator[str]:
-    """The document as kubectl prints JSON, with a newline at its end. Lists directly in it may be iterators."""
+    """Yield the document as kubectl prints JSON, with a newline at its end. Its lists may be iterators.
+
+    Unprintable characters are escaped: parsers get them back, and a terminal does not act on them. With iterators only
+    one of the 40,000 items of a large cluster is in memory at a time.
+    """
     from json import JSONEncoder
 
     encoder = JSONEncoder(indent=len(_INDENT), ensure_ascii=False)
@@ -183,11 +187,11 @@ def json_parts(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _indented(text: str, depth: int) -> str:
-    return text.replace("\n", "\n" + _INDENT * depth)  # no string of JSON has a newline in it
+    return text.replace("\n", "\n" + _INDENT * depth)  # JSON strings contain no newline
 
 
 def yaml_parts(document: Mapping[str, Any]) -> Iterator[str]:
-    """The document as YAML, in its own order. Lists directly in it may be iterators."""
+    """Yield the document as YAML, in its own order. Its lists may be iterators."""
     import yaml as library
 
     dumper = getattr(library, "CSafeDumper", library.SafeDumper)
@@ -197,7 +201,7 @@ def yaml_parts(document: Mapping[str, Any]) -> Iterator[str]:
         return text
 
     def dump(part: Any) -> str:
-        with contextlib.suppress(UnicodeEncodeError):  # of halves of surrogates libyaml can write nothing
+        with contextlib.suppress(UnicodeEncodeError):  # libyaml cannot write lone surrogates
             if printable.is_document(text := write(part, dumper, as_is=True)):
                 return text
         return write(part, library.SafeDumper, as_is=False)

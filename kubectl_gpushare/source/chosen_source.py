@@ -25,53 +25,55 @@ class Source(Protocol):
 
     @property
     def default_namespace(self) -> str:
-        """The namespace to look in when none is given."""
+        """The namespace that is used without -n."""
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """The GPUNodes with these labels, or the one of that name."""
+        """Return the GPUNodes with these labels, or the one of that name."""
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """The pods that share GPUs: on `node` or on none yet; in a namespace; with these labels. None: not known."""
+        """Return the pods that share GPUs: on `node` or on none yet; in a namespace; with these labels. None: not
+        known.
+        """
 
-    def machines(self) -> list[NodeJson] | None:
-        """The Node objects. None: not known."""
+    def node_objects(self) -> list[NodeJson] | None:
+        """Return the Node objects. None: not known."""
 
-    def machine(self, name: str) -> NodeJson | None:
-        """The Node object of that name. None: there is none, or it is unknown."""
+    def node_object(self, name: str) -> NodeJson | None:
+        """Return the Node object of that name. None: there is none, or it is unknown."""
 
     def configurations(self) -> dict[str, str] | None:
-        """The entries of the ConfigMap that nodes pick theirs from. None: not known."""
+        """Return the entries of the ConfigMap that nodes pick theirs from. None: not known."""
 
     def placement(self) -> dict[str, str]:
-        """The ConfigMap with the placer's policy and mix; empty if it is unknown."""
+        """Return the ConfigMap with the placer's policy and mix; empty if it is unknown."""
 
     def everybody(self) -> list[pod.PodJson] | None:
-        """All pods that have not ended, ours or not. None: not known."""
+        """Return all pods that have not ended, ours or not. None: not known."""
 
     def events(self, kind: str, namespace: str, name: str) -> list[dict[str, Any]] | None:
-        """The Events about one object. None: not known."""
+        """Return the Events about one object. None: not known."""
 
     def failures(self, namespace: str) -> list[dict[str, Any]]:
-        """The Events of a namespace about pods that could not be created; empty if unknown."""
+        """Return the Events of a namespace about pods that could not be created; empty if unknown."""
 
     def workload(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """A workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
+        """Return A workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
 
     def budgets(self) -> list[dict[str, Any]] | None:
-        """The PodDisruptionBudgets."""
+        """Return the PodDisruptionBudgets."""
 
     def quotas(self, namespace: str) -> list[dict[str, Any]]:
-        """The ResourceQuotas of a namespace; empty if unknown."""
+        """Return the ResourceQuotas of a namespace; empty if unknown."""
 
     def storage(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
-        """Claims, volumes and the nodes' attach limits, by kind. None: not known."""
+        """Return claims, volumes and the nodes' attach limits, by kind. None: not known."""
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """Return one pod, with or without a share. Raises `KubectlNotFound`."""
 
 
-def of(chosen: options.Options) -> Source:
-    """The files of `--from`, or else the cluster."""
+def from_options(chosen: options.Options) -> Source:
+    """Return the files of `--from`, or else the cluster."""
     if not chosen.files:
         return live_cluster.LiveCluster(chosen.kubectl())
     from kubectl_gpushare.source import files
@@ -80,14 +82,16 @@ def of(chosen: options.Options) -> Source:
 
 
 def pod_named(origin: Source, chosen: options.Options, word: str) -> pod.PodJson:
-    """The pod POD or NAMESPACE/POD, `pod/` before it allowed; the namespace defaults to `-n` or the context's."""
+    """Return the pod POD or NAMESPACE/POD, `pod/` before it allowed; the namespace defaults to `-n` or the
+    context's.
+    """
     namespace, _, name = word.removeprefix("pod/").rpartition("/")
     if not options.is_name(name) or (namespace and not options.is_name(namespace)):
         raise plugin_errors.PluginError(f'"{word}" cannot be the name of a pod: write POD or NAMESPACE/POD')
     return origin.pod(namespace or chosen.namespace or origin.default_namespace, name)
 
 
-# What a verb reads, as its notes call it.
+# Names of what is read, for notes.
 NODES = "nodes that are cordoned, not ready or without agent"
 EVENTS = "Events"
 BUDGETS = "PodDisruptionBudgets, which the API server heeds all the same"
@@ -132,7 +136,7 @@ def with_pods(
         notes,
         unsaved="no pods were saved with the GPUNodes",
     )
-    return Snapshot(tuple(nodes), None if pods is None else tuple(pods), tuple(notes))
+    return Snapshot(tuple(nodes), pods, tuple(notes))
 
 
 def everything(
@@ -147,11 +151,11 @@ def everything(
     from kubectl_gpushare.source.snapshot import Snapshot
 
     if isinstance(origin, live_cluster.LiveCluster):
-        origin.begin(machines=True, pods=True)
+        origin.begin(node_objects=True, pods=True)
     try:
         nodes = origin.gpu_nodes()
         notes: list[str] = []
-        machines = read(origin.machines, "nodes' readiness, taints, labels, CPU and memory", notes)
+        node_objects = read(origin.node_objects, "nodes' readiness, taints, labels, CPU and memory", notes)
         pods = read(origin.everybody, "what pods take of their nodes", notes)
         profile = _profile(origin, notes)
     finally:
@@ -160,21 +164,21 @@ def everything(
     if pods_to_place is None:
         pods_to_place = (pods or ()) if with_all_volumes else filter(pod.asks_for_share, pods or ())
     storage = None
-    if machines is not None and any(map(volumes.mounts, pods_to_place)):
+    if node_objects is not None and any(map(volumes.mounts, pods_to_place)):
         what = "volumes of claims, and how many of them nodes can attach"
         storage = read(origin.storage, what, notes, unsaved=_SAVE.format(kinds=_KINDS_OF_STORAGE))
     return Snapshot(
         tuple(nodes),
-        None if pods is None else tuple(pods),
+        pods,
         tuple(notes),
-        machines=None if machines is None else tuple(machines),
+        node_objects=node_objects,
         storage=storage,
         profile=profile,
     )
 
 
 def with_profile(origin: Source, snapshot: Snapshot) -> Snapshot:
-    """Add the webhook's policy and mix; where they cannot be read, the defaults and a note."""
+    """Return add the webhook's policy and mix; where they cannot be read, the defaults and a note."""
     notes = list(snapshot.notes)
     profile = _profile(origin, notes)
     return dataclasses.replace(snapshot, profile=profile, notes=tuple(notes))

@@ -26,7 +26,7 @@ class Files:
     def __init__(self, paths: Iterable[str]) -> None:
         self._nodes: dict[str, GpuNode] = {}
         self._pods: dict[tuple[str, str], pod.PodJson] = {}
-        self._machines: list[NodeJson] = []
+        self._node_objects: list[NodeJson] = []
         self._budgets: list[Json] = []
         self._events: list[Json] = []
         self._quotas: list[Json] = []
@@ -37,28 +37,30 @@ class Files:
         for path in paths:
             for kind, item in saved.items(path, hint=f"; {_MAKE_ONE}"):
                 if isinstance(item, dict):
-                    self._keep(kind, item, inputs.name(path))
+                    self._add(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:
             raise plugin_errors.FileError(
                 f"{', '.join(map(inputs.name, paths))} has no GPUNode and no pod in it: {_MAKE_ONE}"
             )
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """The GPUNodes of the Nodes with these labels, or the one of that name."""
+        """Return the GPUNodes of the Nodes with these labels, or the one of that name."""
         nodes = [gpu_node for gpu_node in self._nodes.values() if not name or gpu_node.name == name]
         if not label_selector:
             return nodes
-        if not self._machines:
+        if not self._node_objects:
             raise plugin_errors.FileError(
                 "-l goes by the labels of Nodes, and no Node was saved: "
                 "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
             )
         matches = parse_selector(label_selector)
-        chosen = {node.name(machine) for machine in self._machines if matches(node.labels(machine))}
+        chosen = {node.name(node_object) for node_object in self._node_objects if matches(node.labels(node_object))}
         return [gpu_node for gpu_node in nodes if gpu_node.name in chosen]
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none saved."""
+        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none
+        saved.
+        """
         if not self._pods:
             return None
         matches = parse_selector(label_selector)
@@ -71,61 +73,61 @@ class Files:
             and matches((manifest.get("metadata") or {}).get("labels") or {})
         ]
 
-    def machines(self) -> list[NodeJson] | None:
-        """The Node objects; None: none were saved."""
-        return self._machines or None
+    def node_objects(self) -> list[NodeJson] | None:
+        """Return the Node objects; None: none were saved."""
+        return self._node_objects or None
 
-    def machine(self, name: str) -> NodeJson | None:
-        """The Node object of that name."""
-        return next((machine for machine in self._machines if node.name(machine) == name), None)
+    def node_object(self, name: str) -> NodeJson | None:
+        """Return the Node object of that name."""
+        return next((node_object for node_object in self._node_objects if node.name(node_object) == name), None)
 
     def configurations(self) -> dict[str, str] | None:
-        """The entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
+        """Return the entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
         return self._configurations
 
     def placement(self) -> dict[str, str]:
-        """The ConfigMap with the placer's policy and mix; empty if it was not saved."""
+        """Return the ConfigMap with the placer's policy and mix; empty if it was not saved."""
         return self._placement
 
     def everybody(self) -> list[pod.PodJson] | None:
-        """All pods that have not ended, ours or not; None: none were saved."""
+        """Return all pods that have not ended, ours or not; None: none were saved."""
         return [manifest for manifest in self._pods.values() if not pod.is_terminal(manifest)] if self._pods else None
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json] | None:
-        """The Events about one object; None: none were saved."""
+        """Return the Events about one object; None: none were saved."""
         wanted = (kind, namespace or "default", name)
         events = [event for event in self._events if _about(event) == wanted]
         return events if self._events else None
 
     def storage(self) -> dict[str, list[Json]] | None:
-        """Claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
+        """Return claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
         return self._storage or None
 
     def failures(self, namespace: str) -> list[Json]:
-        """The Events of a namespace about pods that could not be created."""
+        """Return the Events of a namespace about pods that could not be created."""
         return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
     def workload(self, kind: str, namespace: str, name: str) -> Json | None:  # noqa: ARG002
-        """Nothing: workloads are not saved."""
+        """Return None: workloads are not saved."""
         return None
 
     def budgets(self) -> list[Json]:
-        """The PodDisruptionBudgets that the files have."""
+        """Return the PodDisruptionBudgets that the files have."""
         return self._budgets
 
     def quotas(self, namespace: str) -> list[Json]:
-        """The ResourceQuotas of a namespace."""
+        """Return the ResourceQuotas of a namespace."""
         return [quota for quota in self._quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """The pod of that name, ours or not."""
+        """Return the pod of that name, ours or not."""
         if manifest := self._pods.get((namespace, name)):
             return manifest
         elsewhere = sorted(space for space, other in self._pods if other == name)
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
         raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
 
-    def _keep(self, kind: str, item: Json, where: str) -> None:
+    def _add(self, kind: str, item: Json, where: str) -> None:
         if kind == contract.GPUNODE_KIND:
             try:
                 gpu_node = codec.read(item)
@@ -136,7 +138,7 @@ class Files:
             namespace, name = pod.namespaced_name(item)
             self._pods[namespace or self.default_namespace, name] = item
         elif kind == "Node":
-            self._machines.append(item)
+            self._node_objects.append(item)
         elif kind == "PodDisruptionBudget":
             self._budgets.append(item)
         elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.CONFIG_MAP:
@@ -164,7 +166,9 @@ def _node_of(manifest: pod.PodJson) -> str:
 
 
 def _about(event: Json) -> tuple[str, str, str]:
-    """Kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide objects."""
+    """Return kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide
+    objects.
+    """
     about = event.get("involvedObject") or event.get("regarding") or {}
     namespace = str((event.get("metadata") or {}).get("namespace") or "default")
     return str(about.get("kind", "")), namespace, str(about.get("name", ""))
@@ -182,7 +186,7 @@ _COMMA = re.compile(r",(?![^()]*\))")  # not one inside parentheses
 
 
 def parse_selector(text: str) -> Selector:
-    """A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
+    """Return A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
     terms = [_term(part.strip(), text) for part in _COMMA.split(text)] if text.strip() else []
     return lambda labels: all(term(labels) for term in terms)
 

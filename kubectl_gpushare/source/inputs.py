@@ -17,7 +17,7 @@ def name(path: str) -> str:
 
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
-    """The documents of a YAML text. Raises `FileError`."""
+    """Yield the documents of a YAML text. Raises `FileError`."""
     from gpushare import yaml_documents
 
     try:
@@ -29,7 +29,7 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
 
 
 def text(path: str) -> str:
-    """The file's text. Raises `FileError`."""
+    """Return the file's text. Raises `FileError`."""
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:
@@ -39,7 +39,9 @@ def text(path: str) -> str:
 
 
 def not_text(item: Mapping[str, Any]) -> str:
-    """Name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a number."""
+    """Return name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a
+    number.
+    """
     metadata = item.get("metadata")
     for field in ("annotations", "labels"):
         written = metadata.get(field) if isinstance(metadata, Mapping) else None

@@ -20,7 +20,7 @@ class Reader:
         self._reader = json_objects.ObjectReader()
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
-        """The objects in order."""
+        """Yield the objects in order."""
         for chunk in self._chunks:
             yield from self._reader.feed(chunk)
         yield from self._reader.feed(b"", is_last=True)
@@ -33,6 +33,6 @@ class Reader:
 
 
 def message_of(event: Mapping[str, Any]) -> str:
-    """The message of an Event of either API, without the prefix that the API server adds to a series."""
+    """Return the message of an Event of either API, without the prefix that the API server adds to a series."""
     text = str(event.get("message") or event.get("note") or "")
     return text.removeprefix("(combined from similar events): ")

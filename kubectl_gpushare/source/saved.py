@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def read(paths: Iterable[str]) -> list[Json]:
-    """Every object in these files; `-` is standard input. Raises `FileError`."""
+    """Return every object in these files; `-` is standard input. Raises `FileError`."""
     return [{"kind": kind, **item} for path in paths for kind, item in _all_in(path)]
 
 

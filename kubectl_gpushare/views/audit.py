@@ -29,11 +29,11 @@ class AuditListing:
         return problems_table(self.verdict, self.gpu_names)
 
     def document(self) -> documents.Document:
-        """Every share, as an `AuditList`."""
+        """Return every share, as an `AuditList`."""
         return document(self.verdict, self.gpu_names, self.notes)
 
     def names(self) -> Iterator[str]:
-        """The pods, GPUs and nodes of what is not in force."""
+        """Yield the pods, GPUs and nodes of what is not in force."""
         return _names(self.verdict, self.gpu_names)
 
 
@@ -48,12 +48,12 @@ PROBLEM_COLUMNS = (
     _REASON,
 )
 
-_PROBLEMS = {UNLIMITED: "Unlimited"}  # any other stray belongs to no share
+_PROBLEMS = {UNLIMITED: "Unlimited"}  # any other process belongs to no share
 _FOREIGN = "Foreign"
 
 
 def problems_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """A row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
+    """Return A row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
     rows: list[Row] = [
         (node.name, Cell(str(node.state), "bad"), *[NONE] * 5, sentence(node.reason))
         for node in verdict.nodes
@@ -77,7 +77,9 @@ def problems_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
 
 
 def _names(verdict: AuditVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """The names for `-o name`: pods, GPUs with processes of no pod, nodes with nothing more specific; each once."""
+    """Yield the names for `-o name`: pods, GPUs with processes of no pod, nodes with nothing more specific; each
+    once.
+    """
     subjects = [("", f"gpunode.gpushare.io/{node.name}") for node in verdict.nodes if node.state is AuditState.BROKEN]
     subjects += [(share.namespace, f"pod/{share.pod}") for share in verdict.shares if share.state is AuditState.BROKEN]
     for process in (stray.process for stray in verdict.strays):
@@ -117,7 +119,7 @@ _STYLES = {AuditState.IN_FORCE: "good", AuditState.IDLE: "dim", AuditState.BROKE
 
 
 def shares_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """A row for each share on each GPU: the ledger's amounts, the enforced ones, and the use."""
+    """Return A row for each share on each GPU: the ledger's amounts, the enforced ones, and the use."""
     return Table(SHARE_COLUMNS, [_share(share, names) for share in verdict.shares], what="shares")
 
 
@@ -144,23 +146,23 @@ def _enforced(share: ShareVerdict) -> str | Cell:
 
 
 def _amounts(amounts: Amounts) -> str:
-    """`0.5..0.8+40Gi`: request, limit, memory."""
+    """Return `0.5..0.8+40Gi`: request, limit, memory."""
     request, limit = map(quantity.format_compute, (amounts.request_percent, amounts.limit_percent))
     return f"{request}..{limit}+{quantity.format_bytes(amounts.memory_bytes)}"
 
 
 def _pod(namespace: str, name: str) -> str:
-    """The cell of a pod: `ml/trainer`."""
+    """Return the cell of a pod: `ml/trainer`."""
     return f"{namespace}/{name}" if name else NONE
 
 
 def _used(share: ShareVerdict) -> str:
-    """The memory charged to a share, including its contexts."""
+    """Return the memory charged to a share, including its contexts."""
     return quantity.format_bytes(share.seen.charged_bytes + share.seen.overhead_bytes) if share.seen else NONE
 
 
 def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> documents.Document:
-    """The verdict as an `AuditList`."""
+    """Return the verdict as an `AuditList`."""
     return documents.listing(
         "AuditList",
         [_share_document(share, names) for share in verdict.shares],
@@ -224,7 +226,7 @@ def _node_document(node: NodeVerdict) -> dict[str, Any]:
 
 
 def summary(verdict: AuditVerdict) -> str:
-    """As `41 of 41 containers limited on 12 nodes; 1 process is unlimited`."""
+    """Return a sentence such as `41 of 41 containers limited on 12 nodes; 1 process is unlimited`."""
     limited, parts = verdict.containers(AuditState.IN_FORCE), []
     if proven := sum(node.checked_at is not None for node in verdict.nodes):
         there = limited + verdict.containers(AuditState.BROKEN)
@@ -247,7 +249,7 @@ def summary(verdict: AuditVerdict) -> str:
 
 
 def notes(verdict: AuditVerdict) -> list[str]:
-    """Sentences about what is unknown."""
+    """Return sentences about what is unknown."""
     by_reason: dict[str, list[str]] = {}
     for node in verdict.nodes:
         if node.state is AuditState.UNKNOWN:

@@ -23,7 +23,7 @@ from kubectl_gpushare.views import config_manifest, gpu_summary
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
-    """A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
+    """Yield A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
     config = config_file.read(text)
     plan = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
@@ -33,7 +33,9 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
 
 
 def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan.ModePlan:
-    """The modes of the node's GPUs then, and all warnings. Raises ConfigError if they cannot have these."""
+    """Return the resulting modes of the node's GPUs, and all warnings. Raises ConfigError if the GPUs cannot have
+    them.
+    """
     if strict:
         config = restrictions.strict(config)
     settings = node_settings.effective(config, strict=strict)
@@ -92,7 +94,9 @@ def _gpu(gpu: Gpu) -> HardwareGpu:
 
 
 def text_of(text: str, entry: str) -> str:
-    """The configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises ConfigError."""
+    """Return the configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises
+    ConfigError.
+    """
     manifest = config_manifest.read(text)
     return text if manifest is None else manifest.entry(entry)
 
@@ -140,7 +144,7 @@ def of_labels(node: GpuNode, after: Labels, entries: Entries) -> NodeEffect:
 
 
 def _followed(entries: Entries, labels: Labels) -> ActiveConfig | str:
-    """The configuration of a node with these labels, or why it has none."""
+    """Return the configuration of a node with these labels, or why it has none."""
     label = config_choice.label_of(labels)
     built_in = config_choice.built_in(None, entries, label=label)
     if built_in is not None:

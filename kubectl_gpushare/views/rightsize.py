@@ -54,7 +54,7 @@ class RightsizeListing:
     namespaces: bool = True
 
     def table(self) -> Table:
-        """A row for each share."""
+        """Return A row for each share."""
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
         whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
@@ -62,7 +62,7 @@ class RightsizeListing:
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         """Yield the freed amounts, GPU by GPU."""
         sums = rightsizing.freed(self.suggestions)
-        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.of(nodes) if gpu.gpu.uuid in sums]
+        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.summarize(nodes) if gpu.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
@@ -86,22 +86,25 @@ class RightsizeListing:
         return sentences or [f"all {_shares(len(self.suggestions))} fit"]
 
     def names(self) -> Iterator[str]:
-        """The pods that could have another size, as `-o name` has them."""
+        """Yield the pods that could have another size, as `-o name` has them."""
         changing = dict.fromkeys(
             (suggestion.namespace, suggestion.pod) for suggestion in self.suggestions if suggestion.wanted is not None
         )
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
-        """A command line for each suggestion."""
+        """Yield A command line for each suggestion."""
         return commands(self.suggestions, self.manifests)
 
     def document(self) -> documents.Document:
-        """All as a `RightsizingList`."""
+        """Return all as a `RightsizingList`."""
         sums = rightsizing.freed(self.suggestions)
         return documents.listing(
             "RightsizingList",
-            (_item(suggestion, self.gpu_names, own(suggestion, self.manifests)) for suggestion in self.suggestions),
+            (
+                _item(suggestion, self.gpu_names, container_of(suggestion, self.manifests))
+                for suggestion in self.suggestions
+            ),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.gpu_names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -148,7 +151,7 @@ def _totals(suggestions: Sequence[Suggestion]) -> dict[str, str | Cell]:
 
 
 def _all(suggestion: Suggestion, size: Size) -> Size:
-    """The size on all GPUs of the share together."""
+    """Return the size on all GPUs of the share together."""
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 
@@ -188,7 +191,7 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
         },
         "observedSeconds": round(suggestion.peak.observed_seconds),
         "suggested": _size_document(wanted or suggestion.held),
-        "annotations": {f"{key}{suffix}": value for key, value in asked(wanted).items()} if wanted else {},
+        "annotations": {f"{key}{suffix}": value for key, value in as_annotations(wanted).items()} if wanted else {},
     }
 
 
@@ -209,28 +212,28 @@ _FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
 
 
 def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
-    """A command line for each suggestion."""
+    """Yield A command line for each suggestion."""
     for suggestion in suggestions:
         if suggestion.wanted is None:
             continue
         words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
-        container = own(suggestion, manifests)
+        container = container_of(suggestion, manifests)
         words += ["-c", container] if container else []
-        for key, value in asked(suggestion.wanted).items():
+        for key, value in as_annotations(suggestion.wanted).items():
             words += [_FLAGS[key], value]
         yield shlex.join(words)
 
 
-def asked(wanted: Size) -> dict[str, str]:
-    """The size as annotations. Always both: memory without an annotation follows the request."""
+def as_annotations(wanted: Size) -> dict[str, str]:
+    """Return the size as annotations. Always both: memory without an annotation follows the request."""
     return {
         contract.REQUEST: quantity.format_compute(wanted.request_percent),
         contract.MEMORY: quantity.format_exactly(wanted.memory_bytes),
     }
 
 
-def own(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
-    """The container whose own annotations ask for the share; empty if the pod's annotations do."""
+def container_of(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
+    """Return the container whose own annotations ask for the share; empty if the pod's annotations do."""
     if len(suggestion.containers) != 1:
         return ""
     name = suggestion.containers[0]

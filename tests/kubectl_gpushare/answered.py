@@ -16,7 +16,7 @@ from tests.kubectl_gpushare.conftest import ROOT
 
 
 def audited(name: str) -> Table:
-    verdict = auditing.judge(sample.nodes(), answers.read(answers.troubled()))
+    verdict = auditing.check(sample.nodes(), answers.read(answers.troubled()))
     made: Table = {"problems": audit.problems_table, "shares": audit.shares_table}[name](
         verdict, gpu_summary.names(sample.nodes())
     )
@@ -24,7 +24,7 @@ def audited(name: str) -> Table:
 
 
 def rightsized(*, namespaces: bool = True) -> rightsize.RightsizeListing:
-    suggestions = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
+    suggestions = rightsizing.suggest(sample.nodes(), peaks.parse([answers.metrics()]), rightsizing.Rules())
     return rightsize.RightsizeListing(suggestions, gpu_summary.names(sample.nodes()), {}, namespaces=namespaces)
 
 
@@ -33,8 +33,8 @@ def configured() -> list[configuration_state.NodeConfigState]:
     entries = configurations()
     labels = {contract.NODE_CONFIG_LABEL: "mps"}
     return [
-        configuration_state.of(waiting_for_pods(changing), labels, entries),
-        configuration_state.of(refused, {contract.NVIDIA_CONFIG_LABEL: "mixd"}, entries),
+        configuration_state.for_node(waiting_for_pods(changing), labels, entries),
+        configuration_state.for_node(refused, {contract.NVIDIA_CONFIG_LABEL: "mixd"}, entries),
     ]
 
 

@@ -152,7 +152,7 @@ def used() -> Usage:
     text += [line.format(live_usage.COMPUTE, *share[:3], share[4]) for share in shares]
     given = 'namespace="ml",pod="sliced",container="main",resource="nvidia.com/mig-3g.40gb"'
     other = f'{live_usage.DEVICES}{{node="gpu-2",{given},gpu="{uuid("gpu-2", 3)}"}} 2.0'
-    return live_usage.of({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": other})
+    return live_usage.parse({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": other})
 
 
 def events() -> tuple[dict[str, Any], ...]:

@@ -103,7 +103,7 @@ def test_the_names_are_of_whom_something_is_not_in_force_and_once_each(
 
 
 def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
-    verdict = auditing.judge([GPU_1], answers.read(answers.troubled()))
+    verdict = auditing.check([GPU_1], answers.read(answers.troubled()))
     stray = next(stray for stray in verdict.strays if stray.process.pod)
     twin = dataclasses.replace(stray, process=dataclasses.replace(stray.process, namespace="web"))
     strays_only = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))

@@ -42,7 +42,7 @@ UNASKED = {
 # All of ours that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
     "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract cordon_note errors fragmentation gpu gpunode json_objects ledger mix node placement_profile pod policies printable quantity request share typical",
-    "gpushare.whatif": "away",
+    "gpushare.whatif": "unavailable",
     "kubectl_gpushare": "candidates cli commands kubectl options output plugin_errors source start views",
     "kubectl_gpushare.commands": "top",
     "kubectl_gpushare.output": "colour documents printing table table_layout terminal",

@@ -50,17 +50,17 @@ def compare(name: str, lines: Iterable[str]) -> None:
 
 def of_gpus(*, used: bool = False) -> Table:
     usage = sample.used() if used else None
-    return gpu_table.table(gpu_table.of(sample.nodes(), usage=usage), with_used=used)
+    return gpu_table.table(gpu_table.build(sample.nodes(), usage=usage), with_used=used)
 
 
 def of_nodes(*, used: bool = False) -> Table:
     usage = sample.used() if used else None
-    return node_table.table(node_table.of(sample.nodes(), usage=usage), now=sample.NOW, with_used=used)
+    return node_table.table(node_table.build(sample.nodes(), usage=usage), now=sample.NOW, with_used=used)
 
 
 def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
     taken = dataclasses.replace(sample.snapshot(), usage=sample.used() if used else None)
-    return pod_table.table(pod_table.of(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
+    return pod_table.table(pod_table.build(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
 
 
 def node(name: str) -> Page:
@@ -69,7 +69,7 @@ def node(name: str) -> Page:
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
-    summary = next(gpu for gpu in gpu_summary.of(sample.nodes()) if gpu.name == name)
+    summary = next(gpu for gpu in gpu_summary.summarize(sample.nodes()) if gpu.name == name)
     owner = next(node for node in sample.nodes() if node.name == summary.node)
     return described_gpus.gpu(summary, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
@@ -86,7 +86,7 @@ def full() -> Snapshot:
 
 def reasons_of(manifest: dict[str, Any], snapshot: Snapshot | None = None) -> Page:
     taken = snapshot or sample.snapshot()
-    answer = reasons.of(manifest, taken)
+    answer = reasons.explain(manifest, taken)
     return why.page(described_pod.find(manifest, taken.nodes), answer, taken.notes)
 
 
@@ -268,19 +268,19 @@ def test_a_page_looks_as_it_should(name: str) -> None:
 def test_documents_keep_their_schema() -> None:
     snapshot = sample.snapshot()
     first, troubled = sample.nodes()[:2]
-    gpu = gpu_summary.of([troubled])[0]
+    gpu = gpu_summary.summarize([troubled])[0]
     documents: dict[str, Any] = {
-        "gpus": gpu_table.document(gpu_table.of(sample.nodes())),
-        "nodes": node_table.document(node_table.of(sample.nodes())),
-        "pods": pod_table.document(pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
+        "gpus": gpu_table.document(gpu_table.build(sample.nodes())),
+        "nodes": node_table.document(node_table.build(sample.nodes())),
+        "pods": pod_table.document(pod_table.build(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
         "node": described_gpus.node_document(first, snapshot),
         "gpu": described_gpus.gpu_document(gpu, troubled, snapshot),
         "pod": described_pod.document(described_pod.find(sample.pods()[0], sample.nodes()), snapshot),
         "why": why.document(
-            described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
+            described_pod.find(sample.pods()[0], sample.nodes()), reasons.explain(sample.pods()[0], snapshot), ()
         ),
         "audit": audit_view.document(
-            auditing.judge(sample.nodes()[:1], answers.read(answers.troubled())),
+            auditing.check(sample.nodes()[:1], answers.read(answers.troubled())),
             gpu_summary.names(sample.nodes()),
             ("a note",),
         ),
@@ -342,7 +342,7 @@ def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    gpus = gpu_table.of(sample.nodes(), column, usage=sample.used())
+    gpus = gpu_table.build(sample.nodes(), column, usage=sample.used())
     key, largest_first = gpu_table.SORT_KEYS[column]
     assert len(gpus) == 13
     assert [key(gpu) for gpu in gpus] == sorted(map(key, gpus), reverse=largest_first)
@@ -353,14 +353,14 @@ def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
 
 @pytest.mark.parametrize("column", node_table.SORT_KEYS)
 def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
-    rows = node_table.of(sample.nodes(), column, usage=sample.used())
+    rows = node_table.build(sample.nodes(), column, usage=sample.used())
     key, largest_first = node_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
 @pytest.mark.parametrize("column", pod_table.SORT_KEYS)
 def test_pods_can_be_sorted_by_every_column(column: str) -> None:
-    rows = pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()), sort_by=column)
+    rows = pod_table.build(dataclasses.replace(sample.snapshot(), usage=sample.used()), sort_by=column)
     key, largest_first = pod_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 

@@ -16,7 +16,7 @@ NODE = sample.nodes()[0]
 
 
 def verdict(document: dict[str, Any], node: GpuNode = NODE) -> AuditVerdict:
-    return auditing.judge([node], answers.read(document))
+    return auditing.check([node], answers.read(document))
 
 
 def saying(status: str, *, message: str = "") -> GpuNode:
@@ -65,7 +65,7 @@ def test_only_what_the_agent_has_is_shown_too() -> None:
 
 def test_what_is_only_reserved_or_held_has_no_container() -> None:
     node = sample.nodes()[1]
-    judgement = auditing.judge([node], answers.read(answers.audit(node) | {"shares": []}))
+    judgement = auditing.check([node], answers.read(answers.audit(node) | {"shares": []}))
     assert [share.pod for share in judgement.shares] == ["old"]
 
 
@@ -78,18 +78,18 @@ def test_an_audit_with_gaps_is_no_proof() -> None:
 
 
 def test_without_an_answer_the_condition_counts_while_its_agent_runs() -> None:
-    by_condition = auditing.judge([saying("True")], {}, ready={NODE.name})
+    by_condition = auditing.check([saying("True")], {}, ready={NODE.name})
     assert (by_condition.broken, by_condition.uncertain) == (False, False)
     assert by_condition.containers(AuditState.CONDITION) == 4
     for node, ready in ((saying("True"), {"other"}), (saying("Unknown"), {NODE.name}), (NODE, {NODE.name})):
-        judgement = auditing.judge([node], {}, ready=ready)
+        judgement = auditing.check([node], {}, ready=ready)
         assert (judgement.broken, judgement.uncertain) == (False, True)
         assert judgement.containers(AuditState.UNKNOWN) == 4
 
 
 def test_a_condition_that_says_no_is_believed() -> None:
     for ready in ((), {NODE.name}):
-        judgement = auditing.judge([saying("False", message="pid 5 has no limit")], {}, ready=ready)
+        judgement = auditing.check([saying("False", message="pid 5 has no limit")], {}, ready=ready)
         assert judgement.broken
         assert judgement.nodes[0].reason == "pid 5 has no limit"
 

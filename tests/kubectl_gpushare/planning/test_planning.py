@@ -215,12 +215,16 @@ def test_why_names_the_bound_on_exclusive_gpus_and_what_would_help() -> None:
     allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "50"}}})
     assert allowance is not None
     held = dataclasses.replace(builders.allocation("a1", "GPU-a-0"), labels=Labels(exclusion="red"))
-    snapshot = dataclasses.replace(sample.snapshot(), nodes=(ledger.reserve(builders.node("a"), held),), machines=None)
+    snapshot = dataclasses.replace(
+        sample.snapshot(), nodes=(ledger.reserve(builders.node("a"), held),), node_objects=None
+    )
     pod = builders.pod("asked", request="0.01", exclusion="blue")
-    assert reasons.of(pod, snapshot).refusal is None
-    answer = reasons.of(pod, snapshot, [allowance])
+    assert reasons.explain(pod, snapshot).refusal is None
+    answer = reasons.explain(pod, snapshot, [allowance])
     assert "have 1 of the 1 that the ResourceQuota gpus allows the namespace default" in str(answer.refusal)
-    assert reasons.of(builders.pod("asked", request="0.01", exclusion="red"), snapshot, [allowance]).refusal is None
+    assert (
+        reasons.explain(builders.pod("asked", request="0.01", exclusion="red"), snapshot, [allowance]).refusal is None
+    )
     assert [change.sentence for change in answer.changes] == ['without gpushare.io/exclusion "blue"']
 
 
@@ -234,7 +238,7 @@ def test_as_many_fit_as_there_is_room_for() -> None:
 
 def test_a_placed_pod_is_judged_as_if_it_came_now() -> None:
     manifest = next(pod for pod in sample.pods() if pod["metadata"]["name"] == "trainer")
-    answer = reasons.of(manifest, sample.snapshot())
+    answer = reasons.explain(manifest, sample.snapshot())
     assert answer.refusal is None
     assert answer.choices[0].gpus == "gpu-1/0"
 
@@ -254,7 +258,7 @@ def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
 def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:
     manifest = sample.gated("ml/waiting", request="0.1", group="g", group_size="2")
     manifest["spec"]["schedulingGates"].append({"name": "example.org/gate"})
-    answer = reasons.of(manifest, sample.snapshot())
+    answer = reasons.explain(manifest, sample.snapshot())
     assert answer.held_back == (
         'waits for the scheduling gate "example.org/gate", which belongs to another controller',
         'waits for its group "g": its 2 pods are placed together',

@@ -45,12 +45,12 @@ def storage() -> dict[str, list[Json]]:
 
 def taken(*pods: Json) -> Snapshot:
     nodes = (builders.node("a"),)
-    return Snapshot(nodes, pods, machines=(machine("a"),), storage=storage())
+    return Snapshot(nodes, pods, node_objects=(machine("a"),), storage=storage())
 
 
 def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words() -> None:
     there, asked = pod("there", "one", node="a"), pod("asked", "two")
-    answer = reasons.of(asked, taken(there))
+    answer = reasons.explain(asked, taken(there))
     assert answer.refusal is not None
     assert EXCEEDS in str(answer.refusal.rejected[0])
     every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
@@ -58,15 +58,15 @@ def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words(
     described["status"]["allocatable"] |= {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi"}
     store = MemoryStore([codec.to_document(builders.node("a"))], [described], [there], every)
     assert store.chooser.unfit(asked)("a") == EXCEEDS
-    assert reasons.of(pod("asked", "one"), taken(there)).refusal is None
-    missing = reasons.of(pod("asked", "three"), taken(there)).refusal
+    assert reasons.explain(pod("asked", "one"), taken(there)).refusal is None
+    missing = reasons.explain(pod("asked", "three"), taken(there)).refusal
     assert "cannot have the pod's claim three, which does not exist" in str(missing)
 
 
 def test_what_a_pod_has_attached_itself_is_not_in_its_way() -> None:
     there = pod("there", "one", node="a")
-    assert reasons.of(there, taken(there)).refusal is None
-    assert EXCEEDS in str(reasons.of(pod("asked", "two"), taken()).refusal)  # nobody mounts it any more
+    assert reasons.explain(there, taken(there)).refusal is None
+    assert EXCEEDS in str(reasons.explain(pod("asked", "two"), taken()).refusal)  # nobody mounts it any more
 
 
 def test_each_pod_takes_what_those_after_it_cannot_have() -> None:

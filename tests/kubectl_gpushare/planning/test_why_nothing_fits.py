@@ -54,7 +54,7 @@ def why(
         machines[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
     nodes[0] = dataclasses.replace(nodes[0], gpus=tuple(dataclasses.replace(gpu, mode=mode) for gpu in nodes[0].gpus))
     pods = [pod for pod, _ in placed]
-    return reasons.of(manifest, Snapshot(tuple(nodes), (*pods, manifest), machines=tuple(machines)))
+    return reasons.explain(manifest, Snapshot(tuple(nodes), (*pods, manifest), node_objects=tuple(machines)))
 
 
 def said(answer: Reasons) -> str:
@@ -171,12 +171,12 @@ def split(*, fixed: bool = False) -> tuple[dict[str, Any], Snapshot]:
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2).views.values()]
     manifest = waits(request="1", gpus="2")
     pods = (*(pod for pod, _ in placed), manifest)
-    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.machine(node.name) for node in nodes))
+    return manifest, Snapshot(tuple(nodes), pods, node_objects=tuple(clusters.machine(node.name) for node in nodes))
 
 
 def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
     manifest, snapshot = split()
-    found = reasons.of(manifest, snapshot)
+    found = reasons.explain(manifest, snapshot)
     assert not {"move", "end"} & {change.kind for change in found.changes}
     answer = reasons.with_moves(found, manifest, snapshot, clusters.NONE)
     assert [change.sentence for change in answer.changes if change not in found.changes] == [
@@ -188,7 +188,7 @@ def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
 
 def test_thousands_of_gpus_are_planned_by_defrag_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, snapshot = split()
-    found = reasons.of(manifest, snapshot)
+    found = reasons.explain(manifest, snapshot)
     monkeypatch.setattr(reasons, "MAX_PLANNED_GPUS", 3)
     assert reasons.with_moves(found, manifest, snapshot, clusters.NONE) == found
 
@@ -196,7 +196,7 @@ def test_thousands_of_gpus_are_planned_by_defrag_alone(monkeypatch: pytest.Monke
 def test_why_proposes_what_defrag_plans(plugin: Plugin, tmp_path: Path) -> None:
     _, snapshot = split()
     path = tmp_path / "cluster.json"
-    nodes = [{**node, "kind": "Node", "apiVersion": "v1"} for node in snapshot.machines or ()]
+    nodes = [{**node, "kind": "Node", "apiVersion": "v1"} for node in snapshot.node_objects or ()]
     pods = [{**pod, "kind": "Pod", "apiVersion": "v1"} for pod in snapshot.pods or ()]
     path.write_text(json.dumps({"kind": "List", "items": [*map(codec.to_document, snapshot.nodes), *nodes, *pods]}))
     ended = plugin("why", "waits", "--from", path)

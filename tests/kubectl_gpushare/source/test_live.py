@@ -34,12 +34,12 @@ def answer(*nodes: GpuNode) -> str:
 def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., object]:
     """A feed whose n-th list is the n-th of `lists` (the last for ever), and likewise its watches: lines, then silence.
 
-    machines: likewise the names of the Nodes with the label that is asked for; none: no label is.
+    labelled: likewise the names of the Nodes with the label that is asked for; none: no label is.
     """
 
     @contextmanager
-    def make(*, lists: list[str], watches: list[str], machines: tuple[str, ...] = ()) -> Iterator[live.Feed]:
-        nodes = [json.dumps({"items": [{"metadata": {"name": node}} for node in some.split()]}) for some in machines]
+    def make(*, lists: list[str], watches: list[str], labelled: tuple[str, ...] = ()) -> Iterator[live.Feed]:
+        nodes = [json.dumps({"items": [{"metadata": {"name": node}} for node in some.split()]}) for some in labelled]
         for name, texts in (("list", lists), ("watch", watches), ("nodes", nodes)):
             for number, text in enumerate(texts):
                 (tmp_path / f"{name}-{number}").write_text(text)
@@ -57,7 +57,7 @@ def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., ob
             if [ $what = watch ]; then case "$text" in *'"END"'*) ;; *) exec sleep 60;; esac; fi
         """)
         watcher = live.Feed(
-            live_cluster.LiveCluster(kubectl.Kubectl((), program)), label_selector="a=b" if machines else ""
+            live_cluster.LiveCluster(kubectl.Kubectl((), program)), label_selector="a=b" if labelled else ""
         )
         try:
             yield watcher
@@ -90,7 +90,7 @@ def test_nodes_come_change_and_go(feed: Callable[..., object]) -> None:
 def test_with_labels_only_their_nodes_are_followed_and_those_that_come(feed: Callable[..., object]) -> None:
     a, b, c = (builders.node(name) for name in "abc")
     lines = "\n".join([event("MODIFIED", builders.node("b", gpus=1)), event("ADDED", c)])
-    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], machines=("a", "a c")) as watcher:  # type: ignore[attr-defined]
+    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], labelled=("a", "a c")) as watcher:  # type: ignore[attr-defined]
         assert names(watcher) == ["a"]
         wait_until(watcher, lambda: names(watcher) == ["a", "c"])
 

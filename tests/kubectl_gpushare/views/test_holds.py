@@ -29,21 +29,21 @@ def held() -> GpuNode:
 
 
 def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
-    first, second = gpu_table.of([held()])
+    first, second = gpu_table.build([held()])
     assert (first.statuses, second.statuses) == (("Held",), ())
     document = gpu_table.item(first)
     assert document["pods"] == 1
     assert document["heldFor"] == ["ml/large"]
     assert document["compute"]["freePercent"] == 0
     assert document["reason"] == "freed capacity is reserved for ml/large"
-    (row,) = node_table.of([held()])
+    (row,) = node_table.build([held()])
     assert row.statuses == ("Held:1",)
     assert row.total.pods == 1
     assert row.reason == "node-a/0: freed capacity is reserved for ml/large"
 
 
 def test_a_description_names_it_among_those_who_share_the_gpu() -> None:
-    gpu = gpu_summary.of([held()])[0]
+    gpu = gpu_summary.summarize([held()])[0]
     text = "\n".join(page_layout.lines(describe.gpu(gpu, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
     assert "held for ml/large" in text
     assert "Held For:" in text
@@ -62,6 +62,6 @@ def test_a_node_has_an_age_and_labels() -> None:
     described = dataclasses.replace(held(), labels={"zone": "a"})
     page = describe.node(described, Snapshot((described,), ()), now=sample.NOW)
     assert any(line.split() == ["Age:", "3h"] for line in page_layout.lines(page, PLAIN))
-    (row,) = node_table.of([described])
+    (row,) = node_table.build([described])
     assert node_table.item(row)["labels"] == {"zone": "a"}
     assert node_table.item(row)["created"] == "2026-03-01T09:00:00Z"

@@ -77,5 +77,5 @@ def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> Non
 def test_top_shows_what_is_held_and_what_is_asked_for() -> None:
     node, manifest = shrinking()
     growing = sample.pod("ml/notebook", node="gpu-1", request="0.6", reason="is not resized yet: no room")
-    table = pod_table.table(pod_table.of(Snapshot((node,), (manifest, growing))), now=sample.NOW)
+    table = pod_table.table(pod_table.build(Snapshot((node,), (manifest, growing))), now=sample.NOW)
     compare("top-pods-resizing", table_layout.draw(table, PIPE)[0])

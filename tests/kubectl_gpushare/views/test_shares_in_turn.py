@@ -27,14 +27,14 @@ def holding() -> GpuNode:
 
 
 def test_lists_have_the_larger_share() -> None:
-    (gpu,) = gpu_table.of([holding()])
+    (gpu,) = gpu_table.build([holding()])
     assert gpu_table.item(gpu)["compute"]["freePercent"] == 20
     row = pod_table.PodRow("default", "trainer", POD, holding().allocations[0], (gpu,), "Running")
     assert (row.request_percent, row.memory_bytes) == (80, 64 * builders.GIB)
 
 
 def test_a_description_tells_which_share_is_for_init_containers() -> None:
-    (gpu,) = gpu_summary.of([holding()])
+    (gpu,) = gpu_summary.summarize([holding()])
     text = "\n".join(page_layout.lines(describe.gpu(gpu, holding(), Snapshot((holding(),), ()), now=sample.NOW), PLAIN))
     assert "0.8 of 1" in text
     assert "warm (init)" in text

@@ -16,9 +16,9 @@ from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
 from tests.kubectl_gpushare import answered, sample
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "gpus": lambda: gpu_table.table(gpu_table.of(sample.nodes()), with_used=True),
-    "nodes": lambda: node_table.table(node_table.of(sample.nodes()), with_used=True),
-    "pods": lambda: pod_table.table(pod_table.of(sample.snapshot()), now=0.0, with_used=True),
+    "gpus": lambda: gpu_table.table(gpu_table.build(sample.nodes()), with_used=True),
+    "nodes": lambda: node_table.table(node_table.build(sample.nodes()), with_used=True),
+    "pods": lambda: pod_table.table(pod_table.build(sample.snapshot()), now=0.0, with_used=True),
     "rightsize": lambda: answered.rightsized().table(),
 }
 NEW = Column("NEW")

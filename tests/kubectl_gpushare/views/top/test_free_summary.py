@@ -22,7 +22,7 @@ def sentence(*requests: int, memory_gib: int = 8, **fields: Any) -> str:
         builders.allocation(f"a{index}", f"GPU-node-a-{index}", request=request, memory_gib=memory_gib)
         for index, request in enumerate(requests)
     ]
-    gpus = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
+    gpus = gpu_summary.summarize([dataclasses.replace(node, allocations=tuple(held))])
     return free_summary.sentence(gpus, gpu_summary.add_up(gpus))
 
 

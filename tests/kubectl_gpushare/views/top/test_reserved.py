@@ -28,7 +28,7 @@ NODE = dataclasses.replace(builders.node("node-a"), allocations=tuple(map(reserv
 
 
 def shown(taken: Snapshot) -> list[dict[str, str]]:
-    made = pod_table.table(pod_table.of(taken), now=NOW)
+    made = pod_table.table(pod_table.build(taken), now=NOW)
     lines = [*made.rows, made.totals_row or ()]
     texts = [[cell.text if isinstance(cell, Cell) else cell for cell in line] for line in lines]
     return [dict(zip([column.header for column in made.columns], line, strict=True)) for line in texts]
@@ -44,7 +44,7 @@ def test_each_reservation_is_a_line_and_counts_and_says_when_it_ends() -> None:
     assert (total["GPUS"], total["STATE"], total["REQUEST"], total["MEMORY"]) == ("8-pods", "8-reserved", "4", "320Gi")
     late = dataclasses.replace(NODE, allocations=(reserved(0, seconds=-3),))
     assert shown(Snapshot((late,), ()))[0]["STATE"] == "Reserved:expired"
-    assert pod_table.item(pod_table.of(Snapshot((NODE,), ()))[0])["reservedUntil"] == "2026-03-01T12:00:41.000000Z"
+    assert pod_table.item(pod_table.build(Snapshot((NODE,), ()))[0])["reservedUntil"] == "2026-03-01T12:00:41.000000Z"
 
 
 def test_a_refusal_says_what_is_only_reserved_for_whom_and_until_when() -> None:
@@ -73,7 +73,7 @@ def test_a_pod_that_waits_shows_what_it_asks_for_and_counts_nothing() -> None:
 
 
 def test_a_document_has_the_limit_and_what_is_asked_for() -> None:
-    items = {row.name: pod_table.item(row) for row in pod_table.of(sample.snapshot())}
+    items = {row.name: pod_table.item(row) for row in pod_table.build(sample.snapshot())}
     assert items["trainer"]["limitsPercent"] == [80]
     assert items["waiting"]["asksFor"] == ["0.5 GPU with 60Gi"]
     assert items["waiting"]["limitsPercent"] == []

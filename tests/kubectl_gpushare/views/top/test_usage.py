@@ -36,7 +36,7 @@ def cluster(pods: list[tuple[str, dict[int, float | None]]], answering: frozense
             lines[node].append(f"{live_usage.MEMORY}{labels} 1")
             lines[node] += [] if ratio is None else [f"{live_usage.COMPUTE}{labels} {ratio}"]
     nodes = [dataclasses.replace(builders.node(name, gpus=GPUS), allocations=tuple(entries[name])) for name in NODES]
-    return Snapshot(tuple(nodes), None, usage=live_usage.of({name: "\n".join(lines[name]) for name in answering}))
+    return Snapshot(tuple(nodes), None, usage=live_usage.parse({name: "\n".join(lines[name]) for name in answering}))
 
 
 def tables(snapshot: Snapshot) -> list[Table]:
@@ -44,9 +44,9 @@ def tables(snapshot: Snapshot) -> list[Table]:
         return snapshot.nodes
 
     return [
-        gpu_table.table(gpu_table.of(nodes(), usage=snapshot.usage), with_used=True),
-        node_table.table(node_table.of(nodes(), usage=snapshot.usage), with_used=True),
-        pod_table.table(pod_table.of(snapshot), now=0.0, with_used=True),
+        gpu_table.table(gpu_table.build(nodes(), usage=snapshot.usage), with_used=True),
+        node_table.table(node_table.build(nodes(), usage=snapshot.usage), with_used=True),
+        pod_table.table(pod_table.build(snapshot), now=0.0, with_used=True),
     ]
 
 

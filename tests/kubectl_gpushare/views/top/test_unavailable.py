@@ -10,7 +10,7 @@ import pytest
 
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
-from gpushare.whatif import away
+from gpushare.whatif import unavailable
 from gpushare.whatif.world import World
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import page_layout
@@ -37,7 +37,7 @@ def machine(*, ready: str = "True", percent: str = "200", **spec: Any) -> dict[s
 
 def shown(node: GpuNode, *machines: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The node's first GPU and the node, as documents."""
-    taken = Snapshot((node,), machines=machines)
+    taken = Snapshot((node,), node_objects=machines)
     options = Options()
     first = next(iter(gpu_table.listing(taken, (), options, now=0).document()["items"]))
     return first, next(iter(node_table.listing(taken, (), options, now=0).document()["items"]))
@@ -97,7 +97,7 @@ def test_beside_a_pod_with_an_exclusion_label_there_is_no_largest_share() -> Non
 
 def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
     full = builders.allocation("a1", "GPU-node-a-0", request=100, memory_gib=20)
-    gpus = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
+    gpus = gpu_table.build([dataclasses.replace(NODE, allocations=(full,))])
     made = gpu_table.table(gpus)
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
@@ -106,12 +106,12 @@ def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
 
 
 def test_describe_says_the_same_as_top() -> None:
-    taken = Snapshot((NODE,), machines=(machine(percent="0"),))
+    taken = Snapshot((NODE,), node_objects=(machine(percent="0"),))
     text = "\n".join(page_layout.lines(gpu_page.node(NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
-    gpu = gpu_summary.of([NODE], away.of([NODE], taken.machines))[0]
+    gpu = gpu_summary.summarize([NODE], unavailable.find([NODE], taken.node_objects))[0]
     text = "\n".join(page_layout.lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a does not run", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)
