@@ -39,7 +39,7 @@ class ObjectReader:
     if the list names its kind after its items, they are yielded at its end. `fields` has the other fields of the
     document that was read last, such as the `metadata` of a list.
 
-    list_only: accept exactly one document, a list, and never wait for its kind.
+    list_only: accept exactly one document, a list; never wait for its kind, and decode small pieces together.
     """
 
     def __init__(self, *, list_only: bool = False) -> None:
@@ -50,7 +50,8 @@ class ObjectReader:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("surrogatepass")  # accepts what json.loads accepts
         self._fed: list[bytes] = []
         self._fed_bytes = 0
-        self._needed_bytes = PORTION_BYTES
+        self._least_bytes = PORTION_BYTES if list_only else 1
+        self._needed_bytes = self._least_bytes
         self._text = ""
         self._at = 0  # everything in `_text` before this has been read
         self._next: Step = self._document
@@ -77,7 +78,7 @@ class ObjectReader:
         if rest > MAX_BYTES:
             raise NotJson(f"one object is longer than {MAX_BYTES} bytes")
         # Retrying an incomplete object only when the input has doubled keeps the total cost linear.
-        self._needed_bytes = max(PORTION_BYTES, rest)
+        self._needed_bytes = max(self._least_bytes, rest)
 
     def _complete(self, *, is_last: bool) -> Iterator[tuple[str, Json]]:
         while True:

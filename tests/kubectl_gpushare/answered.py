@@ -1,4 +1,4 @@
-"""What the plugin makes of the agents' answers about the sample cluster, and of its configurations."""
+"""Views of the agents' answers about the sample cluster, and of its configurations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def configurations() -> dict[str, str]:
 
 
 def waiting_for_pods(node: GpuNode) -> GpuNode:
-    """The node while two of its GPUs are to be shared by MPS, as its agent says it."""
+    """Return the node while two of its GPUs wait to be shared by MPS, with the agent's message."""
     closed = tuple(
         dataclasses.replace(gpu, mode=Mode.MPS) if gpu.index > 1 else dataclasses.replace(gpu, pending_mode=Mode.MPS)
         for gpu in node.gpus

@@ -1,4 +1,6 @@
-"""What is imported, because that is what a command's start costs; a set of modules does not depend on the machine."""
+"""Which modules are imported, because that is the cost of starting a command; unlike time, it is the same
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ NEVER = {
 }
 
 
-# What a plain `top` has no use for.
+# Modules that a plain `top` does not need.
 UNASKED = {
     "yaml",
     "pathlib",
@@ -39,7 +41,7 @@ UNASKED = {
     "logging",
 }
 
-# All of ours that `top` needs; a new one costs every user some milliseconds a call.
+# All our modules that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
     "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document codec.status_gpus contract cordon_note errors fragmentation gpu gpunode json_objects ledger mix node placement_profile pod policies printable quantity request share typical",
     "gpushare.whatif": "unavailable",
@@ -93,6 +95,6 @@ def test_json_needs_no_table(saved: Path) -> None:
     assert not modules_after(run) & (NEVER | {"tabulate", "yaml"})
 
 
-def test_kubectl_is_asked_before_anything_is_imported_that_reads_its_answer() -> None:
+def test_views_are_not_imported_with_the_command() -> None:
     imported = modules_after("import kubectl_gpushare.commands.top")
     assert not {name for name in ours(imported) if name.startswith(("kubectl_gpushare.views", "gpushare.codec"))}

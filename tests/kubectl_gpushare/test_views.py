@@ -1,4 +1,4 @@
-"""Every view against the text it is meant to print; `golden/README.md` says how to write those texts again."""
+"""Every view equals its golden file; `golden/README.md` says how to write them again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def pod(name: str, snapshot: Snapshot | None = None) -> Page:
 
 
 def full() -> Snapshot:
-    """The sample with all that can be asked for."""
+    """Return the sample with every kind of object read."""
     return dataclasses.replace(sample.snapshot(), usage=sample.used(), events=sample.events())
 
 
@@ -112,7 +112,7 @@ def emptied() -> Page:
 
 
 def improved(*moves: int) -> Page:
-    """A plan by worth, in which so many moves let nobody in."""
+    """Return a plan by value whose moves admit no waiting pod."""
     pods = [(owned("web", request="0.3"), "n0/0"), (owned("batch", request="0.4"), "n1/0")]
     made = emptying.plan(of_pods_on(*pods, nodes=2, gpus=1), NONE, most=9)
     steps = tuple(dataclasses.replace(made.steps[0], name="", gpus="") for _ in moves)
@@ -254,13 +254,13 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_looks_as_it_should(name: str) -> None:
+def test_table_equals_the_golden_file(name: str) -> None:
     make, place, options = TABLES[name]
     compare(name, printing.lines(make(), place, options))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_looks_as_it_should(name: str) -> None:
+def test_page_equals_the_golden_file(name: str) -> None:
     make, place = PAGES[name]
     compare(name, page_layout.lines(make(), place))
 
@@ -312,14 +312,14 @@ def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_what_is_the_matter_is_seen_on_the_narrowest_terminal(columns: int) -> None:
+def test_status_is_visible_on_the_narrowest_terminal(columns: int) -> None:
     for table, state in ((of_gpus(), "Unheal"), (of_nodes(), "NotRea"), (of_pods(used=True), "Gated")):
         lines, left_out = table_layout.draw(table, Terminal(columns=columns))
         assert not {"STATUS", "STATE"} & set(left_out)
         assert any(state in line for line in lines)
 
 
-def test_use_and_place_are_seen_on_80_columns() -> None:
+def test_usage_and_place_fit_in_80_columns() -> None:
     for table in (of_gpus(used=True), of_nodes(used=True), of_pods(used=True, namespaces=False)):
         assert not {"USED", "BUSY"} & set(table_layout.draw(table, SMALL)[1])
     for wide in (False, True):
@@ -328,13 +328,13 @@ def test_use_and_place_are_seen_on_80_columns() -> None:
         assert any("/1,2 " in line for line in lines), "the indices of a pod's GPUs are cut off"
 
 
-def test_columns_that_find_no_place_are_named() -> None:
+def test_left_out_columns_are_named() -> None:
     _, left_out = table_layout.draw(of_gpus(), Terminal(columns=80))
     assert "MODE" in left_out
     assert not table_layout.draw(of_gpus(), Terminal(columns=200))[1]
 
 
-def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
+def test_describe_shows_everything_on_a_narrow_terminal() -> None:
     drawn = "".join(line.strip() for line in page_layout.lines(gpu("gpu-10/0"), SMALL))
     assert "x9z8q" in drawn
     assert "…" not in drawn
@@ -365,12 +365,12 @@ def test_pods_can_be_sorted_by_every_column(column: str) -> None:
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
-def test_the_command_line_offers_the_columns_that_the_views_have() -> None:
+def test_sort_keys_equal_the_views_columns() -> None:
     for kind, view in (("gpus", gpu_table), ("nodes", node_table), ("pods", pod_table)):
         assert top.SORT_KEYS[kind] == tuple(view.SORT_KEYS)
 
 
-def test_nothing_that_others_write_is_obeyed_by_the_terminal() -> None:
+def test_views_replace_control_characters() -> None:
     evil = "\x1b[2Jx\ny"
     snapshot = Snapshot((), None, (evil,))
     table = Table((Column("NAME"),), [[evil], [Cell(evil, "good")]])

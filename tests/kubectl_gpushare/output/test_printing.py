@@ -1,4 +1,4 @@
-"""What is streamed is, to the letter, what would be printed at once; what is not printable, by its escapes."""
+"""Streamed documents equal the whole document letter by letter, with unprintable characters escaped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = st.text("abcdefgh", min_size=2, max_size=6)
 @pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=3), st.lists(st.dictionaries(TEXTS, VALUES), max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], items: list[dict[str, Any]]) -> None:
+def test_streamed_parts_equal_the_whole_document(before: dict[str, Any], items: list[dict[str, Any]]) -> None:
     whole = {**before, "items": items, "after": {"total": len(items)}}
 
     def streamed() -> dict[str, Any]:
@@ -37,12 +37,12 @@ def test_parts_of_a_document_are_the_whole_document(before: dict[str, Any], item
     assert printable.is_document(as_yaml)
 
 
-def test_half_a_surrogate_is_written_by_its_escape() -> None:
+def test_lone_surrogate_is_escaped() -> None:
     assert "".join(printing.json_parts({"a": "\ud800"})) == '{\n    "a": "\\ud800"\n}\n'
     assert "".join(printing.yaml_parts({"a": "\ud800"})) == 'a: "\\uD800"\n'
 
 
-def test_an_item_is_not_made_before_the_one_before_it_was_printed() -> None:
+def test_items_are_made_one_at_a_time() -> None:
     made: list[int] = []
 
     def items() -> Any:

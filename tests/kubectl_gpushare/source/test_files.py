@@ -23,7 +23,7 @@ def test_kinds_of_storage_are_those_that_placement_reads() -> None:
     assert set(volumes.KINDS) == files.STORAGE
 
 
-def test_json_as_kubectl_prints_it(saved: Path) -> None:
+def test_kubectls_json_is_read(saved: Path) -> None:
     source = files.Files([str(saved)])
     assert tuple(source.gpu_nodes()) == sample.nodes()
     assert source.pod("ml", "trainer")["metadata"]["uid"] == "uid-trainer"
@@ -35,7 +35,7 @@ def test_a_yaml_list_reads_as_the_same_json(saved: Path, tmp_path: Path) -> None
     assert files.Files([str(path)]).gpu_nodes() == files.Files([str(saved)]).gpu_nodes()
 
 
-def test_yaml_of_several_documents(tmp_path: Path) -> None:
+def test_yaml_with_several_documents_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump_all([*map(codec.to_document, sample.nodes()), *sample.pods(), None]))
     source = files.Files([str(path)])
@@ -43,7 +43,7 @@ def test_yaml_of_several_documents(tmp_path: Path) -> None:
     assert source.pods() is not None
 
 
-def test_several_files_are_one_cluster(tmp_path: Path) -> None:
+def test_several_files_form_one_cluster(tmp_path: Path) -> None:
     paths = []
     for node in sample.nodes():
         paths.append(tmp_path / f"{node.name}.json")
@@ -58,11 +58,11 @@ def test_labels_and_names_choose_nodes(tmp_path: Path) -> None:
     machines.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-2", "labels": {"pool": "b"}}}))
     source = files.Files([str(path), str(machines)])
     assert names(source, label_selector="pool=b") == ["gpu-2"]
-    assert names(source, label_selector="pool!=b") == []  # of the others no Node was saved
+    assert names(source, label_selector="pool!=b") == []  # the other Nodes were not saved
     assert names(source, name="gpu-10") == ["gpu-10"]
 
 
-def test_without_nodes_a_selector_has_nothing_to_go_by(saved: Path) -> None:
+def test_selector_without_saved_nodes_is_an_error(saved: Path) -> None:
     with pytest.raises(
         plugin_errors.FileError, match="-l goes by the labels of Nodes, and no Node was saved: save them with"
     ):
@@ -74,18 +74,18 @@ def test_only_pods_that_share_gpus_are_listed(saved: Path) -> None:
     assert [pod["metadata"]["name"] for pod in pods or ()] == ["small"]
 
 
-def test_pods_of_a_node_are_those_on_it_and_those_on_none_yet(saved: Path) -> None:
+def test_pods_of_a_node_include_unbound_pods(saved: Path) -> None:
     pods = files.Files([str(saved)]).pods(node="gpu-10")
     assert [pod["metadata"]["name"] for pod in pods or ()] == ["b", "waiting", "just-made"]
 
 
-def test_without_any_pod_in_the_files_pods_are_not_known(tmp_path: Path) -> None:
+def test_pods_are_unknown_if_none_were_saved(tmp_path: Path) -> None:
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps(codec.to_document(sample.nodes()[0])))
     assert files.Files([str(path)]).pods() is None
 
 
-def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
+def test_missing_pod_names_its_other_namespace(saved: Path) -> None:
     with pytest.raises(
         plugin_errors.KubectlNotFound, match='"trainer" not found in namespace "default"; there is one in ml: add -n ml'
     ):
@@ -108,7 +108,7 @@ def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
         ('{"kind": "PodList", "metadata": 5, "items": []}', "has no GPUNode and no pod"),
     ],
 )
-def test_a_file_without_sense_is_named_with_the_remedy(tmp_path: Path, content: str, sentence: str) -> None:
+def test_invalid_file_is_named_with_a_remedy(tmp_path: Path, content: str, sentence: str) -> None:
     path = tmp_path / "bad"
     path.write_text(content)
     with pytest.raises(plugin_errors.FileError, match=rf"bad .*{sentence}"):
@@ -176,11 +176,11 @@ LABELS = {"pool": "a", "zone": "eu-1", "example.com/gpu": ""}
         ("!pool", False),
     ],
 )
-def test_labels_match_as_the_api_server_matches_them(text: str, matches: bool) -> None:
+def test_selectors_match_like_the_api_server(text: str, matches: bool) -> None:
     assert files.parse_selector(text)(LABELS) is matches
 
 
 @pytest.mark.parametrize("text", ["a b", "=a", "pool in a", "pool=a,", "pool>1"])
-def test_a_bad_selector_is_named(text: str) -> None:
+def test_invalid_selector_is_quoted(text: str) -> None:
     with pytest.raises(plugin_errors.PluginError, match="is not a label selector"):
         files.parse_selector(text)

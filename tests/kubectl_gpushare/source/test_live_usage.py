@@ -17,7 +17,7 @@ def test_shares_of_one_pod_and_of_one_gpu_are_added_up() -> None:
     assert usage.of_gpu("n", "G2") == Used(0)
 
 
-def test_of_a_node_that_did_not_answer_nothing_is_known() -> None:
+def test_usage_of_a_silent_node_is_unknown() -> None:
     assert sample.used().of_gpu("gpu-10", sample.uuid("gpu-10", 0)) is None
     assert sample.used().of_pod("gpu-10", "batch", "b", [sample.uuid("gpu-10", 0)]) is None
 
@@ -33,6 +33,6 @@ def test_parts_of_a_gpus_time_are_at_most_all_of_it() -> None:
     assert usage.of_pod("n", "a", "p", ["G1"]) == Used(0, pytest.approx(60))
 
 
-def test_what_is_no_sample_is_passed_over() -> None:
+def test_lines_that_are_not_samples_are_skipped() -> None:
     odd = ["nonsense", "up 1", LINE % ("a", "p", "main", "G1", "many"), LINE % ("a", 'p\\"x', "main", "G1", "1.5e3")]
     assert live_usage.parse({"n": "\n".join(odd)}).shares == {("a", 'p"x', "G1"): Used(1500, bound=True)}

@@ -1,4 +1,4 @@
-"""What is kept free for a gated pod is shown as that: not as a pod that runs, not as free, and not as a share of its own."""
+"""A backfill reservation is shown as such: not as a running pod, not as free capacity, and not as a share."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PLAIN = Terminal(columns=None, colours=False, unicode=True)
 
 
 def held() -> GpuNode:
-    """On the first GPU a pod has a half, and what is left is held for another."""
+    """Return a node on whose first GPU a pod has a half, and the other half is reserved for another pod."""
     share = GivenShare(("main",), ("GPU-node-a-0",), 50, 100, 40 * builders.GIB)
     runs = builders.allocation("a1", request=50, memory_gib=40, uid="u-1")
     hold = Allocation(f"{contract.HOLD_PREFIX}a2", PodRef("ml", "large", "u-2"), (share,))
     return dataclasses.replace(builders.node(gpus=2), allocations=(runs, hold), created="2026-03-01T09:00:00Z")
 
 
-def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
+def test_list_names_the_reservations_pod_without_counting_it() -> None:
     first, second = gpu_table.build([held()])
     assert (first.statuses, second.statuses) == (("Held",), ())
     document = gpu_table.item(first)
@@ -42,7 +42,7 @@ def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
     assert row.reason == "node-a/0: freed capacity is reserved for ml/large"
 
 
-def test_a_description_names_it_among_those_who_share_the_gpu() -> None:
+def test_description_lists_the_reservation_with_the_shares() -> None:
     gpu = gpu_summary.summarize([held()])[0]
     text = "\n".join(page_layout.lines(describe.gpu(gpu, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
     assert "held for ml/large" in text
@@ -50,7 +50,7 @@ def test_a_description_names_it_among_those_who_share_the_gpu() -> None:
     assert "1 pod" in text
 
 
-def test_the_pod_that_it_is_held_for_is_not_placed() -> None:
+def test_pod_with_a_backfill_reservation_is_not_placed() -> None:
     waiting = builders.pod("large", namespace="ml", request="1", node="node-a")
     waiting["metadata"]["uid"] = "u-2"
     waiting["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
