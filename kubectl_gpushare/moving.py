@@ -62,7 +62,7 @@ def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCl
         if where:
             return where
         if time.monotonic() >= until:
-            raise plugin_errors.PluginError(f"there is still no room for {step.name}: {reason}")
+            raise plugin_errors.PluginError(f"still no room for {step.name}: {reason}")
         time.sleep(LOOK_SECONDS)
 
 
@@ -74,7 +74,7 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
         annotations = pod.annotations_of(now)
         if contract.ALLOCATION in annotations:
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
-        return "", annotations.get(contract.REASON, "it was not judged yet")
+        return "", annotations.get(contract.REASON, "the placer has not tried it")
     snapshot = chosen_source.everything(origin, [manifest])
     world = snapshot.world(claims_are_all=True)
     answer = world.place(manifest, asked.request)
@@ -91,7 +91,7 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     pods = origin.everybody_of if move.is_cpu_only else origin.pods
     before = {sibling.uid for sibling in _siblings(pods(namespace=namespace), owner)}
     if pod.uid(move.manifest) not in before:
-        raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
+        raise plugin_errors.PluginError(f"pod {namespace}/{name} is gone: make a new plan")
     body = evicting.eviction(namespace, name, uid=pod.uid(move.manifest))
     origin.kubectl.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json.dumps(body))
     until = time.monotonic() + timeout_seconds
@@ -103,9 +103,9 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
         if not waits:
             nodes = dict.fromkeys(successor.node for successor in successors(siblings, before))
             if move.is_cpu_only and move.before in nodes:
-                said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
+                said = f"was evicted, and the scheduler put its replacement on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
-            return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
+            return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no replacement"
         # Only after another check: a condition that became true during the last pause is no failure.
         if time.monotonic() >= until:
             said = f"was evicted, and after {timeout_seconds:.0f} s {waits}"
@@ -168,9 +168,9 @@ def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[s
     fresh = successors(siblings, before)
     for successor in fresh:
         if successor.is_gated:
-            return f"{successor.name}, made instead of it, waits: {successor.reason or 'not judged yet'}"
+            return f"its replacement {successor.name} waits: {successor.reason or 'no reason given'}"
         if not successor.is_placed:
-            return f"{successor.name}, made instead of it, {_lack(successor)}"
+            return f"its replacement {successor.name} {_lack(successor)}"
     if any(sibling.uid == evicted for sibling in siblings):
         return "it has not ended yet"
     live = sum(sibling.is_live for sibling in siblings)
@@ -187,4 +187,4 @@ def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sib
 def _lack(successor: Sibling) -> str:
     if not successor.is_cpu_only:
         return "has no share"
-    return f"is not scheduled: {successor.reason or 'the scheduler has not said why'}"
+    return f"is not scheduled: {successor.reason or 'the scheduler gives no reason'}"

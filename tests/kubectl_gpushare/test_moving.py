@@ -67,7 +67,7 @@ def test_moves_without_a_waiting_pod_are_not_checked_further(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("gated", "default/a-anew, made instead of it, waits: no GPU fits"),
+        ("gated", "its replacement default/a-anew waits: no GPU fits"),
         ("grows", "after 1 s its ReplicaSet has 1 of 2 pods"),
         ("refused", "Cannot evict pod as it would violate its disruption budget"),
     ],
@@ -90,7 +90,7 @@ def test_move_finished_in_the_last_pause_succeeds(
 
     def pause(seconds: float) -> None:
         nonlocal passed
-        place_anew(tmp_path)
+        place_replacement(tmp_path)
         passed += seconds
 
     monkeypatch.setattr(moving, "time", types.SimpleNamespace(monotonic=lambda: passed, sleep=pause))
@@ -98,7 +98,7 @@ def test_move_finished_in_the_last_pause_succeeds(
     assert (ended.code, "[1/1] default/a is on n0 now" in ended.err) == (0, True), ended.err
 
 
-def place_anew(folder: Path) -> None:
+def place_replacement(folder: Path) -> None:
     """Place the replacement of pod "a" as the placer would, between two requests."""
     path = folder / "state.json"
     state = json.loads(path.read_text())
@@ -122,7 +122,7 @@ def test_owner_scaled_down_during_a_move_needs_no_replacement(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=server("shrinks"))
-    assert "[1/1] default/a is gone, and its ReplicaSet wants no other instead" in ended.err
+    assert "[1/1] default/a is gone, and its ReplicaSet wants no replacement" in ended.err
     assert ended.code == 0
 
 
@@ -148,8 +148,8 @@ def test_cpu_pod_has_moved_once_its_successor_is_scheduled(
 @pytest.mark.parametrize(
     ("mode", "sentence"),
     [
-        ("cpu-only-pending", "default/c-anew, made instead of it, is not scheduled: 0/2 nodes are available"),
-        ("cpu-only-back", "default/c was evicted, and the scheduler has put the one made instead of it on n0 again"),
+        ("cpu-only-pending", "its replacement default/c-anew is not scheduled: 0/2 nodes are available"),
+        ("cpu-only-back", "default/c was evicted, and the scheduler put its replacement on n0 again"),
     ],
 )
 def test_unschedulable_cpu_pod_ends_the_run(
@@ -172,7 +172,7 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def begun(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
+def started_run(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
     """Start a run that has evicted a pod and waits for its replacement, which is never placed.
 
     The run handles all signals, even if the tests were started by nohup or in the background of a script, where some
@@ -244,13 +244,13 @@ def test_moves_without_the_planned_room_fail(plugin: Plugin, server: Callable[[s
     """The pod was placed where it had been, which does not help the waiting pod."""
     ended = plugin(*FLAGS, "--apply", "--timeout", "1", KUBECTL_PATH=server("back"))
     assert ended.code == 1
-    assert "error: stopped after 1 of 1 moves: there is still no room for the share: no GPU fits" in ended.err
+    assert "error: stopped after 1 of 1 moves: still no room for the share: no GPU fits" in ended.err
     assert owners.log(tmp_path)[-1] == ["cordoned"]
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
 def test_terminated_run_uncordons(server: Callable[[str], str], tmp_path: Path, number: signal.Signals) -> None:
-    with begun(server("gated"), tmp_path) as running:
+    with started_run(server("gated"), tmp_path) as running:
         running.send_signal(number)
         _, said = running.communicate(timeout=SECONDS)
     assert running.returncode == 130
@@ -263,7 +263,7 @@ def test_terminated_run_uncordons(server: Callable[[str], str], tmp_path: Path, 
 
 
 def test_cordons_of_a_killed_run_expire(server: Callable[[str], str], tmp_path: Path) -> None:
-    with begun(server("gated"), tmp_path, "--timeout", "600") as running:
+    with started_run(server("gated"), tmp_path, "--timeout", "600") as running:
         running.kill()
     assert list(owners.labels(tmp_path)) == [contract.DEFRAG_LABEL_PREFIX + "GPU-n0-0"]
     node = codec.read(json.loads((tmp_path / "state.json").read_text())["gpunodes"][0])

@@ -82,7 +82,7 @@ def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pyt
 
 def check(plugin: Installed, saved: Path) -> None:
     """Run every verb that needs no cluster, once."""
-    look(plugin, saved)
+    run_reading_verbs(plugin, saved)
     assert "Fits:          yes" in plugin("kubectl-gpushare", "fit", "--request", "0.1", "--from", saved).stdout
     simulated = plugin(
         "kubectl-gpushare", "simulate", "-f", SAMPLE_POD, "--repeat", "9", "--nodes", "1x4", "-o", "json"
@@ -91,7 +91,7 @@ def check(plugin: Installed, saved: Path) -> None:
     assert "PodReasons" in plugin("kubectl-gpushare", "why", "ml/waiting", "-o", "json", "--from", saved).stdout
 
 
-def look(plugin: Installed, saved: Path) -> None:
+def run_reading_verbs(plugin: Installed, saved: Path) -> None:
     """Run those of them that plan nothing."""
     assert plugin("kubectl-gpushare", "version").stdout == f"kubectl-gpushare v{gpushare.__version__}\n"
     golden = Path(__file__).parent / "golden" / "top-gpus-pipe.txt"
@@ -158,7 +158,7 @@ def from_krew(tmp_path: Path) -> Installed:
 
 def test_krews_archive_needs_python_and_numpy_for_planning(from_krew: Installed, tmp_path: Path) -> None:
     saved = sample.save(tmp_path / "cluster.json")
-    look(from_krew, saved)
+    run_reading_verbs(from_krew, saved)
     for words in (
         ["fit", "--request", "0.1", "--from", saved],
         ["why", "ml/waiting", "--from", saved],
