@@ -197,5 +197,7 @@ def test_why_of_a_placed_pod_knows_the_other_nodes() -> None:
     placed = owned("a", request="0.25")
     world = cluster((placed, "n0/0"), nodes=2, gpus=1)
     machines = tuple(machine(name, gpus=1) for name in world.views)
-    why = reasons.of(placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=machines))
+    why = reasons.explain(
+        placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), node_objects=machines)
+    )
     assert why.fits == 2
