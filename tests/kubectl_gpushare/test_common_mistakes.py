@@ -53,7 +53,7 @@ def test_user_without_access_to_gpunodes_gets_the_pods_reason(plugin: Plugin, te
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
-def test_missing_node_is_called_a_node(
+def test_node_given_as_a_gpu_is_an_error_with_a_remedy(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
 ) -> None:
     path = tmp_path / "nodes.json"

@@ -270,7 +270,7 @@ def test_diff_warns_about_settings_without_effect_on_the_node(plugin: Plugin, sa
 
 
 def node(tmp_path: Path, labels: dict[str, str]) -> Path:
-    path = tmp_path / "machine.json"
+    path = tmp_path / "node.json"
     path.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-1", "labels": labels}}))
     return path
 
@@ -295,8 +295,8 @@ def test_node_without_a_valid_entry_has_no_active_configuration(plugin: Plugin, 
     refused = Condition(contract.CONDITION_CONFIG_VALID, "False", contract.REASON_NOTHING_IN_FORCE, "no entry exclusiv")
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,), conditions=(refused,)))))
-    machine = node(tmp_path, {contract.NODE_CONFIG_LABEL: "exclusiv"})
-    ended = plugin("config", "show", "gpu-1", "--from", path, "--from", machine, "--from", CONFIGURATIONS)
+    node_file = node(tmp_path, {contract.NODE_CONFIG_LABEL: "exclusiv"})
+    ended = plugin("config", "show", "gpu-1", "--from", path, "--from", node_file, "--from", CONFIGURATIONS)
     assert (ended.code, ended.err) == (0, "")
     lines = [" ".join(line.split()) for line in ended.out.splitlines()]
     assert "In Force: nothing" in lines, ended.out

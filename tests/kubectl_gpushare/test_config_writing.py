@@ -72,7 +72,7 @@ def test_set_shows_changes_and_writes_only_after_consent(cluster: Kubectl, file:
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no ConfigMap", "one without entries"])
-def test_set_refuses_a_first_entry_that_all_nodes_would_follow(cluster: Kubectl, file: Path, there: bool) -> None:
+def test_first_entry_also_writes_the_built_in_default(cluster: Kubectl, file: Path, there: bool) -> None:
     if there:
         cluster("create", "configmap", *SCOPE, "gpushare-config")
     code, out, _ = change(cluster, "set", "whole", "-f", file, "--yes")

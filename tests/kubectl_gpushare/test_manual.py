@@ -16,5 +16,5 @@ def test_manual_page_equals_the_help(name: str) -> None:
     assert (FOLDER / name).read_text() == manual.pages()[name]
 
 
-def test_no_manual_page_of_a_removed_verb() -> None:
+def test_manual_has_no_page_of_a_removed_verb() -> None:
     assert {path.name for path in FOLDER.glob("*.md")} == set(manual.pages())

@@ -84,7 +84,7 @@ def test_container_gets_the_libraries_and_only_its_gpus(bundle: Path) -> None:
     assert run(bundle, "none") == (0, ["/proc", *libraries])
 
 
-def test_container_with_a_gpu_gets_the_shared_timeline(bundle: Path) -> None:
+def test_container_with_a_gpu_gets_the_rendezvous_file(bundle: Path) -> None:
     (bundle.parent / "devices" / create.RENDEZVOUS).touch()
     assert run(bundle, SECOND)[1][-2:] == [f"/dev/simgpu/{FILES[1]}", "/dev/simgpu/rendezvous"]
     assert "/dev/simgpu/rendezvous" not in run(bundle, "none")[1]
