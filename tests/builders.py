@@ -95,6 +95,23 @@ def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
     }
 
 
+def node_object(
+    name: str = "node-a",
+    *,
+    gpus: int = 4,
+    ready: str = "True",
+    allocatable: dict[str, str] | None = None,
+    spec: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A Kubernetes Node whose agent runs, with 8 CPUs, 64Gi and room for 110 pods; `allocatable` overrides these."""
+    offers = {"cpu": "8", "memory": "64Gi", "pods": "110", **offered(gpus), **(allocatable or {})}
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "spec": spec or {},
+        "status": {"allocatable": offers, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
 def mix(requests: Iterable[Request], hosts: Iterable[Host] | None = None) -> Mix:
     """Build a mix of these requests; with `hosts`, it also has the resources of their nodes."""
     pods = list(requests)

@@ -17,7 +17,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 
-from gpushare.cluster import api_connection, api_errors, items, transport
+from gpushare import json_objects
+from gpushare.cluster import api_connection, api_errors, transport
 
 logger = logging.getLogger(__name__)
 
@@ -221,17 +222,17 @@ async def _parse_page(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest, keep: Callable[[Json], Kept]
 ) -> _Page[Kept]:
     """Parse a list in portions, and let the event loop run after each."""
-    reader = items.Items()
+    reader = json_objects.ObjectReader(list_only=True)
     objects: list[Kept] = []
 
     def take(content: bytes, *, is_last: bool = False) -> None:
         listed = _items(reader.feed(content, is_last=is_last), request)
         # Built-in kinds omit these in lists but not in watches; a store needs them in both.
-        objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for item in listed)
+        objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for _, item in listed)
 
     try:
         with transport.network_errors(request):
-            async for content in answer.content.iter_chunked(items.PORTION_BYTES):
+            async for content in answer.content.iter_chunked(json_objects.PORTION_BYTES):
                 take(content)
                 await asyncio.sleep(0)
     except api_errors.Unavailable as error:
@@ -281,10 +282,10 @@ def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[
     return decoded
 
 
-def _items(decoded: Iterator[Json], request: transport.HttpRequest) -> Iterator[Json]:
+def _items(decoded: Iterator[tuple[str, Json]], request: transport.HttpRequest) -> Iterator[tuple[str, Json]]:
     try:
         yield from decoded
-    except ValueError as error:
+    except json_objects.NotJson as error:
         raise api_errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
 
 

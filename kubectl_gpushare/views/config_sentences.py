@@ -30,7 +30,7 @@ class Checked:
 
 
 def checked(name: str, text: str, *, strict: bool = False, is_for_known_gpus: bool = False) -> Iterator[Checked]:
-    """The configuration in `text`; if that is a manifest, each entry of each ConfigMap in it.
+    """Yield the configuration in `text`; if that is a manifest, each entry of each ConfigMap in it.
 
     strict: without gpushare's additions to NVIDIA's format. is_for_known_gpus: a MIG profile that the catalogue lacks
     is a problem, not a warning.
@@ -70,7 +70,7 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
 
 
 def _too_many(config: Config) -> str:
-    """Why no GPU can be shared by so many processes by MPS; empty if some can."""
+    """Return why MPS cannot share any GPU between so many processes; empty if it can for some."""
     return next(
         (
             f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX_CLIENTS} processes can share a GPU by "
@@ -83,7 +83,7 @@ def _too_many(config: Config) -> str:
 
 
 def effective(config: Config) -> dict[str, Any]:
-    """The same configuration with all defaults written out."""
+    """Return the same configuration with all defaults written out."""
     values = node_settings.values_of(config)
     filled = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
     return writing.config(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))

@@ -95,7 +95,7 @@ def measured(user: Observer, where: lab_layout.Layout) -> dict[str, float] | Non
     """
     text = gpushare.agent_page(user.access, where.nodes[0])
     node = user.gpunode()
-    usage = live_usage.of({node.name: text})
+    usage = live_usage.parse({node.name: text})
     used = {}
     for name in REQUESTS:
         of_pod = usage.of_pod(node.name, user.namespace, name, [node.gpus[0].uuid])
@@ -139,7 +139,7 @@ def test_a_program_next_to_an_idle_one_uses_the_whole_gpu(user: Observer, instal
     uuid = node.gpus[0].uuid
 
     def busy() -> tuple[Used | None, ...]:
-        usage = live_usage.of({node.name: gpushare.agent_page(user.access, installed.nodes[0])})
+        usage = live_usage.parse({node.name: gpushare.agent_page(user.access, installed.nodes[0])})
         of_pods = [usage.of_pod(node.name, user.namespace, name, [uuid]) for name in ("trainer", "notebook")]
         return (*of_pods, usage.of_gpu(node.name, uuid))
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from kubectl_gpushare import cli
 from tests.fuzz import laws
-from tests.kubectl_gpushare import test_senseless_files as senseless
+from tests.kubectl_gpushare import test_malformed_files as malformed
 
 _DIRECTORY = Path(tempfile.mkdtemp())
 _OTHER = _DIRECTORY / "other.json"
 _OTHER.write_text('{"kind": "GPUNode", "metadata": {"name": "gpu-1"}}')
 COMMANDS = tuple(
-    [f"{words} --from {{path}}" for words in senseless.COMMANDS]
+    [f"{words} --from {{path}}" for words in malformed.COMMANDS]
     + ["fit -f {path} --from {other}", "simulate -f {path} --from {other}", "check --before-install -f {path}"]
 )
 

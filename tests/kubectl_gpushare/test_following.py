@@ -1,4 +1,4 @@
-"""The other page, on a terminal that is played by a few lines: what is on it, and what was written to get there."""
+"""The alternate screen, on a terminal played by a few lines: its contents, and the text written for them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubectl_gpushare.output.screen import Screen
+from kubectl_gpushare.following import Screen
 
 ROWS = 6
-COMMAND = r"\x1b\[(\d+);1H(\x1b\[K|\x1b\[J)([^\x1b]*)"  # to a line, clear it or all below, a text
+COMMAND = r"\x1b\[(\d+);1H(\x1b\[K|\x1b\[J)([^\x1b]*)"  # go to a line, clear it or all below, write text
 PAGES = st.lists(st.text("ab", min_size=0, max_size=4), max_size=9)
 
 
 class Terminal(io.StringIO):
-    """As many rows as `ROWS`, which understand what a screen writes and nothing else."""
+    """A terminal with `ROWS` rows that understands only what a Screen writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Terminal(io.StringIO):
 
 @given(st.lists(PAGES, min_size=1, max_size=5))
 @settings(max_examples=100)
-def test_whatever_was_shown_before_the_page_is_what_was_drawn_last(pages: list[list[str]]) -> None:
+def test_screen_shows_the_last_drawn_page(pages: list[list[str]]) -> None:
     terminal = Terminal()
     screen = Screen(terminal, None)
     for page in pages:
@@ -51,7 +51,7 @@ def test_whatever_was_shown_before_the_page_is_what_was_drawn_last(pages: list[l
             assert terminal.rows[-1].startswith(f"… {len(page) - ROWS + 1} more lines")
 
 
-def test_only_lines_that_have_changed_are_written() -> None:
+def test_screen_writes_only_changed_lines() -> None:
     terminal = Terminal()
     screen = Screen(terminal, None)
     screen.draw(["one", "two", "three"], ROWS)
@@ -64,7 +64,7 @@ def test_only_lines_that_have_changed_are_written() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, ROWS])
-def test_after_a_change_of_size_all_is_written_again(size: int) -> None:
+def test_screen_redraws_everything_after_a_resize(size: int) -> None:
     terminal = Terminal()
     screen = Screen(terminal, None)
     page = [str(number) for number in range(size)]

@@ -1,4 +1,4 @@
-"""Names, models and messages are others' to choose: nothing in them is obeyed, by a terminal or by a spreadsheet."""
+"""Names, models and messages come from other users: no terminal or spreadsheet executes anything in them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.kubectl_gpushare.conftest import Ended, Plugin
 EVIL = "\x00\x07\x08\t\r\n\x1b[2J\x7f\x85\x9b31m\u202a\u202e\u2028\u2029\u2066\u2069"
 FORMULA = "=HYPERLINK(A1)"
 
-# What is no free text, or the shape would be another.
+# Fields that are not free text, or the object would be invalid.
 _KEPT = re.compile(
     r"^(kind|apiVersion|namespace|mode|status|type|phase|.*(Time|Timestamp|Until|Capability)|gpushare\.io/.*)$"
 )
-# With each format that a command has.
+# Each command is run with each of its formats.
 _COMMANDS = (
     *("top gpus", "top nodes", "top pods -A", "describe node", "describe gpu", "describe pod -A", "describe node nope"),
     *("describe gpu NODE/0", "why POD", "fit --request 0.5", "fit --request 1 --gpus 9"),
@@ -38,9 +38,9 @@ _COMMANDS = (
     "config label NODE exclusive",
 )
 _OTHERS_FILES = {
-    "simulate": "test_nor_is_what_a_simulated_pod_is_called",
-    "config validate": "test_nor_is_what_a_configuration_has_in_it",
-    "config diff": "test_nor_is_what_a_configuration_has_in_it",
+    "simulate": "test_names_of_simulated_pods_print_no_control_characters",
+    "config validate": "test_configurations_print_no_control_characters",
+    "config diff": "test_configurations_print_no_control_characters",
     "config set": "prints what config validate and config diff print",
     "version": "prints what was built",
 }
@@ -90,7 +90,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 @pytest.fixture
 def run(plugin: Plugin, tmp_path: Path) -> Callable[[str], Ended]:
-    """Runs a command on the sample cluster, whose every free text is evil; NODE and POD are names in it."""
+    """Run a command on the sample cluster with hostile text in every free field; NODE and POD are names in it."""
     path = sample.save(tmp_path / "cluster.json")
     path.write_text(json.dumps(_poisoned(json.loads(path.read_text()))))
     names = {"NODE": _poisoned("gpu-1"), "NODE/0": f"{_poisoned('gpu-1')}/0", "POD": _poisoned("trainer")}
@@ -102,28 +102,28 @@ def run(plugin: Plugin, tmp_path: Path) -> Callable[[str], Ended]:
     return command
 
 
-def test_every_command_is_asked() -> None:
+def test_every_command_is_tested_with_hostile_text() -> None:
     asked = {_verb(words) for words in _COMMANDS}
     assert asked | set(_OTHERS_FILES) == set(_FORMATS)
     assert not asked & set(_OTHERS_FILES)
 
 
 @pytest.mark.parametrize("words", list(_all(_COMMANDS)))
-def test_nothing_that_is_printed_is_obeyed_by_a_terminal(run: Callable[[str], Ended], words: str) -> None:
+def test_output_has_no_control_characters(run: Callable[[str], Ended], words: str) -> None:
     ended = run(words)
     assert ended.out + ended.err
     for stream in (ended.out, ended.err):
         assert [char for char in set(stream) if not char.isprintable()] in ([], ["\n"])
 
 
-def test_nor_is_what_kubectl_says(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+def test_kubectls_messages_have_no_control_characters(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     said = r"Warning: policy\tsays \033[2J\302\233 and \342\200\256"
     kubectl = fake_kubectl(f'printf \'{said}\\n\' >&2; echo \'{{"kind": "GPUNodeList", "items": []}}\'')
     ended = plugin("top", KUBECTL_PATH=kubectl)
     assert "policy says �[2J� and �\n" in ended.err
 
 
-def test_nor_is_what_a_configuration_has_in_it(plugin: Plugin, tmp_path: Path) -> None:
+def test_configurations_print_no_control_characters(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "configmap.json"
     entries = {f"bad{EVIL}": "version: v9", f"good{EVIL}": "version: v1"}
     path.write_text(json.dumps({"kind": "ConfigMap", "data": entries}))
@@ -138,7 +138,7 @@ def test_nor_is_what_a_configuration_has_in_it(plugin: Plugin, tmp_path: Path) -
             assert stream.replace("\n", "").isprintable()
 
 
-def test_nor_is_what_a_simulated_pod_is_called(plugin: Plugin, tmp_path: Path) -> None:
+def test_names_of_simulated_pods_print_no_control_characters(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "pods.json"
     path.write_text(json.dumps(_poisoned(builders.pod("trainer", request="0.5")) | {"apiVersion": "v1"}))
     for form in ("", *(f"-o={form}" for form in _FORMATS["simulate"])):
@@ -149,14 +149,14 @@ def test_nor_is_what_a_simulated_pod_is_called(plugin: Plugin, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("words", ["top gpus", "top nodes", "top pods -A", "describe pod -A", "config show"])
-def test_whoever_reads_json_or_yaml_has_what_was_written(run: Callable[[str], Ended], words: str) -> None:
+def test_json_and_yaml_preserve_the_text(run: Callable[[str], Ended], words: str) -> None:
     as_json, as_yaml = (run(f"{words} -o {form}").out for form in ("json", "yaml"))
     assert (document := json.loads(as_json)) == yaml.safe_load(as_yaml)
     assert any(EVIL in text for text in _texts(document))
 
 
 @pytest.mark.parametrize("words", ["top gpus", "top nodes", "top pods -A", "rightsize -A", "audit"])
-def test_no_cell_of_a_spreadsheet_is_a_formula(run: Callable[[str], Ended], words: str) -> None:
+def test_csv_has_no_formulas(run: Callable[[str], Ended], words: str) -> None:
     ended = run(f"{words} -o csv")
     cells = [cell for row in csv.reader(io.StringIO(ended.out)) for cell in row]
     assert not [cell for cell in cells if cell.startswith(tuple("=+-@＝＋－＠"))]
@@ -198,7 +198,7 @@ class Row:
         ("'quoted", "'quoted"),
     ],
 )
-def test_a_cell_is_a_text_or_a_number(value: object, cell: str) -> None:
+def test_csv_cells_are_text_or_numbers(value: object, cell: str) -> None:
     stream = io.StringIO()
     printing.WRITERS["csv"](Row({"=name": value}), stream)
     assert stream.getvalue().splitlines() == ["'=name", cell or '""']

@@ -1,4 +1,4 @@
-"""What people try first, and what is not so: each is answered with what to write instead, or with what is known."""
+"""What people try first: each mistake is answered with what to write instead, or with what is known."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORBIDDEN = (
 
 @pytest.fixture
 def tenant(fake_kubectl: Callable[[str], str], tmp_path: Path) -> str:
-    """A kubectl of somebody who may read pods, and no GPUNodes."""
+    """Make a kubectl for a user who may read pods, but no GPUNodes."""
     for manifest in sample.pods():
         (tmp_path / manifest["metadata"]["name"]).write_text(json.dumps(manifest))
     return fake_kubectl(
@@ -36,7 +36,7 @@ def tenant(fake_kubectl: Callable[[str], str], tmp_path: Path) -> str:
     )
 
 
-def test_who_may_not_read_gpunodes_is_told_nothing_that_is_not_known(plugin: Plugin, tenant: str) -> None:
+def test_user_without_access_to_gpunodes_gets_no_guesses(plugin: Plugin, tenant: str) -> None:
     ended = plugin("describe", "pod", "trainer", "-n", "ml", KUBECTL_PATH=tenant)
     assert ended.code == 0, ended.err
     assert "Placement:    not known: its GPUNode may not be read; it was given a share on gpu-1" in ended.out
@@ -46,14 +46,16 @@ def test_who_may_not_read_gpunodes_is_told_nothing_that_is_not_known(plugin: Plu
     assert (described["placement"], described["problems"]) == ("Unknown", [])
 
 
-def test_who_may_not_read_gpunodes_hears_what_the_pod_was_told(plugin: Plugin, tenant: str) -> None:
+def test_user_without_access_to_gpunodes_gets_the_pods_reason(plugin: Plugin, tenant: str) -> None:
     ended = plugin("why", "waiting", "-n", "ml", KUBECTL_PATH=tenant)
     assert ended.code == 1
     assert f'pod "waiting" was told: {sample.WAITING}' in ended.err
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
-def test_a_node_is_named_as_one(plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str) -> None:
+def test_node_given_as_a_gpu_is_an_error_with_a_remedy(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
+) -> None:
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps({"kind": "List", "items": [codec.to_document(builders.node("gpu-1"))]}))
     program = fake_kubectl(f"cat {path}")
@@ -63,19 +65,19 @@ def test_a_node_is_named_as_one(plugin: Plugin, fake_kubectl: Callable[[str], st
         assert "gpu-1 is a node: write gpu-1/0 for its first GPU, or node gpu-1 for all of them" in ended.err
 
 
-def test_flags_before_the_verb_are_told_where_they_belong(plugin: Plugin) -> None:
+def test_flag_before_the_verb_is_an_error_with_a_remedy(plugin: Plugin) -> None:
     ended = plugin("--context", "x", "top")
     assert ended.code == 1
     assert "flags come after the verb, as in `kubectl gpushare top --context …`" in ended.err
 
 
-def test_without_a_kubeconfig_one_is_asked_for(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+def test_missing_kubeconfig_is_an_error_with_a_remedy(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     program = fake_kubectl("echo 'error: current-context must exist in order to minify' >&2; exit 1")
     ended = plugin("why", "trainer", KUBECTL_PATH=program)
     assert ended.err.startswith("error: no kubeconfig says which cluster: set KUBECONFIG")
 
 
-def test_in_a_pod_without_a_kubeconfig_the_namespace_is_the_pods(
+def test_namespace_in_a_pod_without_kubeconfig_is_the_pods(
     fake_kubectl: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = fake_kubectl("echo 'error: current-context must exist in order to minify' >&2; exit 1")
@@ -88,7 +90,7 @@ def test_in_a_pod_without_a_kubeconfig_the_namespace_is_the_pods(
         kubectl.Kubectl(("--context=other",), program).namespace()
 
 
-def test_fit_tells_of_every_bad_object_of_a_file(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_fit_names_every_invalid_object_of_a_file(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     pods = [builders.pod("one", request="2"), builders.pod("two", memory="8GB"), builders.pod("three", request="0.1")]
     wanted = tmp_path / "pods.json"
     wanted.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))
@@ -100,7 +102,7 @@ def test_fit_tells_of_every_bad_object_of_a_file(plugin: Plugin, saved: Path, tm
     assert "Fits:          yes" in ended.out
 
 
-def test_fit_sums_up_and_says_why_not_one_more(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_fit_sums_up_and_says_why_no_more_pods_fit(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     pods = [builders.pod("small", request="0.1"), builders.pod("large", request="1", gpus="9")]
     wanted = tmp_path / "pods.json"
     wanted.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": pods}))

@@ -1,4 +1,4 @@
-"""One more policy and one more filter: `fit` and `why` choose and refuse by them, in their words."""
+"""`fit` and `why` use a new policy and a new filter, and describe them in their words."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def least_memory(option: Option) -> policies.Number:
     return option.after.memory
 
 
-def test_a_refusal_counts_by_a_filter(monkeypatch: pytest.MonkeyPatch, plugin: Plugin, saved: Path) -> None:
+def test_new_filter_is_counted_in_refusals(monkeypatch: pytest.MonkeyPatch, plugin: Plugin, saved: Path) -> None:
     monkeypatch.setitem(filters.RULES, "one-more", GpuFilter(no_a100, "ruled out by one more"))
     ended = plugin("fit", "--request", "0.1", "--model", "*A100*", "--from", saved)
     assert ended.code == 2, ended.err
     assert "ruled out by one more" in " ".join(ended.out.split())
 
 
-def test_why_says_what_a_policy_looks_for(monkeypatch: pytest.MonkeyPatch, plugin: Plugin, saved: Path) -> None:
+def test_why_describes_a_new_policy(monkeypatch: pytest.MonkeyPatch, plugin: Plugin, saved: Path) -> None:
     monkeypatch.setitem(policies.POLICIES, "one-more", Policy(least_memory, "that is tried"))
     assert plugin("fit", "--request", "0.1", "--memory", "1Gi", "--policy", "one-more", "--from", saved).code == 0
     text, key = saved.read_text(), f'"{contract.REQUEST}":'

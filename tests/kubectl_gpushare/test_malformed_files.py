@@ -1,4 +1,4 @@
-"""A broken file of `--from` ends in a sentence of the plugin, whatever stands where in it, and never in a traceback."""
+"""A malformed file of `--from` ends in an error of the plugin, wherever it is malformed, and never in a traceback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CONTAINER = {
     "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
     "env": [{"name": "A", "value": "b"}],
 }
-# A pod that has something of everything which is looked at.
+# A pod with every field that the plugin reads.
 _SPEC = {
     "containers": [_CONTAINER],
     "initContainers": [{**_CONTAINER, "name": "before", "restartPolicy": "Always"}],
@@ -150,7 +150,7 @@ def _cluster(path: Path) -> dict[str, Any]:
         pod["spec"], pod["status"] = {**_SPEC, **pod["spec"], "containers": [_CONTAINER]}, dict(_STATUS)
         pod["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "uid": "u", "controller": True}]
     whole["items"] += [waiting, trainer, _NODE, _BUDGET, _EVENT, _CONFIGURATIONS]
-    return dict(json.loads(json.dumps(whole)))  # so that no two parts are the same object
+    return dict(json.loads(json.dumps(whole)))  # no two parts may be the same object
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -161,7 +161,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def _put(whole: Any, path: tuple[Any, ...], scalar: Any) -> None:
-    with contextlib.suppress(KeyError, IndexError, TypeError):  # another has been put above it
+    with contextlib.suppress(KeyError, IndexError, TypeError):  # another value has replaced its parent
         for key in path[:-1]:
             whole = whole[key]
         whole[path[-1]] = copy.deepcopy(scalar)
@@ -169,7 +169,7 @@ def _put(whole: Any, path: tuple[Any, ...], scalar: Any) -> None:
 
 with tempfile.TemporaryDirectory() as _directory:
     _CLUSTER = _cluster(Path(_directory) / "cluster.json")
-# The sample's GPUNodes and pods are much alike: one of each, and all of what was made here.
+# The sample's GPUNodes and pods are much alike: use one of each, and all objects made here.
 _PLACES = [
     place
     for place in _places(_CLUSTER)
@@ -179,7 +179,7 @@ _PLACES = [
 
 @given(st.lists(st.tuples(st.sampled_from(_PLACES), _SCALARS), min_size=1, max_size=3), st.sampled_from(COMMANDS))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_file_with_anything_anywhere_never_ends_in_a_traceback(
+def test_malformed_file_never_ends_in_a_traceback(
     plugin: Plugin, tmp_path: Path, changes: list[tuple[tuple[Any, ...], Any]], words: str
 ) -> None:
     whole = copy.deepcopy(_CLUSTER)
@@ -189,5 +189,5 @@ def test_a_file_with_anything_anywhere_never_ends_in_a_traceback(
     file.write_text(json.dumps(whole))
     ended = plugin(*words.format(path=file).split(), "--from", file)
     assert ended.code in (0, 1, 2)
-    if ended.code == 1 and not words.startswith(("audit", "check")):  # those have what they could not tell
+    if ended.code == 1 and not words.startswith(("audit", "check")):  # these report problems on standard output
         assert ended.err.startswith(("error: ", "warning: "))

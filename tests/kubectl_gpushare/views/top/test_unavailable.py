@@ -1,4 +1,4 @@
-"""`top` tells nodes that take no pods, and shows as free and as largest what a pod would get there: nothing."""
+"""`top` marks nodes that take no pods, and shows no free capacity and no largest share there."""
 
 from __future__ import annotations
 
@@ -24,80 +24,73 @@ from tests import builders
 NODE = builders.node("node-a", gpus=2)
 
 
-def machine(*, ready: str = "True", percent: str = "200", **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "node-a", "labels": {contract.HOSTNAME_LABEL: "node-a"}},
-        "spec": spec,
-        "status": {
-            "allocatable": {"cpu": "8", "pods": "110", **builders.offered(2), contract.RESOURCE_PERCENT: percent},
-            "conditions": [{"type": "Ready", "status": ready}],
-        },
-    }
+def node_object(*, ready: str = "True", percent: str = "200", **spec: Any) -> dict[str, Any]:
+    return builders.node_object(gpus=2, ready=ready, allocatable={contract.RESOURCE_PERCENT: percent}, spec=spec)
 
 
-def shown(node: GpuNode, *machines: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The node's first GPU and the node, as documents."""
-    taken = Snapshot((node,), machines=machines)
+def shown(node: GpuNode, *node_objects: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the node's first GPU and the node, as documents."""
+    taken = Snapshot((node,), node_objects=node_objects)
     options = Options()
     first = next(iter(gpu_table.listing(taken, (), options, now=0).document()["items"]))
     return first, next(iter(node_table.listing(taken, (), options, now=0).document()["items"]))
 
 
 @pytest.mark.parametrize(
-    ("machines", "word", "said"),
+    ("node_objects", "word", "said"),
     [
-        ((machine(unschedulable=True),), "NodeCordoned", "node node-a is cordoned: kubectl uncordon node-a"),
-        ((machine(ready="Unknown"),), "NotReady", "node node-a is not ready, so no pod can start there"),
+        ((node_object(unschedulable=True),), "NodeCordoned", "node node-a is cordoned: kubectl uncordon node-a"),
+        ((node_object(ready="Unknown"),), "NotReady", "node node-a is not ready, so no pod can start there"),
         (
-            (machine(percent="0"),),
+            (node_object(percent="0"),),
             "NoAgent",
             "the agent of node-a is not running: its kubelet offers no gpushare.io/gpu-percent",
         ),
         ((), "NoNode", "Node node-a no longer exists"),
     ],
 )
-def test_a_node_that_takes_no_pods_is_told_and_nothing_fits_there(machines: Any, word: str, said: str) -> None:
-    gpu, row = shown(NODE, *machines)
+def test_unavailable_node_is_named_and_nothing_fits_there(node_objects: Any, word: str, said: str) -> None:
+    gpu, row = shown(NODE, *node_objects)
     assert (gpu["status"], gpu["reason"]) == ([word], said)
     assert (row["status"], row["reason"]) == ([word], said)
     assert row["largest"] == {"gpu": "", "computePercent": 0, "memoryBytes": 0}
     assert (row["compute"]["freePercent"], row["memory"]["freeBytes"]) == (0, 0)
-    assert World([NODE], machines).fragmentation().largest_percent == 0
+    assert World([NODE], node_objects).fragmentation().largest_percent == 0
 
 
-def test_an_agent_that_was_told_to_stop_is_away_before_the_kubelet_tells_of_it() -> None:
+def test_stopping_agent_makes_its_node_unavailable_at_once() -> None:
     state = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the node's agent has stopped")
-    gpu, row = shown(dataclasses.replace(NODE, conditions=(state,)), machine())
+    gpu, row = shown(dataclasses.replace(NODE, conditions=(state,)), node_object())
     assert (gpu["status"], gpu["reason"]) == (["NoAgent"], "node-a: the node's agent has stopped")
     assert (row["status"], row["compute"]["freePercent"]) == (["NoAgent"], 0)
 
 
 def test_a_node_that_takes_pods_is_ready() -> None:
-    gpu, row = shown(NODE, machine())
+    gpu, row = shown(NODE, node_object())
     assert (gpu["status"], row["status"], row["compute"]["freePercent"]) == (["Ready"], ["Ready"], 200)
 
 
-def test_a_node_without_gpus_for_shares_says_nothing_of_its_agent() -> None:
+def test_node_without_shared_gpus_is_not_reported_as_without_agent() -> None:
     cordoned = dataclasses.replace(NODE, gpus=tuple(dataclasses.replace(gpu, cordoned=True) for gpu in NODE.gpus))
-    assert shown(cordoned, machine(percent="0"))[0]["status"] == ["Cordoned"]
+    assert shown(cordoned, node_object(percent="0"))[0]["status"] == ["Cordoned"]
 
 
-def test_where_nodes_are_not_known_nothing_is_said_of_them() -> None:
+def test_unknown_nodes_are_not_reported_as_unavailable() -> None:
     entry = next(iter(gpu_table.listing(Snapshot((NODE,)), (), Options(), now=0).document()["items"]))
     assert entry["status"] == ["Ready"]
 
 
-def test_beside_a_pod_with_an_exclusion_label_there_is_no_largest_share() -> None:
+def test_no_largest_share_next_to_an_exclusion_label() -> None:
     alone = builders.allocation("a1", "GPU-node-a-0", request=30, memory_gib=24, exclusion="mine")
     more = builders.allocation("a2", "GPU-node-a-1", request=90, memory_gib=72)
-    gpu, row = shown(dataclasses.replace(NODE, allocations=(alone, more)), machine())
+    gpu, row = shown(dataclasses.replace(NODE, allocations=(alone, more)), node_object())
     assert gpu["status"] == ["Excluding"]
     assert row["largest"] == {"gpu": "node-a/1", "computePercent": 10, "memoryBytes": 8 * builders.GIB}
 
 
-def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
+def test_free_shows_compute_and_memory() -> None:
     full = builders.allocation("a1", "GPU-node-a-0", request=100, memory_gib=20)
-    gpus = gpu_table.of([dataclasses.replace(NODE, allocations=(full,))])
+    gpus = gpu_table.build([dataclasses.replace(NODE, allocations=(full,))])
     made = gpu_table.table(gpus)
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
@@ -106,12 +99,12 @@ def test_free_is_compute_and_memory_and_no_mean_of_both() -> None:
 
 
 def test_describe_says_the_same_as_top() -> None:
-    taken = Snapshot((NODE,), machines=(machine(percent="0"),))
+    taken = Snapshot((NODE,), node_objects=(node_object(percent="0"),))
     text = "\n".join(page_layout.lines(gpu_page.node(NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
-    gpu = gpu_summary.of([NODE], unavailable_nodes.find([NODE], taken.machines))[0]
+    gpu = gpu_summary.summarize([NODE], unavailable_nodes.find([NODE], taken.node_objects))[0]
     text = "\n".join(page_layout.lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What is kept free for a gated pod is shown as that: not as a pod that runs, not as free, and not as a share of its own."""
+"""A backfill reservation is shown as such: not as a running pod, not as free capacity, and not as a share."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ PLAIN = Terminal(columns=None, colours=False, unicode=True)
 
 
 def held() -> GpuNode:
-    """On the first GPU a pod has a half, and what is left is held for another."""
+    """Return a node on whose first GPU a pod has a half, and the other half is reserved for another pod."""
     share = GivenShare(("main",), ("GPU-node-a-0",), 50, 100, 40 * builders.GIB)
     runs = builders.allocation("a1", request=50, memory_gib=40, uid="u-1")
     hold = Allocation(f"{contract.BACKFILL_PREFIX}a2", PodRef("ml", "large", "u-2"), (share,))
     return dataclasses.replace(builders.node(gpus=2), allocations=(runs, hold), created="2026-03-01T09:00:00Z")
 
 
-def test_a_list_says_for_whom_it_is_held_and_counts_no_pod_for_it() -> None:
-    first, second = gpu_table.of([held()])
+def test_list_names_the_reservations_pod_without_counting_it() -> None:
+    first, second = gpu_table.build([held()])
     assert (first.statuses, second.statuses) == (("Held",), ())
     document = gpu_table.item(first)
     assert document["pods"] == 1
     assert document["heldFor"] == ["ml/large"]
     assert document["compute"]["freePercent"] == 0
     assert document["reason"] == "freed capacity is reserved for ml/large"
-    (row,) = node_table.of([held()])
+    (row,) = node_table.build([held()])
     assert row.statuses == ("Held:1",)
     assert row.total.pods == 1
     assert row.reason == "node-a/0: freed capacity is reserved for ml/large"
 
 
-def test_a_description_names_it_among_those_who_share_the_gpu() -> None:
-    gpu = gpu_summary.of([held()])[0]
+def test_description_lists_the_reservation_with_the_shares() -> None:
+    gpu = gpu_summary.summarize([held()])[0]
     text = "\n".join(page_layout.lines(describe.gpu(gpu, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
     assert "held for ml/large" in text
     assert "Held For:" in text
     assert "1 pod" in text
 
 
-def test_the_pod_that_it_is_held_for_is_not_placed() -> None:
+def test_pod_with_a_backfill_reservation_is_not_placed() -> None:
     waiting = builders.pod("large", namespace="ml", request="1", node="node-a")
     waiting["metadata"]["uid"] = "u-2"
     waiting["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
@@ -62,6 +62,6 @@ def test_a_node_has_an_age_and_labels() -> None:
     described = dataclasses.replace(held(), labels={"zone": "a"})
     page = describe.node(described, Snapshot((described,), ()), now=sample.NOW)
     assert any(line.split() == ["Age:", "3h"] for line in page_layout.lines(page, PLAIN))
-    (row,) = node_table.of([described])
+    (row,) = node_table.build([described])
     assert node_table.item(row)["labels"] == {"zone": "a"}
     assert node_table.item(row)["created"] == "2026-03-01T09:00:00Z"

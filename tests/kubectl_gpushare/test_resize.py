@@ -46,13 +46,15 @@ BACK = {contract.MEMORY: "8Gi", "dry": False}
 
 
 @pytest.mark.slow
-def test_what_fits_is_asked_for_and_waited_for(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_resize_that_fits_is_requested_and_awaited(
+    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, ended.err) == (0, "pod/trainer holds 0.5 GPU with 16Gi\n", "")
     assert log(tmp_path) == [MORE]
 
 
-def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_nothing_changes_without_room(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--request", "0.8", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, log(tmp_path)) == (2, "", [])
     assert ended.err == (
@@ -61,9 +63,7 @@ def test_without_room_nothing_is_changed(plugin: Plugin, server: Callable[[str],
 
 
 @pytest.mark.slow
-def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_memory_in_use_restores_the_annotations(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "4Gi", KUBECTL_PATH=server("refused"))
     assert (ended.code, log(tmp_path)) == (1, [LESS, BACK])
     assert ended.err == (
@@ -73,38 +73,38 @@ def test_more_in_use_than_asked_for_is_said_and_the_wish_taken_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["refused", "ignored"])
-def test_what_is_to_be_kept_stays_asked_for_when_the_time_is_over(
+def test_keep_keeps_the_request_after_a_timeout(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, mode: str
 ) -> None:
     ended = plugin(*FLAGS, "--memory", "4Gi", "--keep", "--timeout", "1", KUBECTL_PATH=server(mode))
     assert (ended.code, log(tmp_path)) == (1, [LESS])
-    assert "it stays asked for, and is done when that can be" in ended.err
+    assert "the request stays, and is carried out as soon as possible" in ended.err
     assert ("it uses 5.2Gi, more than the requested 4Gi" in ended.err) == (mode == "refused")
 
 
 @pytest.mark.slow
-def test_what_nobody_does_in_time_is_taken_back(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_timeout_restores_the_annotations(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", "--timeout", "1", KUBECTL_PATH=server("ignored"))
     assert (ended.code, log(tmp_path)) == (1, [MORE, BACK])
     assert "not done after 1 s: the placer has not written it yet" in ended.err
 
 
 @pytest.mark.slow
-def test_interrupted_it_stays_asked_for_and_that_is_said(
+def test_interruption_keeps_the_request_and_says_so(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kubectl_gpushare.resize_watch.time.sleep", interrupted)
+    monkeypatch.setattr("kubectl_gpushare.commands.resize.time.sleep", interrupted)
     ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (130, "")
-    assert "not waited for any more: it stays asked for, and is done when that can be\n" in ended.err
+    assert "no longer waiting: the request stays, and is carried out as soon as possible\n" in ended.err
     assert log(tmp_path) == [MORE]
 
 
 @pytest.mark.slow
-def test_memory_that_follows_the_request_is_spoken_of(
+def test_memory_that_follows_the_request_is_mentioned(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     program = server("given")
@@ -122,7 +122,7 @@ def test_memory_that_follows_the_request_is_spoken_of(
 
 
 @pytest.mark.slow
-def test_one_need_not_wait(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_no_wait_returns_at_once(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "90Gi", "--keep", "--no-wait", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (0, "pod/trainer asks for 0.5 GPU with 90Gi\n")
     assert log(tmp_path) == [{contract.MEMORY: "90Gi", "dry": False}]
@@ -130,7 +130,7 @@ def test_one_need_not_wait(plugin: Plugin, server: Callable[[str], str], tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("memory", "code"), [("16Gi", 0), ("17Gi", 2)])
-def test_a_dry_run_says_what_it_comes_to_and_changes_nothing(
+def test_dry_run_prints_the_result_and_changes_nothing(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, memory: str, code: int
 ) -> None:
     ended = plugin(*FLAGS, "--memory", memory, "--dry-run", KUBECTL_PATH=server("given"))
@@ -139,7 +139,7 @@ def test_a_dry_run_says_what_it_comes_to_and_changes_nothing(
     assert log(tmp_path) == ([{contract.MEMORY: memory, "dry": True}] if code == 0 else [])
 
 
-def test_a_saved_cluster_is_only_looked_at(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     server("given")
     state = json.loads((tmp_path / "state.json").read_text())
     saved = tmp_path / "saved.json"
@@ -161,7 +161,7 @@ def test_a_saved_cluster_is_only_looked_at(plugin: Plugin, server: Callable[[str
         (("--memory", "9Gi", "-c", "other"), 'container "other" of default/trainer has no share'),
     ],
 )
-def test_nonsense_is_said_before_anything_is_changed(
+def test_invalid_amount_is_rejected_before_any_change(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, flags: tuple[str, ...], said: str
 ) -> None:
     ended = plugin(*FLAGS, *flags, KUBECTL_PATH=server("given"))
@@ -170,7 +170,7 @@ def test_nonsense_is_said_before_anything_is_changed(
     assert log(tmp_path) == []
 
 
-def test_what_the_api_server_denies_is_said(plugin: Plugin, server: Callable[[str], str]) -> None:
+def test_denial_of_the_api_server_is_an_error(plugin: Plugin, server: Callable[[str], str]) -> None:
     ended = plugin(*FLAGS, "--memory", "9Gi", KUBECTL_PATH=server("denied"))
     assert ended.code == 1
     assert "it says no" in ended.err
