@@ -26,7 +26,7 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a limit is not enforced while no other share uses the GPU": (
         "deviceplugin/arbiter/test_real_leases.py::test_a_limit_is_kept_when_alone",
-        "gpu/test_shares.py::test_a_limit_is_kept_when_alone",
+        "gpu/test_shares.py::test_a_limit_holds_for_a_tenant_alone",
     ),
     "with several GPUs, the utilization of the first one decides for all": (
         "interposer/test_launches.py::test_each_gpu_has_its_own_gate",

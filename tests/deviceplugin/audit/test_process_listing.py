@@ -202,7 +202,7 @@ def test_reading_mappings_of_one_container_is_limited_per_scan(
         time.sleep(0.01)
         return frozenset()
 
-    monkeypatch.setattr(kernel_process, "identified", lambda pid, **_: (pid, 7))
+    monkeypatch.setattr(kernel_process, "with_start", lambda pid, **_: (pid, 7))
     monkeypatch.setattr(kernel_process, "mapped_files", mapped_files)
     looks = process_listing.ProcessScanner(
         Listing(*(nvml.NvmlProcess(pid, 1000) for pid in range(1, 42))),  # type: ignore[arg-type]
