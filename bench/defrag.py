@@ -101,7 +101,7 @@ def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
 
 
 def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects, least: float) -> Result:
-    world = World(loaded.nodes, loaded.node_objects, [*loaded.pods], profile=loaded.profile)
+    world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
     wanted = [(manifest["metadata"]["name"], RequestingPod.from_manifest(manifest)) for manifest in loaded.waiting]
     sharing = sum(len(node.allocations) for node in loaded.nodes)
     before, there, empty = _unallocated(world), _holders(world), _empty(world)
@@ -112,7 +112,7 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
             plan = PLANNERS[planner](world, wanted, round(sharing * chosen.moves / 100))
             moves = len(plan.moves)
     except _OutOfTimeError:
-        world = World(loaded.nodes, loaded.node_objects, [*loaded.pods], profile=loaded.profile)
+        world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
     seconds = time.process_time() - started
     emptied = _empty(world) - empty
     for _, asked in wanted:
