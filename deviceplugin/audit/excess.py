@@ -64,8 +64,8 @@ class Excess:
         """Add the time since the last call.
 
         used: the fraction of that time in which the driver ran kernels of a share; missing if not reported. held: the
-        seconds that the arbiter has ever allowed a share; missing if it has no account now. turns: the fraction of time
-        that a share may use by itself if it may have been without an arbiter.
+        total seconds for which the arbiter gave a share its GPU; missing if it has no account now. turns: the fraction
+        of the time in which a share launches without an arbiter; given while it may have been without one.
         """
         passed = now - self._at
         sums = dict.fromkeys(used, _NOTHING)

@@ -49,7 +49,7 @@ def _compared(
     """Yield each share with its place. Its reason says how it differs from the GPUNode; empty if it does not."""
     by_place: dict[tuple[str, int], SeenShare] = {}
     for seen_share in seen:
-        entry = tenant.entry_of(seen_share.tenant, node)
+        entry = tenant.find_allocation(seen_share.tenant, node)
         if entry is not None:
             by_place[entry.id, seen_share.tenant.share] = seen_share
             continue

@@ -22,7 +22,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.arbiter import pages
+from deviceplugin.arbiter.ledgers import pages
 from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.audit.process_listing import ShareLedgerView
 from deviceplugin.hardware import nvml, nvml_call

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.mig import mig_plan
 from deviceplugin.mig.mig_plan import MigVerdict, Present
-from gpushare.mig import orders
+from gpushare.mig import instance_layout
 from gpushare.mig.geometry import ProfileGeometry
 from gpushare.mig.instance_layout import Wanted
 from gpushare.mig.profile import Profile
@@ -115,7 +115,7 @@ class Partitioner:
         """Create the instances with a driver that chooses their places, in the first order that fits."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
-        if orders.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
+        if instance_layout.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
             raise nvml_call.NvmlError(f"{uuid}: the driver could not place the instances in any order", 0)
 
     def _attempt(

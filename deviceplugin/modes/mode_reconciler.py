@@ -31,7 +31,7 @@ from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.contradiction import contradiction, lasts
+from gpushare.modes.contradiction import contradiction, is_permanent
 
 logger = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ class ModeReconciler:
             if uuid not in gpus or uuid not in healthy:
                 self._blocked[uuid] = "the GPU is unhealthy; its mode changes once it is healthy"
                 continue
-            if lasts(gpus[uuid], assignment):
+            if is_permanent(gpus[uuid], assignment):
                 self._repair.check(uuid, assignment)
                 continue
             if self._backs_off(uuid, assignment):

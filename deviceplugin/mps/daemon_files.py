@@ -76,7 +76,7 @@ def find_process(files: DaemonFiles, starter: int | None, *, proc: Path = kernel
     pid = read_pid(files.pid_file)
     if pid is None or starter is None:
         return None
-    identified = kernel_process.identified(pid, proc=proc)
+    identified = kernel_process.with_start(pid, proc=proc)
     process = kernel_process.find(*identified, proc=proc) if identified is not None else None
     if process is None:
         raise ProcessLookupError(f"process {pid} has ended")

@@ -55,7 +55,7 @@ def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) ->
 
 
 def started(pid: int) -> int:
-    identity = kernel_process.identified(pid)
+    identity = kernel_process.with_start(pid)
     assert identity is not None
     return identity[1]
 

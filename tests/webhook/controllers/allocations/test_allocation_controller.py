@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import contract, ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import api_client, api_connection, api_errors, events, informer, part, transport
+from gpushare.cluster import api_client, api_connection, api_errors, events, informer, transport
 from tests import builders
 from tests.gpushare.cluster import waiting
 from tests.webhook import replica
@@ -55,7 +55,7 @@ class Blind:
         self.api = api
         self.metrics = metrics.Metrics()
         self.store = ApiStore(api, self.metrics)
-        self.store.pods = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "shared")
+        self.store.pods = informer.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "shared")
         recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
         self.now = 1000.0
         self.touched_nodes = TouchedNodes()
@@ -165,7 +165,7 @@ async def test_confirmed_releases_do_not_wait_for_other_reads(cluster: Cluster) 
 async def test_overloaded_api_server_gets_few_reads_and_a_retry(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation_controller, "QUESTIONS_AT_ONCE", 2)
+    monkeypatch.setattr(allocation_controller, "MAX_CONCURRENT_READS", 2)
     async with blind(cluster) as made:
         for number in range(8):
             await made.hold(f"a{number}", PodRef(cluster.namespace, f"busy-{number}", f"uid-{number}"), until=None)
