@@ -114,7 +114,7 @@ class ModeReconciler:
             return IDLE_SECONDS  # pods admitted on a guess would keep their GPU from its configured mode
         if not await self._select_config() and self._is_first:
             if self._selector.desired is None:
-                self._publish({})  # that nothing is in force
+                self._publish({})  # announce that no mode is in force
             return FAILED_SECONDS if self._write_problem else IDLE_SECONDS
         self._blocked, self._backed_off = {}, False
         await self._initialize(self._wanted)

@@ -2,12 +2,13 @@
 
 api_connection     finds the API server and the credentials
 api_client         raw JSON over HTTP: get, list, create, replace, patch, delete, watch
+transport          one HTTP request to the API server
 api_errors         the API server's refusals as exceptions
 object_store       a copy of one collection in memory, and its changes; pure
 informer           keeps a store current by list and watch; its Part is a view of a store with fewer fields
 compare_and_swap   changes one object without a lock
-lease              one leader among replicas
-events             sentences for `kubectl describe`
+lease, election    one leader among replicas: the rules; the loop that reads and writes the Lease
+events             sentences for `kubectl describe`; event_series: which of them are worth a request
 backoff            the pause before the next try; pure
 repeating          a loop that works when it is woken, and retries
 

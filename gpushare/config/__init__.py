@@ -4,7 +4,7 @@ The file is that of NVIDIA's device plugin, version v1 (https://github.com/NVIDI
 `sharing.fractional` and `mig`.
 
 yaml_tree       a text as a tree that knows its lines
-config_file     a text as a `Config`, or one error with line and key; with fields, durations, names, references
+config_file     a text as a `Config`, or one error with line and key; with file_keys, durations, names, references
 model           Config and its parts
 writing         a `Config` as the data of a file
 flags           every flag: in the file, on the command line, in the environment, by default
