@@ -85,7 +85,7 @@ def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
     if not lab_layout.exists(directory):
         return False
     with _locked(directory):
-        if not lab_layout.exists(directory):  # another `down` was faster
+        if not lab_layout.exists(directory):  # another `down` has removed it meanwhile
             return False
         lab = lab_layout.load(directory)
         known = {

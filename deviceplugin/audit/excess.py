@@ -25,7 +25,9 @@ Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overuse:
-    """The fractions of a GPU's time that a share used and was allowed, since the excess began; 1 is all of it."""
+    """The fractions of a GPU's time that a share used and that it was allowed, since the excess began; 1 is all the
+    time.
+    """
 
     used: float
     allowed: float

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "libraries.json"
 POLL_SECONDS: Final = 60.0
-MAX_BYTES: Final = 64 << 20  # read of each process's memory mappings; a container controls how long that text is
+MAX_BYTES: Final = 64 << 20  # per process, because a container controls how long its list of mappings is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

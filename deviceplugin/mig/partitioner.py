@@ -73,7 +73,7 @@ class Partitioner:
                 proposed = self.preview(uuid, wanted, held=held)
                 if proposed.verdict is not MigVerdict.DO or not proposed.steps:
                     return _concluded(proposed, changed=changed)
-                logger.info("Cutting a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
+                logger.info("Partitioning a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
                 waits = self._apply_steps(uuid, proposed.steps)
             except nvml_call.NvmlError as error:

@@ -35,14 +35,14 @@ from gpushare.modes.contradiction import contradiction, is_permanent
 
 logger = logging.getLogger(__name__)
 
-# The pause after a step, while a GPU waits for its users, while all is well, and after a failure.
+# The pause after a step: while a GPU waits for its users, while no change is pending, and after a failure.
 PENDING_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 60.0
 FAILED_SECONDS: Final = 30.0
 
 
 class StatusWriter(Protocol):
-    """The writer of the GPUNode's status."""
+    """Lets the reconciler write the GPUNode's status and read back the ledger."""
 
     async def settled(self) -> GpuNode:
         """Write the state published so far, and return the GPUNode as stored after it. Raises ClusterError."""
@@ -329,5 +329,5 @@ def _read(path: Path) -> mode_checkpoint.Checkpoint | None:
     try:
         return mode_checkpoint.read(path)
     except mode_checkpoint.CheckpointError as error:
-        logger.warning("Starting without the last agent's record of GPU modes", extra={"err": str(error)})
+        logger.warning("Starting without the previous agent's record of GPU modes", extra={"err": str(error)})
         return None

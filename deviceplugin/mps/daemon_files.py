@@ -29,7 +29,7 @@ MAX_ENVIRONMENT_BYTES: Final = 1 << 17
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonFiles:
-    """The paths. name: the daemon's, a GPU's UUID, or a resource if one daemon serves all its GPUs."""
+    """The paths of a daemon's files. name: a GPU's UUID, or a resource if one daemon serves all its GPUs."""
 
     root: Path
     name: str

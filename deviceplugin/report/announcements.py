@@ -135,7 +135,9 @@ class RefusedLibraries:
         self._announced: frozenset[str] = frozenset()  # pod UIDs
 
     def refused(self, container: Container, sentence: str) -> None:
-        """Announce the container's pod. An unknown pod is announced at a later retry."""
+        """Send the Event about the container's pod, once. If the pod is not known yet, a later retry of the library
+        sends it.
+        """
         known = {pod.uid(manifest): pod.namespaced_name(manifest) for manifest in self._pods()}
         uid = container.pod_uid
         if uid in known and uid not in self._announced:
