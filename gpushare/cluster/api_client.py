@@ -1,8 +1,8 @@
 """Raw JSON to and from the API server: paths in, plain dicts out.
 
-Every call is bounded in time. Repeated here is only what certainly was not carried out, or does nothing: a call
-refused with 401 (see `transport`), and a GET whose connection broke, a few times. All other repetition is the caller's,
-who knows what it means.
+Every call has a time limit. The client itself retries only calls that certainly had no effect: a call rejected with 401
+(see `transport`), and, a few times, a GET whose connection broke. All other retries are up to the caller, who knows
+whether they are safe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JSON_PATCH: Final = "application/json-patch+json"
 
 CALL_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 60.0
-WATCH_SECONDS: Final = (290, 580)  # asked of the server, whose own choice would be 30 to 60 minutes
+WATCH_SECONDS: Final = (290, 580)  # sent to the server, whose own default is 30 to 60 minutes
 WATCH_GRACE_SECONDS: Final = 15.0
 PAGE_ITEMS: Final = 500
 GET_TRIES: Final = 3
@@ -44,7 +44,7 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, slots=True)
 class ObjectList(Generic[Kept]):
-    """A collection at one moment: what was kept of each object, and where a watch goes on from."""
+    """A collection at one moment: what `keep` returned for each object, and the version to start a watch from."""
 
     items: list[Kept]
     resource_version: str
@@ -52,7 +52,7 @@ class ObjectList(Generic[Kept]):
 
 @dataclass(frozen=True, slots=True)
 class _Page(Generic[Kept]):
-    """A part of a list. rest: the token that the next part is asked for with; "" for none."""
+    """A page of a list. rest: the continue token for the next page; "" after the last."""
 
     items: list[Kept]
     resource_version: str
@@ -60,7 +60,7 @@ class _Page(Generic[Kept]):
 
 
 class _Broken(api_errors.Unavailable):
-    """A list that had begun to arrive, and broke off or was too late."""
+    """A list whose transfer began, and then broke off or timed out."""
 
 
 def whole(item: Json) -> Json:
@@ -96,7 +96,7 @@ class ApiClient:
 
     @property
     def answers(self) -> transport.Answers:
-        """Those that have come, to whoever asked."""
+        """The counter of answers from the API server, to any caller."""
         return self._transport.answers
 
     async def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
@@ -106,10 +106,11 @@ class ApiClient:
     async def list(self, path: str, query: Query | None = None, *, keep: Callable[[Json], Kept]) -> ObjectList[Kept]:
         """Return a collection.
 
-        keep: asked for each object (with apiVersion and kind) as it arrives, says what becomes of it; no more than a
-        few are there at once, however many come. It may be asked again for the same, after a connection that broke.
+        keep: called with each object (with apiVersion and kind) as it arrives; its results are returned. Only a few
+        objects are in memory at a time, however long the list is. After a connection breaks, it may be called again for
+        the same object.
 
-        Raises Gone when the collection changed so much between two pages that the rest is no longer kept.
+        Raises Gone if the collection changed so much between two pages that the rest is no longer available.
         """
         objects: list[Kept] = []
         asked: dict[str, str | int | bool] = {"limit": PAGE_ITEMS, **(query or {})}
@@ -121,8 +122,8 @@ class ApiClient:
                 if not more_tries:
                     raise
                 more_tries -= 1
-                # What names a version comes from the API server's cache, in one piece whatever the limit. If that is
-                # too much for the time there is, or the way, pages are not; and they are of no older version.
+                # A list that names a version comes from the API server's cache, in one piece whatever the limit. If
+                # that is too large for the time limit or for a proxy, pages are not; and they are no older.
                 asked = _without_version(asked)
                 logger.info("Listing again, in pages: it broke off", extra={"path": path, "err": str(error)})
                 continue
@@ -290,7 +291,7 @@ def _items(decoded: Iterator[Json], request: transport.HttpRequest) -> Iterator[
 
 
 def _kind(listed: Json) -> Json:
-    """What kind the items of a list are of."""
+    """Return the kind of the items of a list."""
     return {"apiVersion": listed.get("apiVersion", ""), "kind": str(listed.get("kind", "")).removesuffix("List")}
 
 

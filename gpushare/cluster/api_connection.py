@@ -1,12 +1,12 @@
-"""Where the API server is, and how we prove who we are.
+"""The API server's address, and our credentials.
 
-Two sources. In a pod: the mounted ServiceAccount, read here, because that is three files and two variables. Elsewhere
-(a laptop, the lab): a kubeconfig with all that it may contain (exec plugins, OIDC, files or data, several files),
-read by kubernetes_asyncio. That package is imported only then: it brings a thousand modules and 39 MiB, which an agent
-on every node would carry for nothing.
+There are two sources. In a pod, the mounted ServiceAccount is read here: it is just three files and two variables.
+Elsewhere (a laptop, the lab), kubernetes_asyncio reads a kubeconfig with all that it may contain: exec plugins, OIDC,
+files or data, several files. That package is imported only then, because it brings a thousand modules and 39 MiB, which
+every node's agent would carry for nothing.
 
-Credentials expire while a daemon runs: a mounted token is replaced by the kubelet, an exec plugin's token ages. They
-are therefore read again once a minute when used, and at once after the API server did not accept them.
+Credentials expire while a daemon runs: the kubelet replaces a mounted token, and an exec plugin's token ages. So they
+are read again once a minute while in use, and at once after the API server rejected them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ REFUSED_REREAD_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one reading of the source gave.
+    """Address and credentials, as read once from the source.
 
-    server: `https://host:port`, perhaps with a path, without a slash at the end.
-    authorization: the header's value, or None where a client certificate speaks.
+    server: `https://host:port`, perhaps with a path, without a slash at the end. authorization: the header's value, or
+    None if a client certificate authenticates us.
     """
 
     server: str
@@ -76,7 +76,7 @@ class ApiConnection:
                     self._trust(access)
                     self.access = access
                 except (OSError, api_errors.ClusterError) as error:
-                    # The last ones may still be good; if they are not, the API server will say so.
+                    # The last ones may still be valid; if not, the API server rejects them.
                     logger.warning("Kept the last credentials: reading them again failed", extra={"err": str(error)})
         return self.access.authorization
 
@@ -101,7 +101,7 @@ def _context(access: Credentials) -> ssl.SSLContext | None:
     if not access.server.startswith("https:"):
         return None
     context = ssl.create_default_context(cafile=access.ca_file)
-    # Newer Pythons insist on extensions that the certificates of many clusters lack and that kubectl does not ask for.
+    # Newer Pythons require extensions that the certificates of many clusters lack and that kubectl does not require.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not access.verify:
         context.check_hostname = False

@@ -1,4 +1,4 @@
-"""What can go wrong with a call to the API server.
+"""Errors of a call to the API server.
 
     ClusterError                 any of these; also a status that has no class of its own
      ├─ Unauthorized             401: the credentials are not accepted
@@ -7,12 +7,12 @@
      ├─ Conflict                 409: the object changed since it was read
      ├─ AlreadyExists            409 on create
      ├─ Gone                     410: the resource version (or continue token) is too old; list again
-     ├─ Invalid                  400, 422: the API server does not accept the object
-     └─ Unavailable              network, timeout, 5xx, 429: try again; `retry_after_seconds` when it says when
+     ├─ Invalid                  400, 422: the API server rejects the object
+     └─ Unavailable              network, timeout, 5xx, 429: retry; after `retry_after_seconds` if the server sent that
 
-`Unavailable` after a write does not tell whether the write happened: read before writing again.
+After an `Unavailable` write, it is unknown whether the write happened: read before writing again.
 
-Own classes and not the HTTP library's, so that callers can be read, and tested, without knowing which library it is.
+These are not the HTTP library's classes, so callers can be read and tested without knowing which library it is.
 """
 
 # ruff: noqa: N818 (named as the API names them: NotFound, Conflict, AlreadyExists)
@@ -53,11 +53,11 @@ class Conflict(ClusterError):
 
 
 class AlreadyExists(ClusterError):
-    """409 on create: the name is taken."""
+    """409 on create: an object with this name exists."""
 
 
 class Gone(ClusterError):
-    """410: what was asked about is no longer kept; list again."""
+    """410: the requested version is no longer available; list again."""
 
 
 class Invalid(ClusterError):
@@ -65,7 +65,7 @@ class Invalid(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """No answer, or one that says to come back later."""
+    """No answer, or one that asks to retry later."""
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float | None = None

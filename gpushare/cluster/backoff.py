@@ -1,7 +1,7 @@
-"""How long to wait before the next try: exponential, bounded, and drawn at random.
+"""How long to wait before the next retry: exponential, bounded and random.
 
-At random over the whole range ("full jitter"), because what fails for one replica or node fails for all of them in
-the same moment, and they must not all come back in the same moment.
+The pause is random over the whole range ("full jitter"): a failure usually affects all replicas and nodes at the same
+moment, and their retries must not coincide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Standing for election: the loop around `lease`, which reads and writes the Lease object and tells who leads."""
+"""Leader election: the loop around `lease` that reads and writes the Lease object and reports who leads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RELEASE_SECONDS: Final = 5.0
 
 
 class Election:
-    """One candidate. `started` and `stopped` are called, synchronously and in turn, as we begin and cease to lead.
+    """One candidate. `started` and `stopped` are called, synchronously and in turn, when it begins and ceases to lead.
 
-    namespace, name: the Lease's; it is made when there is none.
-    me: a name that no other process has or will have: the pod's name and something random.
+    namespace, name: of the Lease, which is created if it does not exist. me: a name that no other process has or will
+    have: the pod's name with a random suffix.
     """
 
     def __init__(
@@ -57,20 +57,20 @@ class Election:
 
     @property
     def leader(self) -> str:
-        """Who holds the Lease, as far as we have seen; "" for nobody."""
+        """The last known holder of the Lease; "" if it has none."""
         return self._seen.holder if self._seen else ""
 
     @property
     def is_first(self) -> bool:
-        """Whether we lead and nobody has led before us, as far as we know.
+        """Whether we lead and, as far as we know, no other process has led before.
 
-        One that is recreated after somebody deleted it counts from one again. Who saw that it went is not taken in; a
-        process that began later is.
+        The transitions of a Lease that is deleted and recreated start from one again. A process that saw the deletion
+        is not misled by that; one that started later is.
         """
         return self.is_leader and not self._went and self._seen is not None and self._seen.transitions <= 1
 
     async def run(self) -> None:
-        """Stand until cancelled; then stop leading and release the Lease."""
+        """Take part until cancelled; then stop leading and release the Lease."""
         try:
             while True:
                 pause_seconds = await self.step()
@@ -101,8 +101,8 @@ class Election:
         return max(0.0, min(self._timing.retry_seconds, left))
 
     async def _look_and_act(self) -> float:
-        # Who leads knows what it wrote last, and needs only one call, which may take long: over anything else it is a
-        # conflict, after which the next step looks.
+        # The leader knows what it wrote last, so it needs only one call, which may take long. If another client has
+        # changed the Lease, the write is a conflict, and the next step reads it.
         lease_object, self._own = self._own or await self._read(), None
         record = lease.read(lease_object, timing=self._timing) if lease_object else None
         if record is None or self._seen is None or record.version != self._seen.version:

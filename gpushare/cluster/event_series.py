@@ -1,9 +1,9 @@
-"""Which Events are worth a call to the API server. Pure, but for the random names.
+"""Which Events are worth a call to the API server. Pure, except for random names.
 
-To say the same again must cost next to nothing: a pod that waits has the same reason every second. The first time
-makes an Event; repetitions are counted, and the Event's series is brought up to date once in a while. And a sentence
-that differs a little each time (free bytes, on a busy cluster) must not become a stream of Events: for one object and
-reason, different sentences are told freely at first and then at a steady, slow rate.
+Repeating a message must cost next to nothing: a waiting pod has the same reason every second. The first occurrence
+creates an Event; repetitions are counted, and the Event's series is updated once in a while. A message that differs a
+little each time (free bytes, on a busy cluster) must not become a stream of Events: for one object and reason,
+different messages are sent freely at first, and then at a steady, slow rate.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final, Literal
 
-UPDATE_SECONDS: Final = 600.0  # how often a series is written while its event goes on happening
+UPDATE_SECONDS: Final = 600.0  # how often a series is written while its event keeps happening
 FORGET_SECONDS: Final = 1800.0  # after this silence the same sentence is news again
 NEWS_AT_ONCE: Final = 10.0  # different sentences about one object and reason, and then one
 NEWS_SECONDS: Final = 60.0  # in this time
@@ -28,8 +28,8 @@ Regarding = tuple[tuple[str, str], ...]  # a reference, as pairs, so that it can
 class Event:
     """One thing that happened to one object.
 
-    regarding: a reference: apiVersion, kind, namespace (none for cluster-scoped), name, uid.
-    reason: CamelCase, from `contract`. action: what we were doing, a CamelCase verb. note: a sentence.
+    regarding: a reference: apiVersion, kind, namespace (none for cluster-scoped), name, uid. reason: CamelCase, from
+    `contract`. action: our action, a CamelCase verb. note: the message.
     """
 
     regarding: Regarding
@@ -41,7 +41,7 @@ class Event:
 
 @dataclass(slots=True)
 class Series:
-    """An event that was told, and how often it has happened since."""
+    """An Event that was sent, and how often it has happened since."""
 
     name: str
     count: int
@@ -59,9 +59,9 @@ _Subject = tuple[Regarding, str]
 
 
 class EventDeduplicator:
-    """What was told lately. Times are of one monotonic clock, in seconds.
+    """Remembers recent Events. All times are in seconds of one monotonic clock.
 
-    most: how many series are kept; beyond, the one that has been silent for longest is forgotten.
+    most: how many series are remembered; beyond that, the least recent one is forgotten.
     """
 
     def __init__(self, *, most: int = MAX_SERIES) -> None:
@@ -74,9 +74,9 @@ class EventDeduplicator:
         return len(self._series)
 
     def happened(self, event: Event, now: float) -> Series | None:
-        """Count `event`; return its series when the API server should hear of it now, and None when not.
+        """Count `event`; return its series if it is to be written to the API server now, else None.
 
-        A series whose count is 1 is to be made; one with more is to be brought up to date.
+        A series with a count of 1 is to be created; one with more is to be updated.
         """
         series = self._series.get(event)
         if series is None or now - series.last_at >= FORGET_SECONDS:

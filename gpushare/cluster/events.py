@@ -1,8 +1,8 @@
-"""Kubernetes Events: the sentences that `kubectl describe` shows under an object.
+"""Kubernetes Events: the messages that `kubectl describe` shows under an object.
 
-Telling must never hold up or fail what it tells about: `record` only puts the event in a queue of bounded length. What
-the API server does not take is logged and dropped, and what it cannot take now is tried again: most is said once only.
-What need not be said again is decided in `series`.
+An Event must never delay or fail the action that it reports, so `record` only adds it to a bounded queue. If the API
+server rejects an Event, it is logged and dropped; if the server is unavailable, the write is retried, because most
+Events are recorded only once. `event_series` decides which Events need no write.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ MAX_QUEUED: Final = 1024
 FLUSH_PAUSE_SECONDS: Final = 0.2
 NOTE_BYTES: Final = 1024  # the API's limit
 INSTANCE_CHARACTERS: Final = 128  # the API's limit
-# For so long what could not be written is tried again; after that it is no news. An API server that has just started
-# refuses everybody, until it has read who may do what.
+# How long failed writes are retried; after that, the Event is old news. An API server that has just started rejects
+# every client until it has read the RBAC rules.
 MAX_SECONDS: Final[Mapping[type[api_errors.ClusterError], float]] = {
     api_errors.Unavailable: 900.0,
     api_errors.Forbidden: 60.0,
 }
-PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # before each trial; the last again and again
+PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # before each retry; the last one repeats
 REFERENCE_KEYS: Final = ("apiVersion", "kind", "namespace", "name", "uid", "fieldPath")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """What waits to be written: how often it has happened, when by the recorder's clock, `at` by the wall clock."""
+    """An Event that waits to be written, with its count; `recorded_at` by the recorder's clock, `at` by the wall
+    clock.
+    """
 
     event: event_series.Event
     name: str
@@ -48,9 +50,9 @@ class Recorded:
 
 
 class Recorder:
-    """Tells the API server, in the background, what `record` is given.
+    """Writes recorded Events to the API server in the background.
 
-    controller: who we are, `gpushare.io/COMPONENT`; instance: which replica, the pod's name.
+    controller: the component, `gpushare.io/COMPONENT`; instance: the replica, by the pod's name.
     """
 
     def __init__(
@@ -82,9 +84,9 @@ class Recorder:
         action: str = "Place",
         on_drop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once.
+        """Record an Event about the object `regarding` (whole, or a reference). Returns at once.
 
-        on_drop: called if the API server does not have it in the end, for who says something once only.
+        on_drop: called if the Event is dropped, so that callers that record it only once can do so again.
         """
         event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
         series = self._told.happened(event, self._clock())
@@ -126,9 +128,9 @@ class Recorder:
         self._queue.put_nowait(self._later.pop(handle))
 
     async def flush(self, timeout_seconds: float = 5.0) -> None:
-        """Wait until all that was recorded is written (by `run`); log and give up when that takes too long.
+        """Wait until all recorded Events are written (by `run`); log and give up if that takes too long.
 
-        What is to be tried again later is tried at once, and again.
+        Events that wait for a retry are retried at once, repeatedly.
         """
         try:
             async with asyncio.timeout(timeout_seconds):

@@ -1,15 +1,17 @@
-"""Keeps a store true to a collection of the API server: list once, then watch, for ever.
+"""Keeps a store in sync with a collection of the API server: lists once, then watches.
 
-What makes it trustworthy is in the odd cases. A watch that has fallen too far behind (410, as an HTTP status or as an
-event) is answered by a new list, whose difference to the store is told like any other change, with pauses for others
-where it is long. Of a list nothing is held but what is kept of it: it takes no more memory than a second copy, less
-what has not changed. Lists after the first never go back in time: they ask for nothing older than what was seen,
-because another API server may lag behind. Whatever the API server refuses is asked again as a consistent read, which
-cannot be too old or too new.
+The difficulty is in the edge cases:
 
-An etcd that is restored from a backup counts its versions once more. A watch from a version that is yet to come is
-opened all the same, and silent until the count gets there; so after anything that broke it is asked first whether there
-is such a version. A list that is older than what was seen is taken as it is, and told as what it is: see `went_back`.
+- If a watch has fallen too far behind (410, as an HTTP status or as an event), the collection is listed again. Handlers
+  get the difference like any other change, with pauses for other tasks if it is long.
+- A list is never held as a whole, only what is kept of each object. So a new list takes no more memory than a second
+  copy, less the unchanged objects.
+- Lists after the first never go back in time: they ask for no older version than the last one seen, because another API
+  server may lag behind. If the API server rejects that, the retry is a consistent read, which cannot be too old or too
+  new.
+- An etcd that is restored from a backup counts its versions once more. A watch from a version in the future opens, but
+  is silent until the count gets there. So after a watch broke, a cheap list checks first that the version exists. A
+  list that is older than the last one seen is accepted, and marked as such for handlers: see `went_back`.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ MIN_WATCH_SECONDS: Final = 0.5
 MIN_OF_PAUSE: Final = 0.1  # the part of a pause that is waited in any case
 PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
 _NAME: Final = "metadata.name="
-_CONSISTENT: Final = ""  # no version named: the API server asks etcd
+_CONSISTENT: Final = ""  # no version named: the API server reads from etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
 Handler = Callable[[object_store.Delta], None]
 
 
 def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
-    """What is to be said of an API server that answered once and has refused everything, or been gone, for longer."""
+    """Return a sentence about the API server if one of these copies was synced, and is now stale for longer; else
+    None.
+    """
     for copy in informers:
         if copy.synced.is_set() and copy.age_seconds > longest_seconds:
             return f"the API server has told nothing for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
@@ -47,12 +51,12 @@ def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | N
 class Informer:
     """A live copy of the collection at `path`, in `objects`, narrowed on the server by selectors.
 
-    transform: what to keep of an object; name, namespace, uid and resourceVersion it must keep.
-    believe_refusals: set once a refusal is an answer. An API server that has just started refuses everybody, as it has
-    yet to read who may do what. None: it has to be read, and no refusal is an answer.
+    transform: what to keep of an object; it must keep name, namespace, uid and resourceVersion. believe_refusals: set
+    once a refusal is final. An API server that has just started rejects every client until it has read the RBAC rules.
+    None: the collection is required, and no refusal is final.
 
-    synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for what came after.
-    answered: set once that is so, or what was asked after `believe_refusals` was set has been refused.
+    synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for the time after that.
+    answered: set once `synced` is, or once a request sent after `believe_refusals` was set has been refused.
     """
 
     def __init__(
@@ -77,12 +81,13 @@ class Informer:
         self._handlers: list[Handler] = []
         self._watch_from = ""  # "" means: list first
         self._list_from = _CACHED
-        # Tries in a row without a good watch. What an API server that is there again says is no reason to wait as long
-        # as for one that is gone: they are counted apart, and neither is set back by the other.
+        # Attempts in a row without a good watch. An API server that answers with an error needs no pause as long as one
+        # that is gone, so the two are counted separately, and neither resets the other.
         self._lost = 0
         self._refused = 0
         self._was_cut = False
-        self._unanswered_since: int | None = None  # how many answers there had been; None: we had one
+        # the count of answers when contact was lost; None while we have contact
+        self._unanswered_since: int | None = None
         self._newest = 0  # version of the collection
         self._watching = False
         self._went_back = False
@@ -103,7 +108,7 @@ class Informer:
     def age_seconds(self) -> float:
         """How long ago `objects` was last known to be current; infinite before the first list.
 
-        Nothing while a watch is open: TCP keep-alive ends it within about half a minute when the other side is gone.
+        Zero while a watch is open: TCP keep-alive ends it within about half a minute if the other side is gone.
         """
         if self._watching:
             return 0.0
@@ -111,17 +116,19 @@ class Informer:
 
     @property
     def problem(self) -> str:
-        """Why `objects` cannot be kept current, as the API server said it last; empty while a watch is open."""
+        """The API server's last error, because of which `objects` is not current; empty while a watch is open."""
         return self._problem
 
     @property
     def is_watching(self) -> bool:
-        """Whether a watch is open; what a handler is told then came by it, with nothing missed since the last list."""
+        """Whether a watch is open; if so, a handler's change came from it, and none was missed since the last list."""
         return self._watching
 
     @property
     def went_back(self) -> bool:
-        """Whether what a handler is told now is of an earlier state than it was told before, with older versions."""
+        """Whether the change that a handler gets now is from an earlier state than previous ones, with older
+        versions.
+        """
         return self._went_back
 
     @property
@@ -144,7 +151,7 @@ class Informer:
             await self._pause(await self.step())
 
     async def _pause(self, seconds: float) -> None:
-        """Wait so long; while the API server is gone no longer than until somebody else has had an answer of it."""
+        """Wait so long; if the API server is gone, only until any caller in this process gets an answer from it."""
         if self._unanswered_since is None:
             await asyncio.sleep(seconds)
             return
@@ -176,7 +183,7 @@ class Informer:
                 if not error.status:
                     self._unanswered_since = self._api.answers.count
             logger.warning("Lost contact", extra=self._seen(error, pause))
-            # A proxy may ask for an hour; whoever stands behind it does not know that.
+            # A proxy may ask for an hour, without knowing how long the API server behind it needs.
             return max(pause, min(error.retry_after_seconds or 0.0, MAX_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
             pause = self._list_again()
@@ -184,7 +191,7 @@ class Informer:
             if is_believed:
                 self.answered.set()
             return pause
-        # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
+        # A watch that ends at once was cut by something in between; reopening it at once would be a storm.
         return self._lose() if watched_seconds < MIN_WATCH_SECONDS else 0.0
 
     async def _list(self) -> None:
@@ -210,9 +217,9 @@ class Informer:
         self.answered.set()
 
     async def _check_version(self) -> None:
-        """Raise Unavailable, with the status 504, where the version that we watch from is yet to come.
+        """Raise Unavailable, with the status 504, if the version that we watch from does not exist yet.
 
-        A list has to wait for that version, where a watch need not; this one is of one object or none, from the cache.
+        A list waits for that version, a watch does not. This list has at most one object, and comes from the cache.
         """
         fields = self._query.get("fieldSelector", "")
         if _NAME not in fields:

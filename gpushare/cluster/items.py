@@ -1,8 +1,7 @@
-"""Items: a list of the API server taken apart as it arrives, so that nobody ever holds all of it.
+"""Items: parses a list of the API server object by object while it arrives, so that it is never in memory as a whole.
 
-A list of 100,000 pods is half a gigabyte of JSON and several of Python; what is kept of it is a tenth of that. The API
-server gives what it has in its cache in one piece, whatever `limit` says, so pages alone do not help. Pure: bytes in,
-objects out.
+A list of 100,000 pods is half a gigabyte of JSON and several of Python objects; we keep a tenth of that. The API server
+sends what is in its cache in one piece, whatever `limit` says, so pages alone do not help. Pure: bytes in, objects out.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-PORTION_BYTES: Final = 64 << 10  # are taken apart at once: a millisecond or two
+PORTION_BYTES: Final = 64 << 10  # parsed at a time: a millisecond or two
 MAX_BYTES: Final = 64 << 20  # of one item; etcd refuses objects of more than a few MiB
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -27,10 +26,10 @@ class _Incomplete(Exception):  # noqa: N818 (it is no error)
 
 
 class Items:
-    """One answer: `feed` it, and it yields each item as soon as that is complete.
+    """The parser of one answer: `feed` it bytes, and it yields each item as soon as that is complete.
 
-    fields: all that the list has beside its items: `kind`, `metadata`. Those that come after the items, as with custom
-    resources, are there when all has been fed.
+    fields: the other keys of the list, `kind` and `metadata`. If they come after the items, as with custom resources,
+    they are complete only once all bytes are fed.
     """
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class Items:
         except ValueError as error:
             raise _Incomplete from error  # or wrong; that shows when nothing follows
         if self._text[end : end + 1] in (".", "e", "E"):
-            raise _Incomplete  # a number, of which the rest is on its way
+            raise _Incomplete  # a number whose last digits may still arrive
         self._at = end
         return value
 

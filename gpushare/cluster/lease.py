@@ -1,12 +1,12 @@
-"""One leader among replicas, by a Lease object: who may decide, given what the Lease says and when we saw it. Pure.
+"""One leader among replicas, by a Lease object: who may lead, given the Lease and when we saw it. Pure.
 
 The rule is one inequality. The leader stops by itself `renew_deadline_seconds` after it *began* its last successful
 renewal. Another takes over no earlier than `duration_seconds` after it *saw* the Lease change, which is later than that
-beginning. As the first time is shorter than the second, there is never more than one, whatever the clocks show: each
-process measures with its own monotonic clock only, and reads no time that another has written. (A clock that runs a
-third too fast would break it, or a process that is frozen in the middle of an action.)
+beginning. As the first time is shorter than the second, there is never more than one leader, whatever the clocks show:
+each process measures with its own monotonic clock only, and reads no time that another has written. (A clock that runs
+a third too fast would break that, or a process that is frozen in the middle of an action.)
 
-`election` does the talking.
+`election` calls the API server.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a Lease says. holder: "" when it was released."""
+    """The content of a Lease. holder: "" once it was released."""
 
     holder: str
     duration_seconds: float
@@ -61,7 +61,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """We led, and no longer do: stop all that only a leader may do, at once."""
+    """We led, and no longer do: stop at once everything that only a leader may do."""
 
     why: str
 
@@ -78,16 +78,16 @@ def decide(
     renewed_at: float | None,
     timing: LeaseTiming,
 ) -> Decision:
-    """Say what to do next.
+    """Decide the next action.
 
-    record: the Lease as read last; None when there is none.
-    observed_at: when we first saw it in this version; now: both by our own monotonic clock.
-    me: our name, which no other process has or had.
-    renewed_at: when we began our last successful write while leading; None when we do not lead.
+    record: the Lease as read last; None if it does not exist. observed_at: when we first saw this version of it; now:
+    both by our own monotonic clock. me: our name, which no other process has or had. renewed_at: when we began our last
+    successful write while leading; None if we do not lead.
     """
     if renewed_at is not None:
         return _as_leader(record, now=now, me=me, renewed_at=renewed_at, timing=timing)
-    # Our own name without leading: a write of ours arrived whose answer did not. Nobody else counts on it.
+    # Our own name although we do not lead: a write of ours succeeded whose answer was lost. No other process relies on
+    # it.
     if record is None or record.holder in ("", me):
         return Acquire()
     silent_until = observed_at + record.duration_seconds
@@ -105,12 +105,12 @@ def _as_leader(record: LeaseRecord | None, *, now: float, me: str, renewed_at: f
 
 
 def leads(renewed_at: float | None, *, now: float, timing: LeaseTiming) -> bool:
-    """Tell whether one who began its last successful write at `renewed_at` may still act as the leader."""
+    """Whether a process that began its last successful write at `renewed_at` may still act as the leader."""
     return renewed_at is not None and now - renewed_at < timing.renew_deadline_seconds
 
 
 def read(lease: Mapping[str, Any], *, timing: LeaseTiming) -> LeaseRecord:
-    """Read a Lease object; a duration that is missing or no number is taken as ours, so as never to be too early."""
+    """Read a Lease object; a missing or invalid duration is read as ours, so that we never take over too early."""
     spec = lease.get("spec") or {}
     duration = spec.get("leaseDurationSeconds")
     return LeaseRecord(

@@ -1,7 +1,6 @@
-"""A part of what an informer follows, as a copy of its own: one list and one watch for two who need other things of it.
+"""A second view of an informer's objects: one list and one watch for two readers that need different fields.
 
-What stands in the informer's store under one key of an object is an object of the part, where it stands there at all:
-a value of any type.
+The informer's transform puts the part under a key of each object; it may be any value, and absent.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Object = TypeVar("Object")
 
 
 class Part(Generic[Object]):
-    """Of the objects of `whole` what they have under `key`. To be made before `whole` is run."""
+    """The values under `key` in the objects of `whole`. Create it before `whole` runs."""
 
     def __init__(self, whole: informer.Informer, key: str) -> None:
         self._key = key
@@ -32,7 +31,7 @@ class Part(Generic[Object]):
     def subscribe(self, handler: Callable[[Object | None, Object | None], None]) -> None:
         """Call `handler` for every object there is, and from now on for every change, in order.
 
-        It gets the object before (None: it came) and after (None: it went).
+        It gets the object before (None if it was added) and after (None if it was deleted).
         """
         for item in list(self._objects.values()):
             handler(None, item)

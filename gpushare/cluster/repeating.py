@@ -16,9 +16,9 @@ MAX_PAUSE_SECONDS: Final = 30.0
 async def whenever(
     woken: asyncio.Event, step: Callable[[], Awaitable[None]], *, trouble: str, logger: logging.Logger
 ) -> None:
-    """Take a `step` each time that `woken` is set, until cancelled.
+    """Run `step` each time that `woken` is set, until cancelled.
 
-    trouble: what a step has failed to do that raised ClusterError, as a sentence for the log; it is taken again.
+    trouble: the log message for a step that raised ClusterError; the step is retried.
     """
     failures = 0
     while True:

@@ -1,10 +1,10 @@
-"""HTTP to the API server: one request in, one open answer or one of our errors out.
+"""HTTP to the API server: takes one request, and returns an open response or raises one of our errors.
 
-It stands on aiohttp directly and not on kubernetes_asyncio's HTTP layer, which hides the two things that a daemon
-needs from it: the socket (without TCP keep-alive a watch whose peer is gone looks like a quiet one) and the TLS context
-(a CA bundle or a client certificate that is replaced while we run). That layer also follows redirects, .netrc and the
-environment's proxies: all could carry the token to where it does not belong, and Python understands no network ranges
-in NO_PROXY, where clusters write their own. A proxy is used when the kubeconfig names it.
+It uses aiohttp directly, not kubernetes_asyncio's HTTP layer, which hides two things that a daemon needs: the socket
+(without TCP keep-alive a watch whose peer is gone looks like a quiet one) and the TLS context (a CA bundle or a client
+certificate may be replaced while we run). That layer also follows redirects, .netrc and the environment's proxies. Each
+of these could send the token to the wrong server, and Python does not support network ranges in NO_PROXY, where
+clusters list their own. A proxy is used only if the kubeconfig names it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is sent; `timeout_seconds` bounds all of it, the reading of the answer included."""
+    """A request; `timeout_seconds` limits all of it, including the reading of the response."""
 
     method: str
     path: str
@@ -62,20 +62,20 @@ class HttpRequest:
 
 
 class Answers:
-    """How many answers of any status have come, to whoever asked."""
+    """Counts responses of any status, to any caller."""
 
     def __init__(self) -> None:
         self.count = 0
         self._next = asyncio.Event()
 
     def add(self) -> None:
-        """Count one more, and tell whoever waits for it."""
+        """Count one more, and wake the waiting callers."""
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()
 
     async def more_than(self, count: int, *, seconds: float) -> None:
-        """Wait until more than `count` have come, at most so long."""
+        """Wait until more than `count` have arrived, but at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.count <= count:

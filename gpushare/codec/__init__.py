@@ -1,13 +1,13 @@
 """GPUNode JSON to and from `GpuNode`.
 
-Reading is tolerant: an entry that is invalid is set aside with a sentence in `problems`. What a senseless
-allocation may hold is not given out: the GPUs it names, or all of the node's if it names none, read as unhealthy.
-Writing loses nothing: `to_spec` of what `read` returned has the senseless allocations in it, untouched.
+Reading is tolerant: an invalid entry is skipped, with a sentence in `problems`. The GPUs that an invalid allocation
+names (all of the node's if it names none) read as unhealthy, so that what it may hold is not given to another pod.
+Nothing is lost in writing: `to_spec` of the result of `read` still has the invalid allocations, unchanged.
 
 gpunode_document   the whole object
 status_gpus        the entries of status.gpus
-allocations        those of spec.allocations, and shares by themselves
-entry_fields       what every entry is made of: numbers, texts, times
+allocations        the entries of spec.allocations, and shares by themselves
+entry_fields       the fields of entries: numbers, texts, times
 """
 
 from __future__ import annotations

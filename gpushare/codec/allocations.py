@@ -18,10 +18,10 @@ _NO_LABELS = Labels()  # one for all: most allocations have none
 
 
 def read(entry: Json, ignored: Ignored) -> Allocation:
-    """The allocation of an entry.
+    """Return the allocation of an entry.
 
-    Raises CodecError, KeyError, TypeError, ValueError, AttributeError for one that is invalid.
-    ignored: called with its id, and a sentence about what is invalid in it and takes nothing from what it holds.
+    Raises CodecError, KeyError, TypeError, ValueError or AttributeError if it is invalid. ignored: called with its ID
+    and a sentence about an invalid field that does not change what it holds.
     """
     holder = entry["pod"]
     labels = entry.get("labels") or {}
@@ -42,7 +42,7 @@ def read(entry: Json, ignored: Ignored) -> Allocation:
 
 
 def write(entry: Allocation) -> dict[str, Any]:
-    """The allocation as an entry of `spec.allocations`."""
+    """Return the allocation as an entry of `spec.allocations`."""
     holder = {"namespace": entry.pod.namespace}
     if entry.pod.name:
         holder["name"] = entry.pod.name
@@ -69,13 +69,13 @@ def write(entry: Allocation) -> dict[str, Any]:
 
 
 def shares_text(shares: Iterable[GivenShare]) -> str:
-    """Shares as one line of JSON, for an annotation. What they are to shrink to is not in it: it is asked for again."""
+    """Return shares as one line of JSON, for an annotation, without the amounts that they will shrink to."""
     held = (dataclasses.replace(share, shrink_to_bytes=None) for share in shares)
     return json.dumps([_write_share(share) for share in held], separators=(",", ":"))
 
 
 def read_shares(text: str) -> tuple[GivenShare, ...]:
-    """What `shares_text` wrote. Raises CodecError."""
+    """Parse the result of `shares_text`. Raises CodecError."""
     try:
         shares = tuple(_read_share(entry, "", lambda *_: None) for entry in json.loads(text))
     except (errors.CodecError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -115,7 +115,7 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
 
 
 def _read_steps(entry: Json) -> Steps:
-    """Read the steps. Raises CodecError if the share would never be in use, because it would count for nothing."""
+    """Read the steps. Raises CodecError if the last precedes the first, because such a share would not count at all."""
     first = whole(entry.get("firstStep", ALL_STEPS.first), "firstStep", most=TO_THE_END)
     last = whole(entry.get("lastStep", ALL_STEPS.last), "lastStep", most=TO_THE_END)
     if last < first:

@@ -1,4 +1,4 @@
-"""The GPUNode object as a whole, and what becomes of entries that are invalid."""
+"""The GPUNode object as a whole, and the treatment of invalid entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Part = TypeVar("_Part", dict[str, Any], list[Any])
 
 
 def read(document: Json) -> GpuNode:
-    """The GpuNode in a GPUNode object as the API returns it. Never raises for content, only for a nameless object."""
+    """Return the GpuNode of a GPUNode object as the API returns it. Raises only for an object without a name."""
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     name = metadata.get("name")
@@ -63,7 +63,7 @@ def read(document: Json) -> GpuNode:
 
 
 def to_spec(node: GpuNode) -> dict[str, Any]:
-    """The `spec` of the GPUNode object."""
+    """Return the `spec` of the GPUNode object."""
     spec: dict[str, Any] = {"allocations": [*map(allocations.write, node.allocations), *node.unread]}
     if node.cordoned:
         spec["cordoned"] = sorted(node.cordoned)
@@ -71,7 +71,7 @@ def to_spec(node: GpuNode) -> dict[str, Any]:
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:
-    """The `status` of the GPUNode object."""
+    """Return the `status` of the GPUNode object."""
     return {
         "config": node.config,
         "gpus": [status_gpus.write(gpu) for gpu in node.gpus],
@@ -98,7 +98,7 @@ def to_status(node: GpuNode) -> dict[str, Any]:
 
 
 def to_document(node: GpuNode) -> dict[str, Any]:
-    """The whole GPUNode object."""
+    """Return the whole GPUNode object."""
     metadata: dict[str, Any] = {"name": node.name}
     known = {
         "resourceVersion": node.version,
@@ -117,7 +117,7 @@ def to_document(node: GpuNode) -> dict[str, Any]:
 
 
 def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[str]) -> _Part:
-    """What `whole` has by that key; what is of another kind is told, and taken for nothing."""
+    """Return the value of that key; if it has the wrong type, record a problem and return an empty one."""
     value = whole.get(key)
     if isinstance(value, kind):
         return value

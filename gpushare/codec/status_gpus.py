@@ -12,9 +12,9 @@ Json = Mapping[str, Any]
 
 
 def read(entry: Json, cordoned: frozenset[str]) -> Gpu:
-    """The GPU of an entry; `cordoned`: UUIDs of those that an administrator has cordoned.
+    """Return the GPU of an entry; `cordoned`: UUIDs of the GPUs that an administrator has cordoned.
 
-    Raises CodecError, KeyError, TypeError, ValueError for one that is invalid.
+    Raises CodecError, KeyError, TypeError or ValueError if it is invalid.
     """
     uuid = text(entry["uuid"], "uuid")
     major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
@@ -38,7 +38,7 @@ def read(entry: Json, cordoned: frozenset[str]) -> Gpu:
 
 
 def write(gpu: Gpu) -> dict[str, Any]:
-    """The GPU as an entry of `status.gpus`."""
+    """Return the GPU as an entry of `status.gpus`."""
     entry: dict[str, Any] = {
         "uuid": gpu.uuid,
         "index": gpu.index,

@@ -1,15 +1,15 @@
-"""The node's configuration: what an admin writes about how the GPUs of a node are shared.
+"""The node's configuration: how an admin wants the GPUs of a node to be shared.
 
-The file is that of NVIDIA's device plugin, version v1 (https://github.com/NVIDIA/k8s-device-plugin), with more in it:
-`sharing.fractional` and `mig`.
+The file has the format of NVIDIA's device plugin, version v1 (https://github.com/NVIDIA/k8s-device-plugin), and the
+additional keys `sharing.fractional` and `mig`.
 
-yaml_tree       a text as a tree that knows lines
-config_file     a text as a `Config`, or one error with line and key; fields, durations, names, references: parts of
-                it
-model           Config and what is in it
-writing         a `Config` as the data of a file
-flags           every flag: in the file, on the command line, in the environment, by default
-node_settings   the flags in force, checked (checks)
-restrictions    what NVIDIA's own binary makes of a file
-config_choice   which entry of a ConfigMap a node follows
+yaml_tree       parses YAML into a tree that knows line numbers
+config_file     parses a file into a `Config`, or raises one error with line and key
+file_keys, durations, names, references   parsers of parts of the file
+model           `Config` and its parts
+writing         writes a `Config` as the data of a file
+flags           every flag: its key in the file, option, environment variable and default
+node_settings   the effective flags, checked (`checks`)
+restrictions    drops what NVIDIA's own binary ignores in a file
+config_choice   chooses the entry of a ConfigMap that a node follows
 """

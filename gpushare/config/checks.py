@@ -1,4 +1,4 @@
-"""Settings that cannot go together or have no such value: what NVIDIA's plugin checks at its start."""
+"""Checks flags for invalid values and combinations, as NVIDIA's plugin does when it starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIG_STRATEGIES: Final = ("none", "single", "mixed")
 
 
 def mps_default(written: ReplicatedResources) -> ReplicatedResources:
-    """Replicas of MPS are asked for one by one unless the file says otherwise: two are no bigger share."""
+    """Limit requests to one replica of an MPS device unless the file says otherwise: two are no larger share."""
     if written.fail_requests_greater_than_one is not None:
         return written
     return dataclasses.replace(written, fail_requests_greater_than_one=True)
@@ -57,7 +57,7 @@ def settings(
 
 
 def imex_channels(identities: Sequence[int | str]) -> None:
-    """Raises ConfigError unless these are no channel, or channel 0 alone."""
+    """Raise ConfigError unless the list is empty or has channel 0 only."""
     if tuple(identities) not in ((), (0,)):
         raise errors.ConfigError(f"invalid IMEX channel IDs: {list(identities)}: write [] or [0]")
 

@@ -1,7 +1,7 @@
-"""The text of a configuration file to a `Config`; a file that is wrong anywhere is refused whole.
+"""Parses the text of a configuration file into a `Config`; any error rejects the whole file.
 
-As NVIDIA's plugin reads it, with two differences that no right file notices: a field that is unknown is a warning,
-under `sharing` an error, as a GPU would be used for something else; and an error names line and key.
+It reads files as NVIDIA's plugin does, with two differences that valid files do not notice: an unknown field is a
+warning (below `sharing` an error, because a GPU would be used for something else), and errors name line and key.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from gpushare.mig import device_id, generation, parted
 
 MIG_CONFIGS: Final = "mig-configs"
 INTERVALS: Final = ("default", "short", "medium", "long")
-# Of a node. The kubelet takes a list of 4 MiB, in which a device has about 60 bytes.
+# Per node. The kubelet accepts a list of 4 MiB, in which a device has about 60 bytes.
 MAX_DEVICES: Final = 50_000
 
 
 def read(text: str) -> Config:
-    """The configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
+    """Return the configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
     parsed = yaml_tree.parse(text)
     warnings = list(parsed.warnings)
     if parsed.root.value is None:
@@ -68,7 +68,7 @@ def config(item: Item, warnings: list[str]) -> Config:
 
 
 def _refuse_other_forms(item: Item) -> None:
-    """Refuse a file of mig-parted, which would otherwise be read as one that says nothing: every GPU whole."""
+    """Reject a file of mig-parted, which would otherwise be read as an empty one, with every GPU whole."""
     layouts = item.value.get(MIG_CONFIGS) if isinstance(item.value, Mapping) else None
     if layouts is not None:
         names = [errors.shortened(name) for name in layouts.value] if isinstance(layouts.value, Mapping) else []
@@ -80,7 +80,7 @@ def _refuse_other_forms(item: Item) -> None:
 
 
 def flags(item: Item, warnings: list[str]) -> Flags:
-    """`flags`, with its nested objects."""
+    """Read `flags`, with its nested objects."""
     top = [flag.key for flag in flag_table.IN_FILE if "." not in flag.key]
     file = Fields(item, (*top, *flag_table.SECTIONS), warnings, any_case=True)
     values = {key: value for key in top if (value := _flag(flag_table.BY_KEY[key], file.at(key))) is not None}
@@ -124,7 +124,7 @@ def _duration(item: Item) -> int:
 
 
 def resources(item: Item, warnings: list[str]) -> Resources:
-    """`resources`: names of the admin's own."""
+    """Read `resources`: the admin's own resource names."""
     file = Fields(item, ("gpus", "mig"), warnings, any_case=True)
     return Resources(
         gpus=tuple(_rule(entry, warnings) for entry in file_keys.entries(file.at("gpus"))),
@@ -141,7 +141,7 @@ def _rule(item: Item, warnings: list[str]) -> ResourceRule:
 
 
 def sharing(item: Item) -> Sharing:
-    """How GPUs are replicated: the key `sharing` of NVIDIA's file."""
+    """Read `sharing`: how GPUs are replicated or shared."""
     file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
     time_slicing = mps = None
     fractional: tuple[FractionalResource, ...] = ()
@@ -156,7 +156,7 @@ def sharing(item: Item) -> Sharing:
 
 
 def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedResources:
-    """`sharing.timeSlicing` (`intervals`: which may say how long a slice is) or `sharing.mps`, as it is written."""
+    """Read `sharing.timeSlicing` or `sharing.mps` as written. `intervals`: the length of a time slice may be set."""
     file = Fields(item, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), None)
     rename = file.flag("renameByDefault") or False
     entries = _some(file)
@@ -175,7 +175,7 @@ def _some(file: Fields) -> tuple[Item, ...]:
 
 
 def replicated_resource(item: Item, *, rename_by_default: bool = False, intervals: bool = False) -> ReplicatedResource:
-    """One entry of `resources`."""
+    """Read one entry of `resources`."""
     known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
     file = Fields(item, known, None)
     if "name" not in file:
@@ -213,7 +213,7 @@ def _fractional(item: Item) -> FractionalResource:
 
 
 def devices(item: Item) -> Devices:
-    """`devices`: `all`, a count, or a list of indices and UUIDs."""
+    """Read `devices`: `all`, a count, or a list of indices and UUIDs."""
     if isinstance(item.value, tuple):
         return Devices(listed=tuple(_reference(entry) for entry in item.value))
     if isinstance(item.value, int) and not isinstance(item.value, bool):
@@ -239,7 +239,7 @@ def _reference(item: Item) -> str:
 
 
 def imex(item: Item, warnings: list[str]) -> Imex:
-    """The channels to inject: the key `imex` of NVIDIA's file."""
+    """Read `imex`: the channels to inject."""
     file = Fields(item, ("channelIDs", "required"), warnings, any_case=True)
     channels = file.get("channelIDs")
     identities = None if channels is None else tuple(file_keys.whole(entry) for entry in file_keys.entries(channels))

@@ -1,7 +1,7 @@
-"""Typed access to the keys of a mapping in the file: what is unknown is a warning, or an error where it would change
-what a GPU is used for; what is wrong is an error.
+"""Typed access to the keys of a mapping in the file.
 
-NVIDIA's plugin takes the keys of some objects in any case of letters and those of others not: `any_case` says which.
+An unknown key is a warning, or an error if it would change the use of a GPU; a value of the wrong type is an error.
+NVIDIA's plugin ignores case in the keys of some objects and not of others: `any_case` says which.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Final
 from gpushare import errors
 from gpushare.config.yaml_tree import Item, below, located, scalar_text
 
-_MAX: Final = 64  # of a key that is compared with those that are known
+_MAX: Final = 64  # of a key that is compared with known ones
 
 
 class Fields:
     """The entries of one mapping of the file. null counts as an empty mapping.
 
-    warnings: where keys that are unknown are noted; None: they are refused.
-    guarded: keys that nobody may have misspelt, as without them GPUs are used for something else.
+    warnings: collects unknown keys; None: unknown keys are errors. guarded: keys whose misspelling is an error, because
+    without them GPUs are used for something else.
     """
 
     def __init__(
@@ -51,54 +51,54 @@ class Fields:
         return key in self._items
 
     def get(self, key: str) -> Item | None:
-        """The value as it stands, or None if the key is not there or null."""
+        """Return the value as written, or None if the key is missing or null."""
         item = self._items.get(key)
         return None if item is None or item.value is None else item
 
     def at(self, key: str) -> Item:
-        """The value; where there is none, one that is null and stands at the mapping's line."""
+        """Return the value; if the key is missing, a null with the line of the mapping."""
         return self._items.get(key) or Item(below(self._at.path, key), self._at.line, None)
 
     def missing(self, problem: str) -> errors.ConfigError:
-        """The error that the mapping lacks something."""
+        """Return the error for a missing key."""
         return self._at.error(problem)
 
     def flag(self, key: str) -> bool | None:
-        """true or false, or None where it is not said."""
+        """Return true or false, or None if the key is missing."""
         item = self.get(key)
         return None if item is None else truth(item)
 
 
 def truth(item: Item) -> bool:
-    """A value that is true or false."""
+    """Return a value that must be true or false."""
     if not isinstance(item.value, bool):
         raise item.error("is neither true nor false")
     return item.value
 
 
 def text(item: Item) -> str:
-    """A value that is text."""
+    """Return a value that must be text."""
     if not isinstance(item.value, str):
         raise item.error("is not text: put it in quotes")
     return item.value
 
 
 def any_text(item: Item) -> str:
-    """A value as text, also of a number or truth value that somebody wrote without quotes."""
+    """Return a value as text, also if it is a number or a truth value without quotes."""
     if isinstance(item.value, (bool, int, float)):
         return scalar_text(item.value)
     return text(item)
 
 
 def whole(item: Item) -> int:
-    """A value that is a whole number."""
+    """Return a value that must be a whole number."""
     if isinstance(item.value, bool) or not isinstance(item.value, int):
         raise item.error("is not a whole number")
     return item.value
 
 
 def entries(item: Item) -> tuple[Item, ...]:
-    """A value that is a list; null counts as an empty one."""
+    """Return a value that must be a list; null counts as an empty one."""
     if item.value is None:
         return ()
     if not isinstance(item.value, tuple):
@@ -107,7 +107,7 @@ def entries(item: Item) -> tuple[Item, ...]:
 
 
 def _nearest(key: str, known: Sequence[str]) -> str:
-    """Which of them was meant; empty where it is like none."""
+    """Return the known key that is most similar; empty if none is."""
     lowered = {name.lower(): name for name in known}
     near = difflib.get_close_matches(key.lower()[:_MAX], lowered, n=1, cutoff=0.75)
     return lowered[near[0]] if near else ""

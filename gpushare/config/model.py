@@ -1,4 +1,4 @@
-"""Config: one configuration file, read. What it does not say is None or empty here: `flags.effective` has defaults."""
+"""Config: one parsed configuration file. Unset values are None or empty here; `flags.effective` has the defaults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReplicaStrategy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Devices:
-    """Which devices of a resource: `everything`, the first `count` by index, or those that are `listed`.
+    """The selected devices of a resource: `everything`, the first `count` by index, or those that are `listed`.
 
     listed: GPU indices (`0`), MIG indices (`0:1`) and UUIDs (`GPU-…`, `MIG-…`), as text.
     """
@@ -39,7 +39,7 @@ class Devices:
         return "all" if self.count is None else f"the first {self.count}"
 
     def of(self, resource: str) -> str:
-        """In words: `all of nvidia.com/gpu`, `devices 0, 1 of nvidia.com/gpu`."""
+        """Return words for a message: `all of nvidia.com/gpu`, `devices 0, 1 of nvidia.com/gpu`."""
         word = "" if not self.listed else "device " if len(self.listed) == 1 else "devices "
         return f"{word}{self} of {resource}"
 
@@ -49,9 +49,9 @@ ALL: Final = Devices(everything=True)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicatedResource:
-    """Each of these devices is advertised `replicas` times, under the name `rename` if it has one.
+    """Each of these devices is advertised `replicas` times, under the name `rename` if that is set.
 
-    interval: length of a time slice: "", `default`, `short`, `medium` or `long`; for time-slicing alone.
+    interval: length of a time slice: "", `default`, `short`, `medium` or `long`; for time-slicing only.
     """
 
     name: str
@@ -67,12 +67,12 @@ class ReplicatedResources:
 
     resources: tuple[ReplicatedResource, ...]
     rename_by_default: bool = False
-    fail_requests_greater_than_one: bool | None = None  # None: not said
+    fail_requests_greater_than_one: bool | None = None  # None: not set
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FractionalResource:
-    """These devices are shared by annotation: they are no device of the resource `name` any more."""
+    """Devices that are shared by annotation, and no longer advertised as the resource `name`."""
 
     name: str
     devices: Devices = ALL
@@ -80,7 +80,7 @@ class FractionalResource:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sharing:
-    """What is shared how; None is what the file does not have."""
+    """How devices are shared; None if the file lacks the section."""
 
     time_slicing: ReplicatedResources | None = None
     mps: ReplicatedResources | None = None
@@ -88,7 +88,7 @@ class Sharing:
 
     @property
     def strategy(self) -> ReplicaStrategy:
-        """The one strategy of the node, as NVIDIA's plugin and its labels know it."""
+        """The strategy of the node: NVIDIA's plugin and its labels know only one."""
         for strategy, shared in ((ReplicaStrategy.MPS, self.mps), (ReplicaStrategy.TIME_SLICING, self.time_slicing)):
             if shared is not None and any(resource.replicas > 1 for resource in shared.resources):
                 return strategy
@@ -105,7 +105,7 @@ class ResourceRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resources:
-    """Names of the admin's own; empty means NVIDIA's names."""
+    """The admin's own resource names; empty means NVIDIA's names."""
 
     gpus: tuple[ResourceRule, ...] = ()
     mig: tuple[ResourceRule, ...] = ()
@@ -113,7 +113,7 @@ class Resources:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imex:
-    """Channels of the inter-node memory exchange; None is unset."""
+    """Channels of the inter-node memory exchange; None if unset."""
 
     channel_ids: tuple[int, ...] | None = None
     required: bool | None = None
@@ -123,7 +123,7 @@ class Imex:
 class Flags:
     """Flags that the file sets, by dotted key (`plugin.deviceListStrategy`); `flags.effective` has the others.
 
-    sections: the nested objects (`plugin`, `gfd`) that were written, be they empty.
+    sections: the nested objects (`plugin`, `gfd`) that the file has, even if they are empty.
     """
 
     values: Mapping[str, FlagValue] = dataclasses.field(default_factory=dict)
@@ -132,19 +132,19 @@ class Flags:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Config:
-    """One configuration. `warnings` are sentences about what in the file has no effect."""
+    """One configuration. `warnings`: sentences about entries of the file that have no effect."""
 
     version: str = VERSION
     flags: Flags = Flags()
     resources: Resources = Resources()
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
-    mig: parted.Config | str = ()  # how GPUs are partitioned, () as they are; or a name of `mig.generation`
+    mig: parted.Config | str = ()  # how to partition GPUs; () changes nothing; or a name of `mig.generation`
     warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def makes_mig_devices(self) -> bool:
-        """Whether a GPU is to be in MIG mode by this."""
+        """Whether this puts a GPU into MIG mode."""
         if isinstance(self.mig, str):
             return self.mig != generation.ALL_DISABLED
         return any(entry.enabled for entry in self.mig)

@@ -1,4 +1,4 @@
-"""How a configuration names one device: by index or by UUID."""
+"""References to one device in a configuration: by index or by UUID."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIG_UUID: Final = re.compile(f"MIG-{_UUID}|MIG-GPU-{_UUID}/{_NUMBER}/{_NUMBER}"
 
 
 class ReferenceKind(enum.StrEnum):
-    """What a reference to a GPU or MIG device is: an index, a UUID, a model."""
+    """The form of a reference to a GPU or MIG device: index, UUID or model."""
 
     GPU_INDEX = "gpuIndex"
     MIG_INDEX = "migIndex"
@@ -30,7 +30,7 @@ def is_gpu_index(text: str) -> bool:
 
 
 def is_mig_index(text: str) -> bool:
-    """Whether it is GPU and MIG device by index: `0:1`."""
+    """Whether it is the indices of a GPU and of a MIG device on it: `0:1`."""
     return _MIG_INDEX.fullmatch(text) is not None
 
 
@@ -45,7 +45,7 @@ def is_mig_uuid(text: str) -> bool:
 
 
 def kind(text: str) -> ReferenceKind | None:
-    """What `text` refers to a device by, or None if it does not."""
+    """Return the form of this reference, or None if it is not one."""
     if is_gpu_index(text):
         return ReferenceKind.GPU_INDEX
     if is_mig_index(text):

@@ -1,6 +1,6 @@
-"""What the binary that NVIDIA ships makes of a file: names and lists of devices are read and then dropped.
+"""Drops what NVIDIA's released binary ignores in a file: it reads names and lists of devices, and drops them.
 
-`strict` does the same, for those who want a node to behave as it did; otherwise names and lists work.
+`strict` does the same, for users who want a node to behave as before; otherwise names and lists take effect.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ADVICE: Final = "strict compatibility is on"
 
 
 def strict(config: Config) -> Config:
-    """The configuration as the shipped binary acts on it, with a warning for everything that was dropped.
+    """Return the configuration as NVIDIA's binary applies it, with a warning for everything that was dropped.
 
-    Where both MPS and time-slicing are configured only MPS is in force, as there.
+    If both MPS and time-slicing are configured, only MPS takes effect, as there.
     """
     warnings = list(config.warnings)
     if config.resources != Resources():
@@ -42,7 +42,7 @@ def strict(config: Config) -> Config:
 
 
 def replicated(replicated_resources: ReplicatedResources, path: str, warnings: list[str]) -> ReplicatedResources:
-    """One list of shared resources without names and devices of its own; each one dropped is added to `warnings`."""
+    """Return a list of shared resources without names and device lists; adds each dropped one to `warnings`."""
     return dataclasses.replace(
         replicated_resources,
         resources=tuple(

@@ -1,7 +1,7 @@
-"""A YAML text as a tree that knows for each value its key and line, so that every complaint can name both.
+"""Parses YAML into a tree that knows the key and line of each value, so that every error can name both.
 
-Scalars are read as NVIDIA's plugin reads them, whose reader differs from Python's in one thing that matters here: `1:0`
-is the text of a MIG index, not sixty.
+Scalars are read as by NVIDIA's plugin, which differs from Python's reader in one relevant way: `1:0` is the text of a
+MIG index, not sixty.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Value: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Mapping[str, I
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes, not too deep; the table above says what a scalar is."""
+    """A loader with a limited depth; the table above defines the scalars."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As the library's, but for the depth."""
+        """Do what the base class does, and limit the depth."""
         self._depth += 1
         if self._depth > DEEPEST + 1:
             line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
@@ -72,22 +72,22 @@ for _name, _pattern, _first in _SCALARS:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """A value, where it stands (`sharing.mps.resources[0].name`, "" at the top) and its line (from 1; 0: unknown)."""
+    """A value with its path (`sharing.mps.resources[0].name`, "" at the top) and line (from 1; 0 if unknown)."""
 
     path: str
     line: int
     value: Value
 
     def error(self, problem: str) -> errors.ConfigError:
-        """The error that this value has `problem`, a sentence without its subject."""
+        """Return the error that this value has `problem`, a sentence without its subject."""
         return errors.ConfigError(self.says(problem))
 
     def says(self, problem: str) -> str:
-        """Line, key and value, then `problem`."""
+        """Return line, key and value, followed by `problem`."""
         return f"{located(self.path, self.line)}{self.shown()}: {problem}"
 
     def shown(self) -> str:
-        """The value after its key, if it is short enough to show: ` 1`, ` "abc"`."""
+        """The value as it follows its key in a message, if it is short enough: ` 1`, ` "abc"`."""
         if self.value is None or isinstance(self.value, (tuple, Mapping)):
             return ""
         return f" {errors.quoted(self.value)}" if isinstance(self.value, str) else f" {scalar_text(self.value)}"
@@ -95,26 +95,26 @@ class Item:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """The tree of a text, and sentences about what in it has no effect."""
+    """The tree of a text, and sentences about entries that have no effect."""
 
     root: Item
     warnings: tuple[str, ...] = ()
 
 
 def located(path: str, line: int) -> str:
-    """`line 3: sharing.mps`, or what of it is known."""
+    """Return `line 3: sharing.mps`, or only the known part of it."""
     return f"line {line}: {path or 'the file'}" if line else path or "the value"
 
 
 def scalar_text(value: bool | int | float | None) -> str:
-    """A scalar that is not text, as YAML writes it."""
+    """Return a scalar that is not text as YAML writes it."""
     return (
         {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
     )
 
 
 def parse(text: str) -> Document:
-    """The tree of a YAML (or JSON) text, of several documents the first. Raises ConfigError with the line."""
+    """Return the tree of the first document of a YAML (or JSON) text. Raises ConfigError with the line."""
     warnings: list[str] = []
     with _as_config_errors():
         loader = _loader(text)
@@ -126,7 +126,7 @@ def parse(text: str) -> Document:
 
 
 def documents(text: str) -> tuple[Document, ...]:
-    """The trees of all documents of a YAML text. Raises ConfigError with the line."""
+    """Return the trees of all documents of a YAML text. Raises ConfigError with the line."""
     nodes: list[yaml.Node] = []
     with _as_config_errors():
         loader = _loader(text)
@@ -157,12 +157,12 @@ def _as_config_errors() -> Iterator[None]:
         raise errors.ConfigError(f"{line}the file is not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise errors.ConfigError(f"the file is not YAML: {' '.join(str(error).split())}") from error
-    except (ValueError, OverflowError) as error:  # such as an escape that stands for no character
+    except (ValueError, OverflowError) as error:  # such as an invalid escape
         raise errors.ConfigError(f"the file is not YAML: {error}") from error
 
 
 def plain(item: Item) -> Any:
-    """The tree without its lines: what `json.loads` would return."""
+    """Return the tree without its lines, as `json.loads` would."""
     if isinstance(item.value, Mapping):
         return {key: plain(value) for key, value in item.value.items()}
     if isinstance(item.value, tuple):
@@ -171,13 +171,13 @@ def plain(item: Item) -> Any:
 
 
 def below(path: str, key: str) -> str:
-    """The path of `key` in the mapping at `path`."""
+    """Return the path of `key` in the mapping at `path`."""
     shown = key if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key) else errors.quoted(key)
     return f"{path}.{shown}" if path else shown
 
 
 class _Reader:
-    """Nodes to items, with a bound on how many: an alias can stand for many more than were written."""
+    """Converts YAML nodes to items, and limits their number: an alias may repeat many more values than were written."""
 
     def __init__(self, warnings: list[str], left: int) -> None:
         self._warnings = warnings

@@ -1,4 +1,4 @@
-"""Assignment: what one GPU is used for, and how. Two that are equal are the same to everyone."""
+"""Assignment: what one GPU is used for, and how. Equal assignments have equal effects."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpushare.modes.sharing import SharedResource
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """What MIG shall make of a GPU: whether it is on, and how many devices of each profile, sorted by profile."""
+    """The MIG layout of a GPU: whether MIG is on, and how many devices of each profile, sorted by profile."""
 
     enabled: bool
     wanted: tuple[tuple[str, int], ...] = ()
@@ -27,10 +27,10 @@ class Partition:
 class Assignment:
     """What a GPU is used for.
 
-    resource: under which it is advertised; "" for `fractional`, whose resources are gpushare's own, and for `mig`.
-    replicas, alone, interval: of a GPU in `time-slicing` or `mps`, as in `SharedResource`.
-    partition: what MIG has to be before this is true; None leaves it as it is.
-    strategy, rules, shared: of a GPU in `mig`: what its MIG devices are called, and which of them are shared.
+    resource: its resource name; "" for `fractional`, whose resources are gpushare's own, and for `mig`. replicas,
+    alone, interval: of a GPU in `time-slicing` or `mps`, as in `SharedResource`. partition: the MIG layout that it
+    needs; None leaves MIG unchanged. strategy, rules, shared: of a GPU in `mig`: how its MIG devices are named, and
+    which of them are shared.
     """
 
     mode: Mode
@@ -44,7 +44,7 @@ class Assignment:
     shared: tuple[SharedResource, ...] = ()
 
     def __str__(self) -> str:
-        """In a few words: `time-slicing, 4 × nvidia.com/gpu.shared`."""
+        """Return a few words: `time-slicing, 4 × nvidia.com/gpu.shared`."""
         words = [str(self.mode)]
         if self.resource:
             words.append(f"{self.replicas} × {self.resource}" if self.replicas > 1 else self.resource)

@@ -1,6 +1,6 @@
-"""Whether a GPU is what it is said to be used for: by what the driver says, and not by what a configuration says. Pure.
+"""Whether the state of a GPU, as its driver reports it, matches its assignment. Pure.
 
-Somebody else may have changed the GPU, or reset it: MIG devices do not outlive that, nor does the mode of newer models.
+Another program may have changed or reset the GPU. A reset deletes MIG devices and, on newer models, MIG mode.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpushare.mig import profile
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
-# In MIG mode a program can use MIG devices only, and one of them; so that several cannot share the GPU.
+# In MIG mode a program can use only MIG devices, and only one of them, so several programs cannot share the GPU.
 _NEED_ALL_OF_IT: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
 _UNDONE_BY: Final = (
     "`mig: all-disabled` in the configuration makes it whole, flags.migStrategy mixed offers its devices"
@@ -25,7 +25,7 @@ NO_MEMORY: Final = (
 )
 
 _ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
-# MPS is the one process that has the GPU, and goes on where somebody has let others in beside it.
+# The MPS server is the one process that uses the GPU, and keeps it if another program changes the compute mode.
 _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
 _LETS: Final = {
     ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
@@ -35,7 +35,7 @@ _LETS: Final = {
 
 
 def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
-    """Why the GPU, as it is, cannot be used as that, as a clause; empty where it can."""
+    """Return why the GPU in its current state does not match this assignment, as a clause; empty if it does."""
     problem = _of_mig(gpu, assignment)
     if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
         problem = f"its compute mode is {gpu.compute_mode}, {_LETS[gpu.compute_mode]}"
@@ -43,19 +43,21 @@ def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
 
 
 def lasts(gpu: HardwareGpu, assignment: Assignment) -> bool:
-    """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
+    """Whether setting up the assignment again would not help: it does not undo a MIG layout that it does not
+    configure.
+    """
     is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
     return is_cut or lacks_memory(gpu, assignment)
 
 
 def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
-    """Whether the GPU would take shares, of whose memory nothing is known."""
+    """Whether the GPU is assigned to shares although the size of its memory is unknown."""
     return assignment.mode is Mode.FRACTIONAL and not gpu.memory_is_known
 
 
 def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
-    # MIG without devices is there for those who make their own.
+    # MIG mode without devices is for admins who create their own.
     is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
     if wanted is not None and (gpu.mig_capable or wanted.enabled) and not is_somebodys and not is_so(gpu, wanted):
         return f"it has {_shown(gpu)}, and is to have {wanted}"
@@ -67,7 +69,7 @@ def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
 
 
 def is_so(gpu: HardwareGpu, wanted: Partition) -> bool:
-    """Whether MIG is as `wanted` on it, by the profiles of its MIG devices."""
+    """Whether the GPU's MIG layout is `wanted`, by the profiles of its MIG devices."""
     if not (wanted.enabled and gpu.mig_enabled):
         return wanted.enabled is gpu.mig_enabled
     return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in gpu.mig_devices) == dict(

@@ -1,5 +1,4 @@
-"""The assignment of every GPU of a node, from its configuration. Everything that can be wrong is found here, before
-anything is touched."""
+"""Plans the assignment of every GPU of a node by its configuration. All errors are found here, before any change."""
 
 from __future__ import annotations
 
@@ -22,16 +21,16 @@ _SHOWN: Final = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModePlan:
-    """What each GPU is used for, by UUID, and sentences about what in the configuration has no effect on this node."""
+    """The assignment of each GPU, by UUID, and sentences about entries that have no effect on this node."""
 
     assignments: Mapping[str, Assignment]
     warnings: tuple[str, ...] = ()
 
 
 def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = naming.NONE) -> ModePlan:
-    """The assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one of them cannot be.
+    """Return the assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one is impossible.
 
-    mig_strategy: the effective one, `none`, `single` or `mixed` (`settings.Settings.mig_strategy`).
+    mig_strategy: the effective one, `none`, `single` or `mixed` (`NodeSettings.mig_strategy`).
     """
     if mig_strategy == naming.NONE and config.makes_mig_devices:
         raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
@@ -49,7 +48,8 @@ def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = nam
             assignment = _of_mig(gpu, owners, mig_strategy, config.resources)
         else:
             assignment = _of_whole(gpu, owners, config.resources)
-            if partition is None and gpu.ours:  # what we have cut for a configuration before is made whole again
+            # a GPU that we have partitioned for an earlier configuration is made whole again
+            if partition is None and gpu.ours:
                 partition = Partition(enabled=False)
         assignments[gpu.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
@@ -116,16 +116,18 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
 
 
 def _here(devices: Devices, indices: Sequence[str]) -> Devices:
-    """What of `devices` is on one GPU: a count says how many of its first, as one over all GPUs would not be stable."""
+    """Return the part of `devices` that is on one GPU. A count applies to each GPU: over all GPUs it would not be
+    stable.
+    """
     if devices.count is not None:
         return Devices(count=len(indices))
     return devices if devices.listed is None else Devices(listed=tuple(indices))
 
 
 def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
-    """The entries about each GPU. A name means on each model what fits there; some GPU must know it.
+    """Return the `mig` entries for each GPU. A name means what fits on each model; at least one GPU must support it.
 
-    A GPU that cannot do MIG is disabled already.
+    A GPU without MIG support gets no entries for a name: its MIG is off anyway.
     """
     if not isinstance(config.mig, str):
         return {gpu.uuid: config.mig for gpu in gpus}
@@ -143,7 +145,7 @@ def _generated(gpu: HardwareGpu) -> Mapping[str, parted.Config]:
 
 
 def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
-    """What the last entry that is about the GPU makes of it."""
+    """Return the MIG layout by the last entry that applies to the GPU."""
     partition = None
     for number, entry in enumerate(entries):
         if not entry.applies_to(index=gpu.index, hardware=gpu.hardware):
@@ -161,9 +163,9 @@ def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
 
 
 def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iterator[str]:
-    """Sentences about entries of `mig` that change nothing on this node.
+    """Return sentences about entries of `mig` that change nothing on this node.
 
-    A list may name the models of all nodes by device-filters, so these are a mistake only if no GPU here passes any.
+    With device-filters, a list may cover the models of all nodes, so it is a mistake only if no GPU here matches any.
     """
     present = {gpu.index for gpu in gpus}
     passed = [[gpu for gpu in gpus if entry.applies_to(index=gpu.index, hardware=gpu.hardware)] for entry in entries]
@@ -200,7 +202,7 @@ def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
-    """The GPU as it will be."""
+    """Return the GPU as it will be."""
     if partition is None:
         return gpu
     if not partition.enabled:

@@ -11,7 +11,9 @@ _MAX_BEFORE: Final = 16
 
 
 def is_new(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:
-    """Whether clients have address spaces of their own, so that many more fit; as_nvidia: from Turing on, as there."""
+    """Whether each client has its own address space, so that many more fit; as_nvidia: from Turing on, as NVIDIA's
+    plugin.
+    """
     return compute_capability >= (_TURING if as_nvidia else _VOLTA)
 
 

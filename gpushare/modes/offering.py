@@ -1,4 +1,4 @@
-"""The devices of each resource, from the assignments in force: what the kubelet is told, and what Allocate goes by."""
+"""The devices of each resource, by the current assignments: for the kubelet's list, and for Allocate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpushare.modes.sharing import SharedResource
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offered:
-    """One id that the kubelet may give to a container.
+    """One device ID that the kubelet may give to a container.
 
-    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU.
-    replicas: how many ids the device has; alone: a container may have no other with it.
+    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU. replicas: how
+    many IDs the device has; alone: a container may have only one ID of its resource.
     """
 
     id: str
@@ -31,7 +31,7 @@ class Offered:
 
     @property
     def is_mig(self) -> bool:
-        """Whether it is a part of a GPU that no other part can reach into."""
+        """Whether it is a MIG device, isolated from other parts of its GPU."""
         return self.device != self.gpu
 
     @property
@@ -44,9 +44,9 @@ Offer = dict[str, tuple[Offered, ...]]
 
 
 def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> Offer:
-    """What these GPUs are offered as, by resource.
+    """Return the device IDs of these GPUs, by resource.
 
-    A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
+    A GPU without an assignment has none; nor has one in mode `fractional`, whose units are not devices.
     """
     by_resource: dict[str, list[Offered]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
@@ -71,7 +71,7 @@ def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
         return {assignment.resource: _offered(whole(gpu), assignment.mode, resource)}
     named: dict[str, list[WholeDevice]] = {}
     if not gpu.mig_enabled:
-        return {}  # it has lost its MIG devices, and is not to be given out whole for that
+        return {}  # it has lost its MIG devices, and must not be offered whole because of that
     for name, device in naming.named(gpu, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
     owners = sharing.claims(named, [_present(resource, named) for resource in assignment.shared])
@@ -84,7 +84,7 @@ def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
 
 
 def _present(resource: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:
-    """The entry for what is there: somebody may have taken a MIG device away since it was planned."""
+    """Restrict the entry to devices that exist: a MIG device may have been deleted since it was planned."""
     devices = named.get(resource.resource, ())
     if resource.devices.count is not None:
         return dataclasses.replace(resource, devices=Devices(count=min(resource.devices.count, len(devices))))

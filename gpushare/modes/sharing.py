@@ -1,7 +1,7 @@
-"""Which device is shared by which entry of the configuration, and the replicas that this makes of it.
+"""Which entry of the configuration shares which device, and the replicas that result.
 
-A device belongs to the entry that names it; then to one that counts; then to one that takes all. Where two take all,
-MPS goes before time-slicing, as in NVIDIA's plugin, and both before shares by annotation.
+A device belongs to the entry that names it; otherwise to one with a count; otherwise to one for all devices. If two
+entries are for all, MPS precedes time-slicing, as in NVIDIA's plugin, and both precede shares by annotation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharedResource:
-    """One entry of `sharing`. `path` says where it stands.
+    """One entry of `sharing`. `path`: its path in the file.
 
-    alone: a container may ask for one only. interval: length of a time slice, "" for the driver's.
+    alone: a container may request only one. interval: length of a time slice, "" for the driver's default.
     """
 
     mode: Mode
@@ -37,7 +37,7 @@ class SharedResource:
 
 
 def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
-    """All entries of a configuration, those that go first before the others."""
+    """Return all entries of a configuration, in order of precedence."""
     resources: list[SharedResource] = []
     for mode, path, shared in (
         (Mode.MPS, "sharing.mps", sharing.mps),
@@ -53,7 +53,7 @@ def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
 
 
 def replicated(resource: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:
-    """An entry of time-slicing or MPS."""
+    """Return an entry of time-slicing or MPS."""
     return SharedResource(
         mode,
         resource.name,
@@ -74,10 +74,10 @@ def _fractional(resource: FractionalResource, index: int) -> SharedResource:
 def claims(
     resources: Mapping[str, Sequence[WholeDevice]], shared: Sequence[SharedResource], warnings: list[str] | None = None
 ) -> dict[str, SharedResource]:
-    """The entry that each shared device belongs to, by UUID; a device without one is nobody's but its holder's.
+    """Return the entry of each shared device, by UUID; a device without one is used exclusively.
 
-    A resource that the node does not have is passed over. Raises ConfigError for a device that is not there, that two
-    entries name, or a count above what is left.
+    Entries for resources that the node lacks are skipped. Raises ConfigError if a device does not exist or is named by
+    two entries, or if a count exceeds the devices that are left.
     """
     owners: dict[str, SharedResource] = {}
     for resource in sorted(shared, key=lambda resource: _specificity(resource.devices)):
@@ -90,7 +90,9 @@ def claims(
 
 
 def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
-    """Sentences by path about entries for all devices of a resource that another entry has all of, on any node."""
+    """Return sentences by path about entries for all devices of a resource that another entry already takes on any
+    node.
+    """
     first: dict[str, SharedResource] = {}
     sentences = {}
     for resource in shared:
@@ -129,7 +131,9 @@ def _taken(
 
 
 def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:
-    """Those of `devices` that are `wanted`, by index. Raises ConfigError if there are not as many, or no such one."""
+    """Return the `wanted` ones among `devices`, by index. Raises ConfigError if there are too few, or one does not
+    exist.
+    """
     ordered = sorted(devices, key=lambda device: device.order)
     if wanted.count is not None:
         if wanted.count > len(ordered):
@@ -159,15 +163,15 @@ def _specificity(devices: Devices) -> int:
 
 
 def identities(uuid: str, replicas: int) -> tuple[str, ...]:
-    """The ids under which a device is advertised: its UUID, or `replicas` numbered ones."""
+    """Return the IDs under which a device is advertised: its UUID, or `replicas` numbered ones."""
     return (uuid,) if replicas <= 1 else tuple(f"{uuid}{REPLICA}{number}" for number in range(replicas))
 
 
 def device_of(identity: str) -> str:
-    """The UUID in a device id."""
+    """Return the UUID in a device ID."""
     return identity.partition(REPLICA)[0]
 
 
 def is_replica(identity: str) -> bool:
-    """Whether a device id is one of several of its device."""
+    """Whether this device ID is one of several of its device."""
     return REPLICA in identity
