@@ -1,1 +1,3 @@
-"""What every long-running process of ours needs: logs, probes, and an end that is clean."""
+"""The parts that every long-running process here shares: logs, probes, certificates, garbage collection, and a clean
+exit.
+"""

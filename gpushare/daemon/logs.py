@@ -16,7 +16,7 @@ from gpushare import printable
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-# What every LogRecord has; whatever else is in one came as `extra`.
+# The attributes of every LogRecord; all others came as `extra`.
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
@@ -38,7 +38,7 @@ def configure(level: str, component: str, *, stream: TextIO | None = None) -> No
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, all of it printable. It writes something for every record: what JSON lacks, as text."""
+    """Formats a record as one line of printable JSON. No record fails: values that JSON lacks are written as text."""
 
     def __init__(self, component: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""The connections to a daemon's probes: bounded in number, of all addresses and of each, and in time.
+"""The connections to a daemon's probes: limited in number, in total and per address, and in time.
 
-Any address may ask, and a kubelet that gets no answer in time restarts the daemon. So health is answered here, before
-anything else is done for a connection, and where there are too many connections a new one ends the oldest.
+Any address can connect, and a kubelet that gets no answer in time restarts the daemon. So health is answered here,
+before anything else is set up for a connection, and a new connection beyond the limit closes the oldest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEALTHY: Final = (
 
 
 class ProbeConnections:
-    """Those that are open, oldest first. make: the protocol that answers everything but health."""
+    """The open connections, oldest first. make: returns the protocol for all requests except health."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
@@ -32,11 +32,11 @@ class ProbeConnections:
         return len(self._open)
 
     def __call__(self) -> ProbeConnection:
-        """As a factory of protocols."""
+        """Return the protocol of a new connection, as a protocol factory does."""
         return ProbeConnection(self)
 
     def made(self, connection: ProbeConnection, address: str) -> None:
-        """Count a connection, and end the oldest if there are too many."""
+        """Count a new connection, and close the oldest if there are too many."""
         if self._of_address[address] >= MAX_OF_ADDRESS:
             next(other for other, its in self._open.items() if its == address).end()
         elif len(self._open) >= MAX_CONNECTIONS:
@@ -45,18 +45,18 @@ class ProbeConnections:
         self._of_address[address] += 1
 
     def lost(self, connection: ProbeConnection) -> None:
-        """Count a connection no more; no-op if that was done."""
+        """Stop counting a connection; no-op if that was done."""
         address = self._open.pop(connection, None)
         if address is not None:
             self._of_address -= collections.Counter({address: 1})
 
     def answering(self) -> asyncio.Protocol:
-        """A protocol for a request that is not about health."""
+        """Return a protocol for a request that is not about health."""
         return self._make()
 
 
 class ProbeConnection(asyncio.Protocol):
-    """One connection: nothing is made for it before it asks for something other than health."""
+    """One connection. Nothing is set up for it before it requests something other than health."""
 
     def __init__(self, connections: ProbeConnections) -> None:
         self._connections = connections
@@ -73,13 +73,13 @@ class ProbeConnection(asyncio.Protocol):
         self._connections.made(self, str((transport.get_extra_info("peername") or ("",))[0]))
 
     def end(self) -> None:
-        """End it, whatever it does."""
+        """Close it, even during a request."""
         self._connections.lost(self)
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio.Protocol: answer health, pass on all else."""
+        """Answer a request for health; pass other requests on."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._inner is None and data.startswith(HEALTH):

@@ -1,10 +1,10 @@
-"""What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
+"""The endpoints for the kubelet and Prometheus: /healthz, /readyz and /metrics, over plain HTTP on a separate port.
 
-A daemon may have documents of its own there. While many clients are connected, making pages takes at most a fifth of
-the event loop's time, and a connection has one request, so that no number of clients takes the loop from the daemon, or
-from a kubelet's probes (`probe_connections`). Otherwise every page is new.
+A daemon may serve other documents there. While many clients are connected, rendering pages takes at most a fifth of the
+event loop's time, and each connection gets one request, so that clients cannot starve the daemon or the kubelet's
+probes (`probe_connections`). Otherwise every page is rendered anew for each request.
 
-Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
+Healthy means that the event loop runs. Readiness is a table of named checks, each of which returns what is missing as a
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.
 """
 
@@ -27,14 +27,14 @@ from gpushare.daemon import probe_connections
 
 logger = logging.getLogger(__name__)
 
-# Returns None when ready, and otherwise what is missing, as a sentence.
+# Returns what is missing, as a sentence, or None when ready.
 Check = Callable[[], str | None]
 
 
-# Returns what is to be sent as JSON, or None while there is nothing to say yet.
+# Returns a document to send as JSON, or None while there is none.
 Document = Callable[[], object]
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
-KEPT_TIMES: Final = 4.0  # a page is kept for so many times as long as it took to make, while many are connected
+KEPT_TIMES: Final = 4.0  # while many are connected, a page is cached for this many times as long as rendering took
 MANY: Final = 8  # more connections than Prometheus, kubelet and people have open at a time
 BACKLOG: Final = 128
 
@@ -51,7 +51,7 @@ def application(
     `checks` may be added to later; it is read at each request. is_crowded: whether many clients are connected.
     """
 
-    async def healthz(_: web.Request) -> web.Response:  # of a request that comes in pieces
+    async def healthz(_: web.Request) -> web.Response:  # of a request that arrives in pieces
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
@@ -59,7 +59,7 @@ def application(
         if not missing:
             return web.Response(text="ok\n")
         lines = (f"{printable.replaced(f'{name}: {sentence}')}\n" for name, sentence in missing.items())
-        # As the API server's own: of a 503, kubectl get --raw does not print the body.
+        # As from the API server: kubectl get --raw does not print the body of a 503.
         return web.Response(status=500, text="".join(lines))
 
     async def metrics(request: web.Request) -> web.Response:
@@ -67,7 +67,7 @@ def application(
 
         def make() -> bytes:
             text = encode(registry).decode()
-            if not printable.is_document(text):  # the model of a GPU is its agent's to say
+            if not printable.is_document(text):  # the agent may report any model
                 text = "\n".join(map(printable.replaced, text.split("\n")))
             return text.encode()
 
@@ -101,7 +101,7 @@ def application(
 
 
 class Pages:
-    """Pages by name. While many clients are connected, each page is kept for a moment; an empty one is not kept."""
+    """Pages by name. While many clients are connected, each page is cached for a moment, unless it is empty."""
 
     def __init__(self, is_crowded: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_crowded = is_crowded
@@ -109,7 +109,7 @@ class Pages:
         self._made: dict[str, tuple[float, bytes]] = {}
 
     def get(self, name: str, make: Callable[[], bytes | None]) -> bytes | None:
-        """Return the page of this name, made now if it is too old."""
+        """Return the page of this name, rendered now if the cached one is too old."""
         known, began = self._made.get(name), self._clock()
         if known is not None and began < known[0] and self._is_crowded():
             return known[1]

@@ -1,7 +1,7 @@
-"""Run a daemon from its first to its last moment.
+"""Runs a daemon from start to exit.
 
-It ends well when it was told to (SIGTERM, SIGINT) and has drained, and badly, with a logged error, when anything ends
-that should go on: a background task that dies must not leave a process that looks alive and does nothing.
+It exits with 0 after SIGTERM or SIGINT, once it has drained. It exits with 1 and a logged error if a part ends that
+should run forever: if a background task died unnoticed, the process would look alive and do nothing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Daemon:
-    """What `main` is given: background tasks, and the word that it is time to go.
+    """The argument of `main`: starts background tasks and signals the shutdown.
 
-    stopping: set when the process was told to stop, or has to because something failed.
+    stopping: set when the process gets a signal, or a failure stops it.
     """
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Daemon:
         self._ending = False
 
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work`, which is meant never to end, beside `main`; its end, of whatever kind, stops the process.
+        """Run `work`, which should never end, alongside `main`; if it ends for any reason, the process stops.
 
-        It is cancelled once `main` has returned, so that what it serves is there while `main` drains.
+        It is cancelled once `main` has returned, so it is still there while `main` drains.
         """
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
@@ -49,7 +49,7 @@ class Daemon:
             self.stopping.set()
 
     def fail(self, what: str, error: BaseException | None = None) -> None:
-        """Begin to shut down, to end with exit code 1."""
+        """Begin to shut down, with exit code 1."""
         self.failed = True
         logger.error(what, exc_info=error)
         self.stop(what)
@@ -127,7 +127,7 @@ async def _supervised(main: Callable[[Daemon], Awaitable[None]], grace_seconds: 
 async def _first(
     task: asyncio.Task[None], other: Coroutine[Any, Any, Any], timeout_seconds: float | None = None
 ) -> None:
-    """Wait until one of the two is done, or the time is over; `task` goes on, `other` does not."""
+    """Wait until one of the two is done, or the time is over. Cancels `other`, but not `task`."""
     waiting = asyncio.create_task(other)
     await asyncio.wait({task, waiting}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

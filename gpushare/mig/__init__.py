@@ -1,9 +1,12 @@
-"""MIG without a GPU: what profiles are called, how large they are, which of them fit together and where.
+"""MIG without a GPU: the names and sizes of profiles, and which of them fit together. Pure.
 
-profile           1c.3g.40gb+me as a value, and how NVIDIA makes the name from sizes
-catalogue         which profiles each model of GPU has, with sizes, places and numbers
-instance_layout   placements: which instances fit together, in which order to make them, and what fits when they do
-                  not
-device_id         PCI numbers of a model, as mig-parted's filters write them
-parted            the file format of mig-parted: read, checked, generated
+profile           a profile such as 1c.3g.40gb+me as a value, and its name by sizes
+geometry          how one model of GPU can be partitioned
+catalogue         the geometry of each known model
+feasibility       whether a GPU can have the instances of a config
+instance_layout   which instances fit together and where, and what fits if they do not
+orders            the orders in which to create instances
+device_id         PCI numbers of a model, as in mig-parted's filters
+parted            the entries of a mig-parted config
+generation        the configs that any node can have, by mig-parted's names
 """

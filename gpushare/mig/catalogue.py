@@ -1,8 +1,8 @@
-"""How models of GPU can be cut, as far as it is published: for checking a configuration without the GPU.
+"""The published MIG geometry of each model of GPU, to check a configuration without the GPU.
 
-An agent asks its driver instead. A model's family fixes slices and places; its memory fixes the profiles' names. Places
-and numbers are those that `nvidia-smi mig -lgip` and `-lgipp` show on A30, A100 and H100; for H200 and later, the
-counts of NVIDIA's documentation with H100's places.
+An agent asks its driver instead. A model's family determines slices and places; its memory determines the profiles'
+names. Places and numbers are those that `nvidia-smi mig -lgip` and `-lgipp` show on A30, A100 and H100; for H200 and
+later, the counts of NVIDIA's documentation with H100's places.
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
 """
 
@@ -46,7 +46,7 @@ _RTX: Final[_Rules] = {
     "4g": (0, 4, (0,), 1),
     "4g+gfx": (32, 4, (0,), 1),
 }
-# By what NVML calls a model.
+# By NVML's name of the model.
 _FAMILIES: Final = (
     (re.compile(r"\bA30\b"), _A30),
     (re.compile(r"\bRTX PRO 6000\b"), _RTX),
@@ -92,7 +92,7 @@ MODELS: Final = {
 
 
 def of_gpu(model: str, memory_bytes: int) -> Geometry | None:
-    """The geometry of the GPU that NVML calls `model`; None for one that cannot be cut, or is unknown here."""
+    """Return the geometry of NVML's `model`; None if it does not support MIG, or is unknown here."""
     rules = next((rules for pattern, rules in _FAMILIES if pattern.search(model)), None)
     return _geometry(model, rules, memory_bytes) if rules is not None and memory_bytes > 0 else None
 

@@ -17,7 +17,7 @@ class DeviceIdError(errors.GpushareError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """A device's number, and the number of who made it."""
+    """The number of a device, and that of its vendor."""
 
     device: int
     vendor: int
@@ -28,7 +28,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceId:
-    """A model; `subsystem` is the board, None where it is not said."""
+    """A model; `subsystem` is the board, None if unspecified."""
 
     model: Pair
     subsystem: Pair | None = None
@@ -37,12 +37,12 @@ class DeviceId:
         return f"{self.model}" if self.subsystem is None else f"{self.model}:{self.subsystem}"
 
     def matches(self, hardware: DeviceId) -> bool:
-        """Whether this, as a filter, lets `hardware` through; without a subsystem it lets every one."""
+        """Whether `hardware` passes this filter; without a subsystem, any board does."""
         return self.model == hardware.model and (self.subsystem is None or self.subsystem == hardware.subsystem)
 
 
 def parse(text: str) -> DeviceId:
-    """The numbers in that text. Raises DeviceIdError."""
+    """Parse the numbers. Raises DeviceIdError."""
     parts = text.split(":")
     if len(parts) > 2:
         raise DeviceIdError(
@@ -53,7 +53,7 @@ def parse(text: str) -> DeviceId:
 
 
 def of_nvml(device_id: int, subsystem_id: int = 0) -> DeviceId:
-    """From NVML's PCI information, which has both numbers of a pair in one."""
+    """Convert NVML's PCI information, which has both numbers of a pair in one."""
     subsystem = Pair(subsystem_id >> 16, subsystem_id & 0xFFFF) if subsystem_id else None
     return DeviceId(Pair(device_id >> 16, device_id & 0xFFFF), subsystem)
 

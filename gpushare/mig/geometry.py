@@ -1,7 +1,7 @@
-"""Geometry: how a GPU can be cut. The memory slices are the places, the GPU slices are counted.
+"""Geometry: how a GPU can be partitioned. Memory slices have places; GPU slices are only counted.
 
-An instance occupies `memory_slices` places from one of the `starts` of its kind; that is NVIDIA's rule and not ours,
-and it is why two 3g fit where a 3g and five 1g do not.
+An instance occupies `memory_slices` places from one of the `starts` of its kind. That is NVIDIA's rule, and the reason
+why two 3g fit where a 3g and five 1g do not.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from gpushare.mig.profile import Profile
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileGeometry:
-    """A profile as one model of GPU has it.
+    """A profile on one model of GPU.
 
-    device_profile_id: the number that NVML's calls take (not the profile's number in NVML's header).
-    most: how many there can be at once.
+    device_profile_id: the number for NVML's calls (not the profile's number in NVML's header). most: how many fit on
+    one GPU.
     """
 
     profile: Profile
@@ -27,13 +27,13 @@ class ProfileGeometry:
 
     @property
     def gpu_slices(self) -> int:
-        """How many of the GPU's slices it takes."""
+        """How many GPU slices it uses."""
         return self.profile.gpu_slices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Geometry:
-    """The profiles of one model of GPU, and where their instances can lie."""
+    """The profiles of one model of GPU, and the possible places of their instances."""
 
     name: str
     gpu_slices: int
@@ -41,7 +41,7 @@ class Geometry:
     kinds: tuple[ProfileGeometry, ...]
 
     def kind(self, profile: Profile) -> ProfileGeometry | None:
-        """The kind of the GPU instance that `profile` is, or is a part of."""
+        """Return the kind of the GPU instance that `profile` is, or is a part of."""
         wanted = profile.gpu_instance
         return next((kind for kind in self.kinds if kind.profile == wanted), None)
 

@@ -1,7 +1,7 @@
-"""Which instances fit on a GPU together, where each goes, and what fits when they do not.
+"""Which instances fit on a GPU together, where each goes, and what fits if they do not.
 
-An exhaustive search: there are at most eight places. Instances of one kind are alike, so each takes a lower place than
-the one before. Free places are taken from the end, which keeps the beginning for the large ones.
+An exhaustive search over at most eight places. Instances of one kind are alike, so each gets a lower place than the one
+before. Free places are used from the end, which keeps the beginning for large instances.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from gpushare.mig.profile import Profile
 
 Wanted = Mapping[Profile, int]
 _SHOWN: Final = 3
-_TRIED: Final = 2000  # parts of what was wanted, to say which fits; there may be thousands times as many
+_TRIED: Final = 2000  # parts of `wanted` that are tried for the message; there may be thousands of times as many
 
 
 def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
-    """Why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it fits."""
+    """Return why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it
+    fits.
+    """
     foreign = [profile for profile, count in wanted.items() if count > 0 and not _is_known(geometry, profile)]
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
@@ -34,7 +36,7 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
 
 
 def fits(geometry: Geometry, wanted: Wanted) -> bool:
-    """Whether an empty GPU has all of `wanted`, profiles and places."""
+    """Whether all of `wanted` fit on an empty GPU, by slices and places."""
     known = all(_is_known(geometry, profile) for profile in wanted)
     return known and places(geometry, [kind for kind, _ in instances(geometry, wanted)]) is not None
 
@@ -44,13 +46,13 @@ def _is_known(geometry: Geometry, profile: Profile) -> bool:
 
 
 def shown(wanted: Wanted) -> str:
-    """`2 × 1g.10gb + 1 × 3g.40gb`."""
+    """Return `2 × 1g.10gb + 1 × 3g.40gb`."""
     listed = [f"{count} × {profile}" for profile, count in wanted.items() if count > 0]
     return " + ".join(listed) or "no instance"
 
 
 def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry, tuple[int, ...]]]:
-    """The GPU instances that `wanted` takes, largest first, with the sizes of the compute instances in each."""
+    """Return the GPU instances for `wanted`, largest first, with the sizes of the compute instances in each."""
     parts: list[tuple[ProfileGeometry, tuple[int, ...]]] = []
     for kind in geometry.kinds:
         sizes = [
@@ -82,7 +84,7 @@ def _has_place(geometry: Geometry, instance: PlacedInstance, others: Sequence[Pl
 def places(
     geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance] = ()
 ) -> list[PlacedInstance] | None:
-    """A place for each of `kinds`, in their order, alike ones beside each other; None if there is not room for all."""
+    """Return a place for each of `kinds`, in their order, equal ones next to each other; None if not all fit."""
     if (
         sum(kind.gpu_slices for kind in kinds) + sum(instance.kind.gpu_slices for instance in taken)
         > geometry.gpu_slices
@@ -108,7 +110,9 @@ def places(
 
 
 def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
-    """Parts of `wanted` that fit: with the most instances, and of those the most compute slices; at most three."""
+    """Return at most three parts of `wanted` that fit: those with most instances, and among them most compute
+    slices.
+    """
     most: tuple[int, int] | None = None
     largest: list[Wanted] = []
     for part in _parts(geometry, wanted):
@@ -122,7 +126,7 @@ def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
 
 
 def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
-    """Every part of `wanted` that has not too many slices, the largest first; the first `_TRIED` of them."""
+    """Yield the parts of `wanted` that do not have too many slices, the largest first; at most `_TRIED`."""
     profiles = [profile for profile, count in wanted.items() if count > 0]
 
     def parts(number: int, left: int, slices: int) -> Iterator[tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""The orders in which instances can be made, for a driver that chooses the places itself.
+"""The orders in which instances can be created, for a driver that chooses the places itself.
 
-Such a driver puts a 1g where a 3g could have been, so that the order decides. Largest first nearly always works; when
-it does not, every other order is tried once.
+Such a driver may put a 1g where a 3g would have fit, so the order decides. Largest first nearly always works; if it
+does not, every other order is tried once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gpushare.mig.profile import Profile
 
 
 def largest_first(wanted: Wanted) -> tuple[Profile, ...]:
-    """The instances of `wanted`, one by one."""
+    """Return the instances of `wanted`, one by one."""
     ranked = sorted(
         wanted,
         key=lambda profile: (profile.gpu_slices, profile.compute_slices, profile.memory_gb, profile.with_),
@@ -23,7 +23,7 @@ def largest_first(wanted: Wanted) -> tuple[Profile, ...]:
 
 
 def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
-    """Every order in which these can be made, once, the largest first."""
+    """Yield every distinct order of these, the largest first."""
 
     def order(left: tuple[Profile, ...]) -> Iterator[tuple[Profile, ...]]:
         if not left:
@@ -38,5 +38,5 @@ def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
 
 
 def first_that_works(wanted: Wanted, attempt: Callable[[tuple[Profile, ...]], bool]) -> tuple[Profile, ...] | None:
-    """Try the orders until `attempt` is true; None if it never was."""
+    """Try the orders until `attempt` returns true; return None if it never does."""
     return next((order for order in distinct(wanted) if attempt(order)), None)

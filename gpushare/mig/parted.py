@@ -1,12 +1,12 @@
-"""The entries of a config of NVIDIA's mig-parted, as values: a configuration of gpushare's has a list of them.
+"""The entries of a config of NVIDIA's mig-parted, as values; a gpushare configuration has a list of them.
 
     - device-filter: ["0x233010DE"]   # optional
       devices: all                    # or a list of indices
       mig-enabled: true
       mig-devices: {"1g.10gb": 2, "3g.40gb": 1}
 
-Read strictly: an unknown field is an error. What a profile's name means is only known on a GPU, so here it is checked
-for form. The caller reads YAML or JSON and gives what it got.
+Reading is strict: an unknown field is an error. The meaning of a profile's name is only known on a GPU, so only its
+form is checked here. The caller parses YAML or JSON.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ENTRY_FIELDS: Final = ("device-filter", "devices", "mig-enabled", "mig-devices"
 
 
 class PartedError(errors.GpushareError):
-    """An entry that is wrong; the message names the place, the value and the remedy."""
+    """An entry is invalid; the message says where, with the value and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigConfigEntry:
-    """What a set of GPUs shall be. devices: indices, None for all. filters: empty lets every model through.
+    """The desired layout of a set of GPUs. devices: indices, None for all. filters: empty for any model.
 
-    wanted: profile names with counts, as written; empty when MIG is off or the GPU shall have no instance.
+    wanted: profile names with counts, as written; empty if MIG is off or the GPU should have no instances.
     """
 
     devices: tuple[int, ...] | None
@@ -40,7 +40,7 @@ class MigConfigEntry:
     filters: tuple[str, ...] = ()
 
     def applies_to(self, *, index: int, hardware: DeviceId | None) -> bool:
-        """Whether it is about that GPU."""
+        """Whether it applies to this GPU."""
         if self.devices is not None and index not in self.devices:
             return False
         if not self.filters:
@@ -75,7 +75,7 @@ def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
 
 
 def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] | None:
-    """Profile names with counts; None for none written. Raises PartedError."""
+    """Return profile names with counts; None if none are written. Raises PartedError."""
     if document is None:
         return None
     wanted: dict[str, int] = {}
@@ -93,7 +93,7 @@ def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] 
 
 
 def written(entry: MigConfigEntry) -> dict[str, Any]:
-    """The entry as the file has it."""
+    """Return the entry as the file has it."""
     document: dict[str, Any] = {
         "devices": ALL if entry.devices is None else list(entry.devices),
         "mig-enabled": entry.enabled,

@@ -1,7 +1,7 @@
 """Profile: the kind of a MIG device, and its name.
 
-`[Cc.]Gg.MEMgb[+attribute,…|-attribute,…]`: G of the GPU's slices, memory of the instance, and, where a compute instance
-has less than its GPU instance, C of its slices. Attributes are engines that come with it (`+me`, `+gfx`) or do not
+`[Cc.]Gg.MEMgb[+attribute,…|-attribute,…]`: G of the GPU's slices, memory of the instance, and, if a compute instance
+has less than its GPU instance, C of its slices. Attributes are engines that are included (`+me`, `+gfx`) or excluded
 (`-me`). https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """
 
@@ -33,7 +33,7 @@ class ProfileError(errors.GpushareError):
 class Profile:
     """A kind of MIG device. `compute_slices` equals `gpu_slices` unless it is a part of a GPU instance.
 
-    memory_gb: the number in the name, no exact size. with_, without: attributes, sorted.
+    memory_gb: the number in the name, not an exact size. with_, without: attributes, sorted.
     """
 
     gpu_slices: int
@@ -54,7 +54,7 @@ class Profile:
 
     @property
     def gpu_instance(self) -> Profile:
-        """The profile of the GPU instance that it needs: itself, with all compute slices."""
+        """The profile of its GPU instance, which has all compute slices."""
         return dataclasses.replace(self, compute_slices=self.gpu_slices)
 
     @property
@@ -66,7 +66,7 @@ class Profile:
 
 
 def parse(text: str) -> Profile:
-    """The profile of that name, whether or not any GPU has it. Raises ProfileError."""
+    """Parse a profile's name, whether or not any GPU has it. Raises ProfileError."""
     match = _NAME.fullmatch(text)
     if match is None:
         raise ProfileError(
@@ -96,7 +96,7 @@ def _attributes(text: str, listed: str) -> tuple[str, ...]:
 
 
 def normalised(name: str) -> str:
-    """A profile's name where + may not be: in resources, labels and names of configs."""
+    """Return the profile's name without +, for resources, labels and names of configs."""
     return name.replace("+", ".")
 
 
@@ -106,7 +106,7 @@ def is_part_of_instance(compute_slices: int, gpu_slices: int) -> bool:
 
 
 def memory_gb(*, instance_bytes: int, total_bytes: int) -> int:
-    """The number in the name of an instance: whole eighths of the GPU, rounded up, in GiB of a GPU rounded up.
+    """Return the number in an instance's name: its memory in whole eighths of the GPU, rounded up, times the GPU's GiB.
 
     Halves are rounded away from zero, as NVIDIA's tools do: 70.5 is 71.
     """
@@ -115,7 +115,7 @@ def memory_gb(*, instance_bytes: int, total_bytes: int) -> int:
 
 
 def memory_gb_of_mib(*, instance_mib: int, total_bytes: int) -> int:
-    """`memory_gb` of what NVML gives, which counts instances in MiB; in whole GiB where it does not tell the total."""
+    """Return `memory_gb` of NVML's sizes in MiB; if the GPU's total is unknown, the instance's size in whole GiB."""
     if not total_bytes:
         return -(-instance_mib * _MIB // _GIB)
     return memory_gb(instance_bytes=instance_mib * _MIB, total_bytes=total_bytes)

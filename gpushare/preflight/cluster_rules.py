@@ -1,4 +1,4 @@
-"""Rules of the cluster as a whole: its version, rights, namespaces, quotas, other webhooks, its network."""
+"""Rules about the cluster as a whole: its version, rights, namespaces, quotas, other webhooks, its network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLICY_ENGINES: Final = {"kyverno": "Kyverno", "gatekeeper": "Gatekeeper", "kub
 _OPENSHIFT = "security.openshift.io"
 _PORT = 8443  # of the webhook's pods
 
-# What an installation creates and changes: verb and resource, as `kubectl auth can-i` takes them.
+# What an installation creates and changes: verb and resource, as for `kubectl auth can-i`.
 RIGHTS: Final = tuple(
     f"{verb} {resource}"
     for resource in (
@@ -138,7 +138,7 @@ def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _is_system(workload: Json) -> bool:
-    """Whether it is one of those that need privileges themselves: its namespace is no user's."""
+    """Whether it is a DaemonSet that needs privileges itself, so that its namespace is not a user's."""
     pod = at(workload, "spec", "template", "spec") or {}
     hosts = bool(pod.get("hostPID") or pod.get("hostNetwork"))
     return str(workload.get("kind") or "DaemonSet") == "DaemonSet" and (

@@ -1,4 +1,4 @@
-"""Rules of the GPUs of a node: who owns them, who uses them, how they get into containers, which driver they have."""
+"""Rules about the GPUs of a node: who advertises them, who uses them, how containers get them, and the driver."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def holds_gpu(pod: Json) -> bool:
-    """Whether a pod asks for devices of nvidia.com: an amount of zero is none."""
+    """Whether a pod requests devices of nvidia.com; an amount of zero does not count."""
     containers = (*entries(pod, "spec", "containers"), *entries(pod, "spec", "initContainers"))
     limits = (at(container, "resources", "limits") for container in containers)
     return any(
@@ -107,7 +107,7 @@ def holds_gpu(pod: Json) -> bool:
 
 
 def strategies(plan: InstallPlan) -> frozenset[str]:
-    """How containers are told of devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
+    """Return the strategies for passing devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
     arguments = " ".join(
         str(word)
         for container in plan.agent.containers()
@@ -121,7 +121,7 @@ def strategies(plan: InstallPlan) -> frozenset[str]:
 
 
 def operator_with_cdi(facts: ClusterFacts) -> bool:
-    """Whether a GPU Operator is there that lets CDI bring the devices in, and so passes over the variable."""
+    """Whether there is a GPU Operator that injects devices by CDI, and so ignores the environment variable."""
     for policy in facts.known("ClusterPolicy"):
         enabled = at(policy, "spec", "cdi", "enabled")
         if enabled is not None:
@@ -131,7 +131,7 @@ def operator_with_cdi(facts: ClusterFacts) -> bool:
 
 
 def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
-    """Of the GPU Operator, by its labels or its image."""
+    """Return the version of the GPU Operator, by its labels or its image."""
     if version := versions.of(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
     images = [

@@ -1,6 +1,6 @@
-"""ClusterFacts: objects of a cluster as they were read, by kind; of what could not be read, why.
+"""ClusterFacts: objects of a cluster by kind, as they were read; for kinds that could not be read, why.
 
-A rule that needs what could not be read does not guess: `of` raises `Unread`, and whoever asks the rules says so.
+A rule whose facts are missing does not guess: `of` raises `Unread`, and the caller reports that.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Unread(Exception):  # noqa: N818 - reads as what it is
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """What the API server said of a pod with a share that it was asked to create in a dry run.
+    """The API server's answer to a dry-run creation of a pod with a share.
 
-    pod: as it would have been stored, None if it was refused; refusal: with which words.
+    pod: as it would have been stored, None if it was rejected; refusal: the message.
     """
 
     pod: Json | None
@@ -50,11 +50,11 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What was read of a cluster.
+    """The facts that were read from a cluster.
 
-    installing: nothing of gpushare is there, or what is there is about to be replaced.
-    version: of the API server, as `v1.36.2`; groups: names of its API groups; rights: what the user may do, as
-    `create daemonsets.apps`; unread: by kind, or by `version`, `groups`, `rights`, `trial`, why it is unknown.
+    installing: gpushare is not installed, or is about to be replaced. version: of the API server, as `v1.36.2`; groups:
+    names of its API groups; rights: what the user may do, as `create daemonsets.apps`; unread: by kind, or by
+    `version`, `groups`, `rights`, `trial`, why it is unknown.
     """
 
     plan: InstallPlan
@@ -67,13 +67,13 @@ class ClusterFacts:
     unread: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def of(self, kind: str) -> tuple[Json, ...]:
-        """All objects of a kind. Raises `Unread`."""
+        """Return all objects of a kind. Raises `Unread`."""
         if kind in self.objects:
             return self.objects[kind]
         raise self._unread(kind, f"{KINDS[kind]} are not known")
 
     def known(self, kind: str) -> tuple[Json, ...]:
-        """The objects of a kind, none where they could not be read: for what only adds to a finding."""
+        """Return the objects of a kind, none if they could not be read, for optional parts of a finding."""
         return self.objects.get(kind, ())
 
     def server_version(self) -> str:
@@ -89,27 +89,27 @@ class ClusterFacts:
         return self.groups
 
     def allowed(self) -> Mapping[str, bool]:
-        """What the user may do. Raises `Unread`."""
+        """Return what the user may do. Raises `Unread`."""
         if self.rights is None:
             raise self._unread("rights", "what the user may do is unknown")
         return self.rights
 
     def tried(self) -> Trial:
-        """The pod with a share that was tried. Raises `Unread`."""
+        """Return the result of the dry run. Raises `Unread`."""
         if self.trial is None:
             raise self._unread("trial", "no pod was tried")
         return self.trial
 
     def gpu_nodes(self) -> tuple[Json, ...]:
-        """The Nodes that the agent chooses by their labels. Raises `Unread`."""
+        """Return the Nodes that the agent selects by labels. Raises `Unread`."""
         return tuple(node for node in self.of("Node") if self.plan.agent.selects(node))
 
     def system(self, kind: str) -> Iterator[Json]:
-        """The objects of a kind in gpushare's own namespace. Raises `Unread`."""
+        """Return the objects of a kind in gpushare's own namespace. Raises `Unread`."""
         return (item for item in self.of(kind) if namespace(item) == contract.SYSTEM_NAMESPACE)
 
     def system_named(self, kind: str, wanted: str) -> Json | None:
-        """The one of that name in gpushare's own namespace. Raises `Unread`."""
+        """Return the object of that name in gpushare's own namespace. Raises `Unread`."""
         return next((item for item in self.system(kind) if nodes.name(item) == wanted), None)
 
     def _unread(self, what: str, otherwise: str) -> Unread:
@@ -117,12 +117,12 @@ class ClusterFacts:
 
 
 def namespace(manifest: Json) -> str:
-    """Its namespace; empty if it has none."""
+    """Return its namespace; empty if it has none."""
     return str((manifest.get("metadata") or {}).get("namespace") or "")
 
 
 def at(value: Any, *path: str) -> Any:
-    """What stands at a path of keys; None if there is nothing, or nothing that makes sense."""
+    """Return the value at a path of keys; None if there is none, or a parent is not an object."""
     for key in path:
         if not isinstance(value, Mapping):
             return None
@@ -131,6 +131,6 @@ def at(value: Any, *path: str) -> Any:
 
 
 def entries(document: Any, *path: str) -> tuple[Json, ...]:
-    """The objects of a list at a path of keys."""
+    """Return the objects of a list at a path of keys."""
     values = at(document, *path)
     return tuple(entry for entry in values if isinstance(entry, Mapping)) if isinstance(values, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""Finding: what a rule says of a cluster; a rule is a question with the reason why it is asked."""
+"""Finding: the result of a rule; a rule checks one precondition, and says why it matters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare.preflight.facts_of_cluster import ClusterFacts
 
 
 class Severity(enum.IntEnum):
-    """How bad it is; `UNKNOWN` is what could not be told, and may be anything."""
+    """The severity of a finding; `UNKNOWN`: it could not be checked."""
 
     OK = 0
     INFO = 1
@@ -21,12 +21,12 @@ class Severity(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The level as it is printed."""
+        """The severity as printed."""
         return self.name.capitalize()
 
 
 class RulePhase(enum.Enum):
-    """When a rule is asked: before an installation, after one, after one that has left anything there, or always."""
+    """When a rule applies: before an installation, after one, after one that has left anything behind, or always."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -36,10 +36,10 @@ class RulePhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """`found`: what there is, in a sentence. `subjects`: whom it concerns, as `node/NAME`; none: the whole cluster.
+    """`found`: the actual state, in a sentence. `subjects`: the objects concerned, as `node/NAME`; none: the whole
+    cluster.
 
-    remedy: what to do about it, and `commands` that do it, to be pasted into a shell. A name in capitals is to be
-    replaced.
+    remedy: what to do about it, with `commands` for a shell. Replace names in capitals.
     """
 
     severity: Severity
@@ -56,7 +56,7 @@ Judge = Callable[[ClusterFacts], Iterable[Finding]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """A precondition. `wanted`: what should be, in a sentence; `why`: what becomes of it otherwise."""
+    """A precondition. `wanted`: the desired state, in a sentence; `why`: what happens otherwise."""
 
     id: str
     wanted: str
@@ -66,7 +66,7 @@ class Rule:
 
 
 def severity_for(concerned: Sequence[object], all_of_them: Sequence[object]) -> Severity:
-    """Of nodes that cannot take part: it stops everything only if no node is left."""
+    """Return the severity for nodes that cannot be used: it blocks only if no node is left."""
     return Severity.BLOCKING if len(concerned) >= len(all_of_them) else Severity.WARNING
 
 
@@ -76,9 +76,9 @@ _NAMED = 8  # more names than this are no help in a command
 
 
 def names(all_of_them: Sequence[str], placeholder: str) -> str:
-    """Names for a command line: all of them, or the placeholder where there are many or one is no name of an object.
+    """Return names for a command line; a placeholder if there are many, or if one is not a valid object name.
 
-    A saved object may be called anything, and a shell would obey it.
+    A saved object may have any name, and a shell would execute it.
     """
     plain = all(_NAME.fullmatch(name) for name in all_of_them)
     return " ".join(all_of_them) if plain and len(all_of_them) <= _NAMED else placeholder

@@ -1,4 +1,4 @@
-"""Rules of gpushare itself, once it is installed: whether its parts run, reach each other, and what agents say."""
+"""Rules about an installed gpushare: whether its components run and reach each other, and what agents report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _APPLY = "kubectl apply --server-side --kustomize config/default"
 _LOOK = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
 _RESTART = f"kubectl --namespace {_SYSTEM} rollout restart deployment/{WEBHOOK}"
 
-# What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.
+# Errors of the API server if the webhook does not answer: a part of the error, its meaning, and the remedy.
 _UNREACHED: Final = (
     ("no endpoints available", "no replica of the webhook is ready", "see why", _LOOK),
     (
@@ -52,7 +52,7 @@ _UNREACHED: Final = (
 
 
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
-    """The conditions of a GPUNode."""
+    """Return the conditions of a GPUNode."""
     return tuple(
         Condition(*(str(entry.get(key) or "") for key in ("type", "status", "reason", "message")))
         for entry in entries(gpunode, "status", "conditions")
@@ -60,7 +60,7 @@ def conditions(gpunode: Json) -> tuple[Condition, ...]:
 
 
 def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
-    """What the agent of a node says of it; None if it says nothing, or if that could not be read."""
+    """Return a condition of the node's GPUNode; None if it has none, or it could not be read."""
     for gpunode in facts.known(contract.GPUNODE_KIND):
         if objects.name(gpunode) == node:
             return next((said for said in conditions(gpunode) if said.type == kind), None)
@@ -68,7 +68,7 @@ def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
 
 
 def is_installed(facts: ClusterFacts) -> bool:
-    """Whether anything of it is there; also where that could not be read."""
+    """Whether any part of it exists, or that could not be read."""
     if not {"Deployment", "DaemonSet", "MutatingWebhookConfiguration"} <= facts.objects.keys():
         return True
     workloads = facts.system_named("Deployment", WEBHOOK), facts.system_named("DaemonSet", AGENT)
@@ -138,7 +138,7 @@ def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
 
 
 def why_not_ready(pod: Json) -> str:
-    """Why a pod is not ready, as its kubelet or the scheduler says; empty if it is."""
+    """Return why a pod is not ready, by the kubelet or the scheduler; empty if it is."""
     said = {str(entry.get("type")): entry for entry in entries(pod, "status", "conditions")}
     if at(said.get("Ready"), "status") == "True":
         return ""

@@ -1,4 +1,4 @@
-"""Rules of images: whether nodes can have them at all."""
+"""Rules about images: whether nodes can get them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, count
 from gpushare.preflight.workload import Workload
 
 _GIVEN = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
-_NOWHERE = "localhost/"  # what image builders call an image of no registry
+_NOWHERE = "localhost/"  # the registry that image builders use for images without one
 
 
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def _unpulled(workload: Workload) -> tuple[str, ...]:
 
 
 def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
-    """What the kubelet says that it has; it names the largest fifty."""
+    """Return the images that the kubelet reports; it names only the largest fifty."""
     return frozenset(str(name) for entry in entries(node, "status", "images") for name in entry.get("names") or ())
 
 

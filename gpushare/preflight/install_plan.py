@@ -1,4 +1,4 @@
-"""What is to be installed, or is installed: the pods of the agent and of the webhook, by their manifests."""
+"""The pods of agent and webhook that are or will be installed, by their manifests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GPU_PRESENT: Final = "nvidia.com/gpu.present"
 KUBELET_DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
 KUBELET_VOLUME: Final = "device-plugins"
 
-# What of config/base/deviceplugin the rules ask for, where nobody has told what is to be installed; a test compares.
+# The parts of config/base/deviceplugin that the rules need if no manifests are given; a test compares them.
 _AGENT_POD: Final[Mapping[str, Any]] = {
     "tolerations": [
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -43,7 +43,7 @@ _AGENT_POD: Final[Mapping[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """`configurations`: the entries of the ConfigMap that nodes pick theirs from. `is_known`: not the default."""
+    """`configurations`: the entries of the ConfigMap for nodes. `is_known`: read, not the default."""
 
     agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
     webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
@@ -53,7 +53,7 @@ class InstallPlan:
 
 
 def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
-    """What these manifests install; where they have no agent or no webhook, the default."""
+    """Return what these manifests install; the default if they have no agent or no webhook."""
     plan = InstallPlan()
     config_maps: dict[str, Mapping[str, str]] = {}
     for manifest in manifests:
@@ -73,7 +73,9 @@ def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
 
 
 def _config_map(agent: Workload) -> str:
-    """The name of the ConfigMap with the configurations: the usual one, unless the agent is told another."""
+    """Return the name of the ConfigMap with the configurations: the default, unless a flag of the agent names
+    another.
+    """
     name = contract.CONFIG_MAP
     for container in agent.containers():
         for argument in map(str, container.get("args") or ()):

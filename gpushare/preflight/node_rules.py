@@ -1,4 +1,4 @@
-"""Rules of nodes: which of them the agent chooses, and whether it can run there."""
+"""Rules about nodes: which of them the agent selects, and whether it can run there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gpushare.preflight.install_plan import GPU_PRESENT, KUBELET_DIRECTORY, KUBE
 Json = Mapping[str, Any]
 
 _GPU = "nvidia.com/gpu"
-# Labels by which others tell of GPUs, where neither NVIDIA's tools nor Node Feature Discovery have labelled a node.
+# Labels by which other software marks GPU nodes, if neither NVIDIA's tools nor Node Feature Discovery have labelled
+# them.
 _HINTS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
@@ -26,7 +27,7 @@ _HINTS: Final = (
 _EFFECTS: Final = frozenset({"PreferNoSchedule", "NoSchedule", "NoExecute"})
 _ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
 _RUNTIMES: Final = frozenset({"containerd", "cri-o"})
-# Who has the kubelet's directory elsewhere: how a node of his is known, and where it is.
+# Distributions with another kubelet directory: how to recognize their nodes, and the directory.
 _KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
     (
         "MicroK8s",
@@ -38,12 +39,12 @@ _KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
 
 
 def info(node: Json, key: str) -> str:
-    """What the kubelet says of its machine."""
+    """Return the Node's `status.nodeInfo`."""
     return str(at(node, "status", "nodeInfo", key) or "")
 
 
 def subjects(concerned: list[Json]) -> tuple[str, ...]:
-    """Nodes as subjects of a finding."""
+    """Return nodes as subjects of a finding."""
     return tuple(f"node/{machines.name(item)}" for item in concerned)
 
 

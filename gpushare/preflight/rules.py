@@ -1,4 +1,4 @@
-"""All rules, in the order in which they are printed, and the function that asks them."""
+"""All rules, in the order in which they are printed, and the function that runs them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def check(facts: ClusterFacts, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
-    """What each rule says; at least one finding each, so that nothing is silent."""
+    """Return the findings of each rule; at least one each, so that no rule is silent."""
     asked = {RulePhase.ANY, RulePhase.BEFORE if facts.installing else RulePhase.AFTER}
     if not facts.installing and health_rules.is_installed(facts):
         asked.add(RulePhase.INSTALLED)

@@ -1,4 +1,4 @@
-"""Rules of other GPU software: sharers, writers of MIG, the GPU Operator, DRA, Kueue, sandboxes."""
+"""Rules about other GPU software: sharers, MIG managers, the GPU Operator, DRA, Kueue, sandboxes."""
 
 from __future__ import annotations
 
