@@ -1,8 +1,8 @@
-"""Caps: how much of anything one pod with a share may have, and why: whatever it has is walked for each node.
+"""Caps: upper limits for the lists in a pod with a share, because placement walks them for each node.
 
-The API server takes pods of a megabyte and a half, and whoever may create one may have it judged without its being
-stored. So what takes time for each entry, each node and each pod that is there has a cap, far above what anybody needs.
-The shares of the ledger have bounds in the CRD as well; a test reads both.
+The API server accepts pods of 1.5 MB, and any client that may create pods can have one reviewed in a dry run. So every
+list that costs time per entry, node and existing pod has a cap, far above real needs. The shares in the ledger are
+limited in the CRD as well; a test compares both.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-SHARES: Final = 8  # containers with a share of their own: each is placed after the others
+SHARES: Final = 8  # containers with their own share: each is placed after the others
 SHARERS: Final = 64  # containers that use one share together
 GPUS: Final = 63  # of a share: more than any node has, and as many as the arbiter can give a container
 NAMES: Final = 128  # in a list of models or of UUIDs
 NAME: Final = 256  # characters of a pattern of models; no model has a longer name
-WILDCARDS: Final = 16  # "?" and "[" in a list of models: each pattern with one is compiled before it is matched
+WILDCARDS: Final = 16  # "?" and "[" in a list of models: each pattern that has one is compiled before matching
 VALUE: Final = 4096  # characters of an annotation of ours
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -24,7 +24,7 @@ Find = Callable[[Mapping[str, Any]], int]
 
 
 def exceeded(manifest: Mapping[str, Any]) -> str | None:
-    """The first cap that a pod exceeds, as a sentence; None if it keeps to all. Takes anything that is JSON."""
+    """Return the first cap that a pod exceeds, as a sentence, or None. Accepts any JSON."""
     spec = _object(manifest.get("spec"))
     for path, most, count in _OF_SPEC:
         there = count(spec)
@@ -48,7 +48,7 @@ def exceeded(manifest: Mapping[str, Any]) -> str | None:
 
 
 def _sentence(what: str, there: int, most: int) -> str:
-    return f"{what} has {there} entries: of a pod with a share of a GPU it may have at most {most}"
+    return f"{what} has {there} entries: in a pod with a GPU share it may have at most {most}"
 
 
 def _object(value: Any) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _length(*path: str) -> Find:
-    """Of the list or object at the path."""
+    """Return a function that counts the list or object at the path."""
 
     def find(spec: Mapping[str, Any]) -> int:
         value: Any = spec
@@ -91,7 +91,7 @@ def _values(requirements: list[Any]) -> int:
 
 
 def _selected(spec: Mapping[str, Any]) -> int:
-    """What there is in the label selectors by which a pod looks at all others."""
+    """Count the entries of the label selectors by which a pod selects other pods."""
     affinity = _object(spec.get("affinity"))
     count = 0
     for term in (

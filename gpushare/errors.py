@@ -41,20 +41,20 @@ class LedgerError(GpushareError):
 
 
 class ConfigError(GpushareError):
-    """A configuration that cannot be; the message names line and key where there are any."""
+    """An invalid configuration; the message names line and key if they are known."""
 
 
 def shown(value: object) -> str:
-    """A value of any kind as Python writes it, printable and short enough for a sentence."""
+    """Return any value as Python writes it, printable and short enough for a sentence."""
     return shortened(repr(value), longest=64)
 
 
 def shortened(text: str, *, longest: int = 300) -> str:
-    """`text`, printable and no longer than that."""
+    """Return `text`, printable and cut to that length."""
     plain = printable.replaced(text[: longest + 1])
     return f"{plain[:longest]}…" if len(plain) > longest else plain
 
 
 def quoted(text: str, *, longest: int = 64) -> str:
-    """`text` in quotes, printable and short enough for a sentence, whatever a user wrote."""
+    """Return any user's `text` in quotes, printable and short enough for a sentence."""
     return f'"{shortened(text, longest=longest)}"'

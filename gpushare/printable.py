@@ -11,12 +11,12 @@ from collections.abc import Iterable
 
 
 def replaced(text: str) -> str:
-    """`text` with � for each character that is not printable."""
+    """Return `text` with � for each character that is not printable."""
     return text if text.isprintable() else text.translate(dict.fromkeys(_unprintable(text), "�"))
 
 
 def escaped(document: str) -> str:
-    """JSON with the escape of each character that is not printable: it means the same. Its own newlines stay."""
+    """Return the JSON with an escape for each character that is not printable, which means the same. Newlines stay."""
     if _is_plain(document):
         return document  # what is below a space JSON escapes itself
     return document.translate(
@@ -30,7 +30,7 @@ def is_document(text: str) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """ASCII, and no DEL, which JSON takes for a letter."""
+    """Whether it is ASCII without DEL, which JSON treats as a letter."""
     return text.isascii() and "\x7f" not in text
 
 

@@ -23,7 +23,7 @@ _MAX_BYTES = 2**63 - 1  # what the API server keeps
 
 
 def parse(text: str) -> Fraction:
-    """The exact value of a non-negative Kubernetes quantity such as `8Gi`, `1.5`, `500m`, `1e3`."""
+    """Return the exact value of a non-negative Kubernetes quantity such as `8Gi`, `1.5`, `500m`, `1e3`."""
     from fractions import Fraction
 
     match = re.fullmatch(_QUANTITY, text)
@@ -39,7 +39,7 @@ def parse(text: str) -> Fraction:
 
 
 def parse_bytes(text: str) -> int:
-    """Whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
+    """Return whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
     value = parse(text)
     whole = -(-value.numerator // value.denominator)
     if whole > _MAX_BYTES:
@@ -48,7 +48,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_compute(text: str) -> int:
-    """Per cent of one GPU from `0.5`, `50%` or `500m`: 0 to 100, in whole steps."""
+    """Return percent of one GPU, 0 to 100 in whole steps, from `0.5`, `50%` or `500m`."""
     from fractions import Fraction
 
     match = re.fullmatch(_COMPUTE, text)
@@ -66,7 +66,7 @@ def parse_compute(text: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """The shortest exact or three-digit text: `8Gi`, `1.5Gi`, `640Mi`, `1000`."""
+    """Return the shortest exact or three-digit text: `8Gi`, `1.5Gi`, `640Mi`, `1000`."""
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         unit = _BINARY[suffix]
         if count >= unit:
@@ -82,7 +82,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_exactly(count: int) -> str:
-    """`8Gi`, `12544Mi`, or a plain number of bytes: never rounded, as what is to be written down."""
+    """Return `8Gi`, `12544Mi`, or a plain number of bytes, never rounded, for amounts that are stored."""
     unit, suffix = next(
         (unit, suffix) for unit, suffix in ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, "")) if count % unit == 0
     )
@@ -90,5 +90,5 @@ def format_exactly(count: int) -> str:
 
 
 def format_compute(percent: int) -> str:
-    """Part of a GPU as people write it: `0.5`, `0.25`, `1`."""
+    """Return a part of a GPU as people write it: `0.5`, `0.25`, `1`."""
     return f"{percent / 100:g}"

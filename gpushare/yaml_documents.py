@@ -1,8 +1,7 @@
-"""The documents of a YAML (or JSON) text, as kubectl prints objects and people write them, of bounded depth and size.
+"""The documents of a YAML (or JSON) text, as printed by kubectl or written by people, with limited depth and size.
 
-The library composes what is nested by a function of C that calls itself: a text that is nested 100,000 levels deep
-would end the process, with no error to catch. And what a list of aliases stands for grows with every list of aliases
-to it.
+The YAML library parses nested values by recursion in C, so a text with 100,000 levels would crash the process. And
+lists of aliases to lists of aliases grow exponentially.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Any, Final
 from gpushare import errors
 
 DEEPEST: Final = 100  # levels; of an object that an API server takes there are some 20
-MAX_REPEATED: Final = 100_000  # values for which aliases stand, beyond those that are written
+MAX_REPEATED: Final = 100_000  # values that aliases repeat, in addition to the written ones
 
 _TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels make sense"
 _ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
 
 
 def read(text: str) -> Iterator[Any]:
-    """The documents, one after the other. Raises CodecError, with the line where that is known."""
+    """Yield the documents. Raises CodecError, with the line if it is known."""
     import yaml  # not before: the plugin starts faster without
 
     try:
@@ -36,7 +35,7 @@ def read(text: str) -> Iterator[Any]:
         raise errors.CodecError(f"{line}{error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise errors.CodecError(" ".join(str(error).split())) from error
-    # Of what has, or looks as if it had, a type of which it can be no value, such as a 13th month.
+    # From a value that looks like a type whose values it cannot have, such as a date with a 13th month.
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, errors.CodecError):
             raise
@@ -48,19 +47,19 @@ def _loader() -> Any:
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # whichever there is
-        """The library's, which says of each level that it goes down."""
+        """The library's loader, with a limited depth."""
 
         depth = 0
 
         def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-            """As the base class, one level down."""
+            """Go one level down."""
             self.depth += 1
             if self.depth > DEEPEST:
                 raise yaml.YAMLError(_TOO_DEEP)
             super().descend_resolver(current_node, current_index)
 
         def ascend_resolver(self) -> None:
-            """As the base class, one level up."""
+            """Go one level up."""
             super().ascend_resolver()
             self.depth -= 1
 
@@ -68,7 +67,7 @@ def _loader() -> Any:
 
 
 def _count(document: Any) -> None:
-    """Raises CodecError of one that by aliases stands for many more values than it has, or for endlessly many."""
+    """Raise CodecError if aliases make the document endless, or far larger than it was written."""
     known: dict[int, tuple[int, int]] = {}  # of lists and mappings, by identity: values in all, and levels
     inside: set[int] = set()
     written = 0

@@ -91,7 +91,7 @@ class ApiClient:
         self._transport = opened
 
     def time(self) -> float:
-        """Unix seconds by the API server's clock, by which the ages of objects are judged; see `transport`."""
+        """Return Unix seconds by the API server's clock, for the ages of objects; see `transport`."""
         return self._transport.time()
 
     @property
@@ -149,7 +149,7 @@ class ApiClient:
         return await self._call("PATCH", path, {}, body=body, content_type=content_type)
 
     async def delete(self, path: str, *, uid: str | None = None, query: Query | None = None) -> dict[str, Any]:
-        """DELETE the object at `path`; with `uid` only that very one (else Conflict)."""
+        """DELETE the object at `path`; with `uid`, only the object with that UID (else Conflict)."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
         return await self._call("DELETE", path, query or {}, body=body)
 

@@ -269,7 +269,7 @@ class Informer:
         return _pause_seconds(self._refused)
 
     def _list_again(self) -> float:
-        """The same, and list next, as a consistent read."""
+        """Count one more refusal, and list next, as a consistent read; return the pause in seconds."""
         self._watch_from, self._list_from = "", _CONSISTENT
         return self._refuse()
 
@@ -284,7 +284,7 @@ class Informer:
 
 
 def _number(resource_version: str) -> int:
-    """Versions of one kind can be compared as numbers since Kubernetes 1.35 by contract, before by custom."""
+    """Return the version as a number. Kubernetes guarantees since 1.35 that versions of one kind compare as numbers."""
     return int(resource_version) if resource_version.isdecimal() else 0
 
 

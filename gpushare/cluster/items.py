@@ -130,7 +130,7 @@ class Items:
         return self._text[self._begin()] == mark
 
     def _begin(self) -> int:
-        """Pass over what has no meaning, to where something begins."""
+        """Skip insignificant bytes up to the next value."""
         space = _SPACE.match(self._text, self._at)
         self._at = space.end() if space else self._at
         if self._at == len(self._text):

@@ -52,7 +52,7 @@ def key_of(item: Mapping[str, Any]) -> Key:
 
 
 def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """As little of an object's metadata as a `transform` may keep where its name is not needed."""
+    """Return the smallest metadata that a `transform` may keep if the name is not needed."""
     metadata = item["metadata"]
     return {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
 

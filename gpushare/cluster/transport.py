@@ -118,9 +118,10 @@ class Transport:
             await asyncio.sleep(CLOSING_TURN_SECONDS)
 
     def time(self) -> float:
-        """Unix seconds by the API server's clock, as its last answer told; by ours at our start before there is one.
+        """Return Unix seconds by the API server's clock, as of its last answer; by our clock at start before the first
+        one.
 
-        What it stamps on objects is of that clock; ours may be wrong, or put right meanwhile.
+        The timestamps of objects are from the API server's clock; ours may be wrong, or be corrected meanwhile.
         """
         return time.monotonic() + self._ahead_seconds
 

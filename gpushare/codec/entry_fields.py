@@ -26,7 +26,7 @@ def text(value: Any, name: str) -> str:
 
 def texts(values: Any, name: str) -> tuple[str, ...]:
     """Return a list of texts that are not empty. Raises CodecError, or TypeError if it is not a list."""
-    return tuple([text(value, name) for value in values])  # a list is faster here than a generator
+    return tuple([text(value, name) for value in values])  # a list is faster than a generator here
 
 
 def parse_time(text: str) -> float:

@@ -65,7 +65,7 @@ class ProbeConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"a connection over {type(transport).__name__}: not one that can be written to")
         self._transport = transport
@@ -92,21 +92,21 @@ class ProbeConnection(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """As asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         return self._inner.eof_received() if self._inner is not None else None
 
     def pause_writing(self) -> None:
-        """As asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """As asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """As asyncio.Protocol."""
+        """Implement asyncio.Protocol."""
         self._connections.lost(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -130,7 +130,7 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
     profiles = [profile for profile, count in wanted.items() if count > 0]
 
     def parts(number: int, left: int, slices: int) -> Iterator[tuple[int, ...]]:
-        """The counts of the profiles from `number` on, so many instances of so many slices."""
+        """Yield the counts of the profiles from `number` on, by the given numbers of instances and slices."""
         if number == len(profiles):
             if left == slices == 0:
                 yield ()

@@ -77,13 +77,13 @@ class ClusterFacts:
         return self.objects.get(kind, ())
 
     def server_version(self) -> str:
-        """The API server's version. Raises `Unread`."""
+        """Return the API server's version. Raises `Unread`."""
         if self.version is None:
             raise self._unread("version", "the API server's version is unknown")
         return self.version
 
     def api_groups(self) -> frozenset[str]:
-        """The API groups that are served. Raises `Unread`."""
+        """Return the API groups that are served. Raises `Unread`."""
         if self.groups is None:
             raise self._unread("groups", "the API groups are not known")
         return self.groups

@@ -85,12 +85,12 @@ def names(all_of_them: Sequence[str], placeholder: str) -> str:
 
 
 def counted(concerned: Sized, noun: str = "node") -> str:
-    """`1 node`, `3 nodes`."""
+    """Return `1 node` or `3 nodes`."""
     number = len(concerned)
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(all_of_them: Sequence[str], most: int = _NAMED) -> str:
-    """Names for a sentence: the first ones, and how many more."""
+    """Return names for a sentence: the first ones, and how many more."""
     rest = len(all_of_them) - most
     return ", ".join(all_of_them[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -125,7 +125,7 @@ def test_every_list_that_is_walked_for_each_node_has_a_cap(name: str) -> None:
     assert caps.exceeded(make(most)) is None
     said = caps.exceeded(make(most + 1))
     assert said is not None
-    assert f"of a pod with a share of a GPU it may have at most {most + (name in {'containers', 'selectors'})}" in said
+    assert f"in a pod with a GPU share it may have at most {most + (name in {'containers', 'selectors'})}" in said
 
 
 JSON = st.recursive(
