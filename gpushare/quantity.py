@@ -43,7 +43,7 @@ def parse_bytes(text: str) -> int:
     value = parse(text)
     whole = -(-value.numerator // value.denominator)
     if whole > _MAX_BYTES:
-        raise errors.QuantityError(f"{errors.quoted(text)} is more bytes than there can be")
+        raise errors.QuantityError(f"{errors.quoted(text)} is more than 2^63-1 bytes")
     return whole
 
 

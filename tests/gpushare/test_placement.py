@@ -184,7 +184,7 @@ def test_unfit_node_is_reported_with_its_reason() -> None:
 
 def test_refusal_names_a_cluster_without_gpus() -> None:
     assert str(place(request="0.5")) == (
-        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows no GPU; is its agent running on the GPU nodes?"
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare does not know any GPU; is its agent running on the GPU nodes?"
     )
 
 

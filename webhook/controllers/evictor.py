@@ -226,6 +226,6 @@ class AllocationConflicts:
 def explain_conflict(pod: Pod, holder: PodRef) -> str:
     """Return the sentence of the Event."""
     return (
-        f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share, and its GPU calls "
+        f"names the allocation {pod.allocation_id}, which belongs to {holder}: it has no share, and its GPU calls "
         f"fail; delete and recreate it without the annotations that only gpushare writes"
     )

@@ -126,7 +126,7 @@ async def test_refusal_quotes_the_scheduler_without_another_node() -> None:
     await cluster.show(unbound("job-1"), None)
     refusal = cluster.place(made("job-1"))
     assert isinstance(refusal, Refusal)
-    said = f"node-a could not take a pod of Job train before, and is excluded for a while; the scheduler said: {WORDS}"
+    said = f"node-a is excluded for a while, because a pod of Job train could not be bound to it; the scheduler said: {WORDS}"
     assert said in refusal.reason
     assert refusal.word == "node"
     unfit = cluster.store.chooser.node_filter(made("job-1"))("node-a")

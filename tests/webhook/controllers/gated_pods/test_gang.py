@@ -60,9 +60,7 @@ def test_groups_are_per_namespace() -> None:
 def test_those_beyond_the_size_come_after_the_others() -> None:
     arranged = arrange([member(number) for number in range(4)])
     assert units(arranged) == [["worker-0", "worker-1", "worker-2"]]
-    assert said(arranged) == {
-        "worker-3": 'its group "ring" has 3 pods without this one: its turn comes once they are placed'
-    }
+    assert said(arranged) == {"worker-3": 'its group "ring" already has 3 other pods: it waits until they are placed'}
     placed = [member(number, gated=False) for number in range(3)]
     assert units(arrange([*placed, member(3)])) == [["worker-3"]]
 
