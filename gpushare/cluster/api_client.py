@@ -32,7 +32,7 @@ WATCH_GRACE_SECONDS: Final = 15.0
 PAGE_ITEMS: Final = 500
 GET_TRIES: Final = 3
 GET_PAUSE_SECONDS: Final = 0.05
-MAX_EVENT_BYTES: Final = 64 << 20  # etcd refuses objects of more than a few MiB
+MAX_EVENT_BYTES: Final = 64 << 20  # etcd rejects objects of more than a few MiB
 _VERSION_KEYS: Final = frozenset({"resourceVersion", "resourceVersionMatch"})
 
 Query = transport.Query
@@ -70,11 +70,11 @@ def whole(item: Json) -> Json:
 
 @contextlib.asynccontextmanager
 async def connect(kubeconfig: str | None = None, *, component: str = "") -> AsyncIterator[ApiClient]:
-    """Yield a Client for the cluster that `kubeconfig` names; for None see `api_connection.find`.
+    """Yield a client for the cluster that `kubeconfig` names; for None see `api_connection.find`.
 
-    component: names us in the API server's audit log, and is our field manager: `gpushare-COMPONENT`.
+    component: identifies us in the API server's audit log, and is our field manager: `gpushare-COMPONENT`.
 
-    Raises ClusterError when there is no usable configuration. It does not call the API server yet.
+    Raises ClusterError if there is no usable configuration. It does not call the API server yet.
     """
     user_agent = f"gpushare-{component}" if component else "gpushare"
     opened = transport.Transport(await api_connection.find(kubeconfig), user_agent=user_agent)
@@ -85,7 +85,7 @@ async def connect(kubeconfig: str | None = None, *, component: str = "") -> Asyn
 
 
 class ApiClient:
-    """Calls to one API server; `connect` makes it. Every method raises the errors of `errors`, and no others."""
+    """Calls to one API server, made by `connect`. Every method raises the errors of `api_errors` only."""
 
     def __init__(self, opened: transport.Transport) -> None:
         self._transport = opened
@@ -130,7 +130,7 @@ class ApiClient:
             objects += page.items
             if not page.rest:
                 return ObjectList(items=objects, resource_version=page.resource_version)
-            # The token has the version in it; the API server refuses a continued list that names one again.
+            # The token includes the version; the API server rejects a continued list that names one, too.
             asked = {**_without_version(asked), "continue": page.rest}
 
     async def create(self, path: str, body: Mapping[str, Any], *, query: Query | None = None) -> dict[str, Any]:
@@ -157,11 +157,11 @@ class ApiClient:
     async def watch(
         self, path: str, query: Query | None = None, *, timeout_seconds: int | None = None
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """Yield, once the API server has agreed to watch, the events of a collection: `{"type": …, "object": …}`.
+        """Yield the events of a collection, `{"type": …, "object": …}`, once the API server has accepted the watch.
 
-        They end when `timeout_seconds` are over, by default a time drawn at random: watches that began together, as
-        after a restart of the API server, must not all be asked for again together. BOOKMARK events are among them. An
-        ERROR event is raised (Gone, most often), and so is a connection that breaks (Unavailable).
+        They end after `timeout_seconds`, by default a random time, so that watches that began together, as after a
+        restart of the API server, do not all end together. BOOKMARK events are included. An ERROR event (mostly Gone)
+        and a broken connection (Unavailable) are raised.
         """
         if timeout_seconds is None:
             timeout_seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 (no secret)
@@ -207,7 +207,7 @@ class ApiClient:
 
 
 async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Do what can be done twice, a few times if the connection breaks."""
+    """Run an idempotent call, and retry it a few times if the connection breaks."""
     more_tries = GET_TRIES - 1
     while True:
         try:
@@ -222,13 +222,13 @@ async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
 async def _taken_apart(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest, keep: Callable[[Json], Kept]
 ) -> _Page[Kept]:
-    """Read a list in portions, with a pause for others after each."""
+    """Parse a list in portions, and let other tasks run after each."""
     reader = items.Items()
     objects: list[Kept] = []
 
     def take(content: bytes, *, is_last: bool = False) -> None:
         listed = _items(reader.feed(content, is_last=is_last), request)
-        # Built-in kinds leave these out of lists but not out of watches; a store wants them alike.
+        # Built-in kinds omit these in lists but not in watches; a store needs both alike.
         objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for item in listed)
 
     try:
@@ -248,7 +248,7 @@ async def _taken_apart(
 async def _events(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Split the stream into lines, of any length: the library's own reader refuses those longer than its buffer."""
+    """Split the stream into lines of any length: aiohttp's own reader rejects lines longer than its buffer."""
     line = bytearray()
     with transport.network_errors(request):
         async for chunk in answer.content.iter_any():

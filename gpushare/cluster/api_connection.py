@@ -53,7 +53,7 @@ Source = Callable[[], Awaitable[Credentials]]
 
 
 class ApiConnection:
-    """The current access, and a TLS context that follows the files it was made of."""
+    """The current credentials, and a TLS context that follows the files it was made from."""
 
     def __init__(self, source: Source, access: Credentials, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -66,9 +66,9 @@ class ApiConnection:
         self._trust(access)
 
     async def authorization(self, *, refused: bool = False) -> str | None:
-        """Return the Authorization header's value; `refused`: the last one was not accepted, so read again."""
+        """Return the value of the Authorization header; `refused`: the last one was rejected, so read it again."""
         async with self._reading:
-            # Calls that were refused together read once, not each for itself: it may be an exec plugin that runs.
+            # Calls that were rejected together read the credentials only once: that may run an exec plugin.
             if self._clock() - self._read_at >= (REFUSED_REREAD_SECONDS if refused else REREAD_SECONDS):
                 self._read_at = self._clock()
                 try:
@@ -81,7 +81,7 @@ class ApiConnection:
         return self.access.authorization
 
     def _trust(self, access: Credentials) -> None:
-        """Load what has changed of the CA bundle and the client certificate into the context that is in use."""
+        """Load changes of the CA bundle and the client certificate into the context in use."""
         if self.tls is None:
             return
         ca, certificate = access.ca_file, access.certificate_file
@@ -116,12 +116,12 @@ async def find(
     service_account: Path = SERVICE_ACCOUNT,
     clock: Callable[[], float] = time.monotonic,
 ) -> ApiConnection:
-    """Return the way to the API server.
+    """Find the API server's address and our credentials.
 
-    kubeconfig: path or paths (separated as in KUBECONFIG). None means the mounted ServiceAccount if there is one, and
-    otherwise what KUBECONFIG or `~/.kube/config` names.
+    kubeconfig: path or paths (separated as in KUBECONFIG). None means the mounted ServiceAccount if there is one,
+    otherwise KUBECONFIG or `~/.kube/config`.
 
-    Raises ClusterError with a sentence when there is no usable configuration.
+    Raises ClusterError with a sentence if there is no usable configuration.
     """
     source: Source
     if kubeconfig is None and (service_account / "token").exists():

@@ -24,10 +24,10 @@ from typing import Any
 
 
 class ClusterError(Exception):
-    """A call to the API server failed; the message is the API server's own sentence where it gave one.
+    """A call to the API server failed; the message is the API server's own, if it sent one.
 
-    status: the HTTP status, or 0 when there was no answer.
-    reason: the API's machine-readable reason (`Conflict`, `Expired` …), or "".
+    status: the HTTP status, or 0 if there was no answer. reason: the API's machine-readable reason (`Conflict`,
+    `Expired` …), or "".
     """
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
@@ -49,7 +49,7 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """409: somebody else changed the object since it was read."""
+    """409: another client changed the object since it was read."""
 
 
 class AlreadyExists(ClusterError):
@@ -61,7 +61,7 @@ class Gone(ClusterError):
 
 
 class Invalid(ClusterError):
-    """400 or 422: the API server does not accept what was sent."""
+    """400 or 422: the API server rejects the content."""
 
 
 class Unavailable(ClusterError):
@@ -88,10 +88,10 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 def from_answer(
     status: int, body: bytes | str, *, doing: str, retry_after_seconds: float | None = None
 ) -> ClusterError:
-    """Turn an HTTP answer that is not a success into one of ours.
+    """Return the error for an HTTP response that is not a success.
 
-    body: as received; a `Status` object normally, anything when a proxy answered.
-    doing: method and path, for the message.
+    body: as received; usually a `Status` object, but anything if a proxy answered. doing: method and path, for the
+    message.
     """
     try:
         decoded = json.loads(body)
@@ -105,7 +105,7 @@ def from_answer(
 
 
 def from_status(details: dict[str, Any], *, doing: str, retry_after_seconds: float | None = None) -> ClusterError:
-    """Turn a `Status` object, as in an HTTP answer or in a watch's ERROR event, into one of ours."""
+    """Return the error for a `Status` object, from an HTTP response or a watch's ERROR event."""
     status = int(details.get("code") or 0)
     reason = str(details.get("reason") or "")
     message = f"{doing}: {details.get('message') or reason or 'no reason given'} (HTTP {status})"

@@ -17,10 +17,10 @@ def pause_seconds(
     most_seconds: float,
     draw: Callable[[], float] = random.random,
 ) -> float:
-    """Return the pause after `failures` tries in a row that failed (1 or more).
+    """Return the pause after `failures` consecutive failures (1 or more).
 
-    The upper end doubles with each failure from `first_seconds` to `most_seconds`; the pause lies between a tenth of
-    it and all of it, so that it is never nothing.
+    The upper limit doubles with each failure from `first_seconds` to `most_seconds`; the pause is between a tenth of
+    the limit and the limit, so it is never zero.
     """
     end = min(most_seconds, first_seconds * 2.0 ** min(failures - 1, 62))
     return end * (0.1 + 0.9 * draw())

@@ -37,7 +37,7 @@ async def update(api: api_client.ApiClient, path: str, change: Change) -> dict[s
         wanted = change(current)
         if wanted is None:
             return current
-        # Stated here again, because a write without them would overwrite whatever is there.
+        # Set again, because a write without them would overwrite any version.
         wanted = {**wanted, "metadata": {**wanted.get("metadata", {}), "resourceVersion": version, "uid": uid}}
         try:
             return await api.replace(path, wanted)

@@ -45,14 +45,14 @@ class Election:
         self._timing = timing or lease.LeaseTiming()
         self._clock = clock
         self._renewed_at: float | None = None
-        self._own: dict[str, Any] | None = None  # the Lease as our last write left it, if that was answered
+        self._own: dict[str, Any] | None = None  # the Lease as stored by our last write, if that was answered
         self._seen: lease.LeaseRecord | None = None
         self._observed_at = clock()
-        self._went = False  # whether there was a Lease that is no more
+        self._went = False  # whether a Lease that we saw was deleted
 
     @property
     def is_leader(self) -> bool:
-        """Whether we lead at this moment; it ends by the clock, even before `stopped` could be called."""
+        """Whether we lead at this moment; by the clock, so it may end before `stopped` is called."""
         return lease.leads(self._renewed_at, now=self._clock(), timing=self._timing)
 
     @property
@@ -79,9 +79,10 @@ class Election:
             await self._resign()
 
     async def step(self) -> float:
-        """Look at the Lease and act once; return the pause in seconds before the next step. Never raises ClusterError.
+        """Read the Lease and act once; return the pause in seconds before the next step. Never raises ClusterError.
 
-        It takes no longer than we are sure to lead, so that `stopped` is called in time when nobody answers.
+        It returns before our leadership may end, so that `stopped` is called in time even if the API server does not
+        answer.
         """
         limit = self._timing.renew_deadline_seconds
         if self._renewed_at is not None:
@@ -137,7 +138,7 @@ class Election:
             return None
 
     async def _write(self, lease_object: dict[str, Any] | None) -> None:
-        """Write our name over exactly the version that was judged; raises Conflict when somebody was faster."""
+        """Write our name, provided that the Lease still has the version we read; raises Conflict otherwise."""
         spec = lease.held((lease_object or {}).get("spec") or {}, me=self._me, time=_now(), timing=self._timing)
         if lease_object is not None:
             stored = await self._api.replace(self._path, {**lease_object, "spec": spec})
@@ -172,14 +173,14 @@ class Election:
         self._lose("shutting down")
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                # The API server may yet carry out a renewal of ours that was broken off.
+                # The API server may still process a renewal of ours that was cancelled.
                 while not await self._release():
                     pass
         except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
 
     async def _release(self) -> bool:
-        """Whether the Lease is not ours any more; False where it changed meanwhile."""
+        """Release the Lease; return False if it changed meanwhile."""
         lease_object = await self._api.get(self._path)
         if lease.read(lease_object, timing=self._timing).holder != self._me:
             return True

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 UPDATE_SECONDS: Final = 600.0  # how often a series is written while its event keeps happening
-FORGET_SECONDS: Final = 1800.0  # after this silence the same sentence is news again
-NEWS_AT_ONCE: Final = 10.0  # different sentences about one object and reason, and then one
-NEWS_SECONDS: Final = 60.0  # in this time
+FORGET_SECONDS: Final = 1800.0  # after this silence, the same message is sent as a new Event
+NEWS_AT_ONCE: Final = 10.0  # different messages about one object and reason that are sent at once; then one
+NEWS_SECONDS: Final = 60.0  # per this time
 MAX_SERIES: Final = 4096
 NAME_CHARACTERS: Final = 253  # the API's limit
 
@@ -68,7 +68,7 @@ class EventDeduplicator:
         self._series: collections.OrderedDict[Event, Series] = collections.OrderedDict()
         self._news: collections.OrderedDict[_Subject, _News] = collections.OrderedDict()
         self._most = most
-        self.withheld = 0  # sentences that differed, but came too fast
+        self.withheld = 0  # different messages that came too fast
 
     def __len__(self) -> int:
         return len(self._series)
@@ -96,7 +96,7 @@ class EventDeduplicator:
         return series
 
     def _is_welcome(self, subject: _Subject, now: float) -> bool:
-        """Take one from the subject's stock of news, if there is one."""
+        """Whether the object and reason have budget for another message; uses it up."""
         news = self._news.setdefault(subject, _News(NEWS_AT_ONCE, now))
         self._news.move_to_end(subject)
         if len(self._news) > self._most:
@@ -109,7 +109,7 @@ class EventDeduplicator:
         return True
 
     def forget(self, event: Event) -> None:
-        """Make the next `event` news again, because the API server does not have it."""
+        """Send the next `event` as a new one, because the API server does not have it."""
         self._series.pop(event, None)
 
 

@@ -99,12 +99,12 @@ class Recorder:
             self._queue.put_nowait(recorded)
 
     async def run(self) -> None:
-        """Write what is recorded, until cancelled."""
+        """Write recorded Events until cancelled."""
         while True:
             await self.step()
 
     async def step(self) -> None:
-        """Wait for one recorded event and write it, or have it tried again later. Never raises ClusterError."""
+        """Wait for one recorded Event and write it, or schedule a retry. Never raises ClusterError."""
         recorded = await self._queue.get()
         try:
             await self._write(recorded)
@@ -155,11 +155,11 @@ class Recorder:
             body.update(seen)
             try:
                 await self._api.patch(f"{collection}/{recorded.name}", seen)
-            except api_errors.NotFound:  # Events expire, after an hour as a rule
+            except api_errors.NotFound:  # Events expire, usually after an hour
                 pass
             else:
                 return
-        with contextlib.suppress(api_errors.AlreadyExists):  # an answer that was lost
+        with contextlib.suppress(api_errors.AlreadyExists):  # an earlier attempt succeeded, but its answer was lost
             await self._api.create(collection, body)
 
     def _body(self, event: event_series.Event, name: str, namespace: str, at: str) -> dict[str, Any]:
@@ -187,13 +187,13 @@ class Recorder:
 
 
 def reference(item: Mapping[str, Any]) -> event_series.Regarding:
-    """Return the reference to `item`, which is a whole object or a reference already, for `event_series.Event`."""
+    """Return the reference to `item`, a whole object or a reference, for `event_series.Event`."""
     flat = {**item.get("metadata", {}), **item}
     return tuple((key, str(flat[key])) for key in REFERENCE_KEYS if flat.get(key))
 
 
 def _shortened(note: str, most_bytes: int) -> str:
-    """Return `note`, cut to what the API takes; it counts bytes, not characters."""
+    """Return `note`, cut to the API's limit, which counts bytes, not characters."""
     encoded = note.encode()
     if len(encoded) <= most_bytes:
         return note

@@ -29,8 +29,8 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.2
 MAX_PAUSE_SECONDS: Final = 30.0
 MIN_WATCH_SECONDS: Final = 0.5
-MIN_OF_PAUSE: Final = 0.1  # the part of a pause that is waited in any case
-PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
+MIN_OF_PAUSE: Final = 0.1  # the part of a pause that is never cut short
+PORTION_SECONDS: Final = 0.01  # how long changes are delivered before other tasks may run
 _NAME: Final = "metadata.name="
 _CONSISTENT: Final = ""  # no version named: the API server reads from etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
@@ -133,20 +133,22 @@ class Informer:
 
     @property
     def listed_at(self) -> float:
-        """When it was last listed, by the clock: an object that came and went before that may never have been told."""
+        """When it was last listed, by the clock. Handlers may have missed objects that were created and deleted
+        before.
+        """
         return self._listed_at
 
     def subscribe(self, handler: Handler) -> None:
         """Call `handler` for every object there is (as ADDED), and from now on for every change, in order.
 
-        It is called synchronously, with `objects` just as after that change. What it raises ends `run`.
+        It is called synchronously, with `objects` just as after that change. An exception from it ends `run`.
         """
         for key, item in list(self._store.items()):
             handler(object_store.Delta(object_store.ChangeType.ADDED, key, None, item))
         self._handlers.append(handler)
 
     async def run(self) -> None:
-        """Keep the copy true until cancelled."""
+        """Keep the copy in sync until cancelled."""
         while True:
             await self._pause(await self.step())
 
@@ -174,7 +176,7 @@ class Informer:
             return self._list_again()
         except api_errors.Unavailable as error:
             if error.status == 504:
-                # It judges the version that we named: newer than any there is, as after a restore of etcd.
+                # The error is about the version that we named: it is in the future, as after a restore of etcd.
                 pause = self._list_again()
             elif error.reason:
                 pause = self._refuse()  # a cache that is not ready yet, as after a restart, or too many requests

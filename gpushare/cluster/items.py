@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 PORTION_BYTES: Final = 64 << 10  # parsed at a time: a millisecond or two
-MAX_BYTES: Final = 64 << 20  # of one item; etcd refuses objects of more than a few MiB
+MAX_BYTES: Final = 64 << 20  # of one item; etcd rejects objects of more than a few MiB
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
@@ -22,7 +22,7 @@ Step = Callable[[], dict[str, Any] | None]
 
 
 class _Incomplete(Exception):  # noqa: N818 (it is no error)
-    """The rest of it has not been fed yet."""
+    """The value's last bytes have not been fed yet."""
 
 
 class Items:
@@ -39,7 +39,7 @@ class Items:
         self._fed_bytes = 0
         self._enough_bytes = PORTION_BYTES
         self._text = ""
-        self._at = 0  # so far `_text` is done
+        self._at = 0  # how much of `_text` has been parsed
         self._next: Step | None = self._beginning
 
     @property
@@ -48,7 +48,7 @@ class Items:
         return self._next != self._beginning or self._fed_bytes > 0 or bool(self._text)
 
     def feed(self, content: bytes, *, is_last: bool = False) -> Iterator[dict[str, Any]]:
-        """Take more of the answer. Raises ValueError for what is not a list, or ends before the list does."""
+        """Feed more of the answer. Raises ValueError if it is not a list, or ends before the list does."""
         self._fed.append(content)
         self._fed_bytes += len(content)
         if self._fed_bytes < self._enough_bytes and not is_last:
@@ -62,7 +62,7 @@ class Items:
             raise ValueError("it is not a list, or not all of one")
         if left > MAX_BYTES:
             raise ValueError(f"one item is longer than {MAX_BYTES} bytes")
-        # What is not complete is looked at again when there is twice as much: that costs no more than to receive it.
+        # An incomplete value is parsed again once twice as much has arrived: that costs no more than receiving it.
         self._enough_bytes = max(PORTION_BYTES, left)
 
     def _complete(self) -> Iterator[dict[str, Any]]:
@@ -113,7 +113,7 @@ class Items:
         try:
             value, end = _DECODER.raw_decode(self._text, self._begin())
         except ValueError as error:
-            raise _Incomplete from error  # or wrong; that shows when nothing follows
+            raise _Incomplete from error  # or invalid, which shows once no more bytes follow
         if self._text[end : end + 1] in (".", "e", "E"):
             raise _Incomplete  # a number whose last digits may still arrive
         self._at = end

@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds; the API's customary values."""
+    """In seconds; the defaults are customary in Kubernetes."""
 
     duration_seconds: int = 15
     renew_deadline_seconds: float = 10.0
@@ -49,12 +49,12 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """We lead; write again, to keep it so."""
+    """We lead; write again to keep the Lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another leads; it may be taken over after `seconds` of silence from now on."""
+    """Another process leads; we may take over after `seconds` of silence from now on."""
 
     seconds: float
 
@@ -122,7 +122,7 @@ def read(lease: Mapping[str, Any], *, timing: LeaseTiming) -> LeaseRecord:
 
 
 def held(spec: Mapping[str, Any], *, me: str, time: str, timing: LeaseTiming) -> dict[str, Any]:
-    """Return the Lease's spec with us as its holder; `time` (RFC 3339, microseconds) is for people to read."""
+    """Return the Lease's spec with us as the holder; `time` (RFC 3339, microseconds) is for people to read."""
     continued = spec.get("holderIdentity") == me
     return {
         **spec,
@@ -135,5 +135,5 @@ def held(spec: Mapping[str, Any], *, me: str, time: str, timing: LeaseTiming) ->
 
 
 def released(spec: Mapping[str, Any], *, time: str) -> dict[str, Any]:
-    """Return the Lease's spec with no holder, so that the next one need not wait."""
+    """Return the Lease's spec without a holder, so that the next leader need not wait."""
     return {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": time}

@@ -22,7 +22,7 @@ class Key(NamedTuple):
 
 
 class ChangeType(enum.StrEnum):
-    """The words of the watch protocol."""
+    """The event types of the watch protocol."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"

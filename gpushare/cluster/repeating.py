@@ -1,4 +1,4 @@
-"""A writer that works whenever it is woken, and after a failure again by itself, ever more slowly."""
+"""Runs a step whenever it is woken, and retries failures with growing pauses."""
 
 from __future__ import annotations
 

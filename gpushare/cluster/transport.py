@@ -51,12 +51,12 @@ class HttpRequest:
 
     @property
     def name(self) -> str:
-        """Method and path, as error messages begin."""
+        """Method and path, the beginning of error messages."""
         return f"{self.method} {self.path}"
 
     @property
     def address(self) -> str:
-        """Path and query, encoded once and for all: selectors hold characters that no library may reinterpret."""
+        """Path and query, encoded once: selectors have characters that no library may reinterpret."""
         query = parse.urlencode({key: _text(value) for key, value in self.query.items()})
         return parse.quote(self.path, safe="/:@") + (f"?{query}" if query else "")
 
@@ -87,7 +87,7 @@ class Transport:
 
     def __init__(self, way: api_connection.ApiConnection, *, user_agent: str) -> None:
         self._way = way
-        # The API server's clock before our monotonic one, as far as we know.
+        # How far the API server's clock is ahead of our monotonic clock, as far as we know.
         self._ahead_seconds = time.time() - time.monotonic()
         self.answers = Answers()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -104,8 +104,8 @@ class Transport:
     async def close(self) -> None:
         """Close all connections.
 
-        Those of calls that were cancelled are in the middle of a polite TLS goodbye that no one waits for; an event
-        loop that ends before them complains, so they are ended here.
+        Cancelled calls leave connections in a TLS shutdown that nothing waits for. The event loop complains if it ends
+        before them, so they are aborted here.
         """
         await self._session.close()
         for _ in range(CLOSING_TURNS):
@@ -113,7 +113,7 @@ class Transport:
             if not left:
                 return
             for open_socket in left:
-                with contextlib.suppress(OSError):  # it is closed already at the other end
+                with contextlib.suppress(OSError):  # the peer has closed it already
                     open_socket.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(CLOSING_TURN_SECONDS)
 
@@ -132,9 +132,9 @@ class Transport:
 
     @contextlib.asynccontextmanager
     async def open(self, request: HttpRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer to `request`, its body still to be read; raises ours for any that is not a success.
+        """Yield the response to `request`, with its body unread; raises one of our errors unless it is a success.
 
-        A request that was refused with 401 was not carried out; it is sent once more with credentials read again.
+        A request rejected with 401 had no effect, so it is sent once more with credentials that are read again.
         """
         async with contextlib.AsyncExitStack() as stack:
             with network_errors(request):
@@ -153,7 +153,7 @@ class Transport:
             yield answer
 
     def _hear(self, date: str | None) -> None:
-        """Take the time from an answer; whole seconds are near enough."""
+        """Record the time of a response; whole seconds are accurate enough."""
         with contextlib.suppress(ValueError):
             self._ahead_seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.monotonic()
 
@@ -181,7 +181,7 @@ class Transport:
 
 @contextlib.contextmanager
 def network_errors(request: HttpRequest) -> Iterator[None]:
-    """Turn what the HTTP library raises into Unavailable, with a sentence."""
+    """Turn exceptions of the HTTP library into Unavailable, with a sentence."""
     try:
         yield
     except TimeoutError as error:
@@ -191,22 +191,22 @@ def network_errors(request: HttpRequest) -> Iterator[None]:
 
 
 def was_reset(error: api_errors.Unavailable) -> bool:
-    """Tell whether the connection broke under the call, as an idle one does that the other side has closed."""
+    """Whether the connection broke during the call, as happens to an idle one that the server has closed."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientConnectorError) and isinstance(cause.os_error, ConnectionResetError):
-        return True  # during the TLS handshake, where asyncio gives it no number
+        return True  # during the TLS handshake, where asyncio reports no error number
     if isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):
         return True
     return isinstance(cause, OSError) and cause.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
 def _socket_that_notices(address: Any) -> socket.socket:
-    """Return a socket that finds out within about half a minute that nobody is at the other end."""
+    """Return a socket that detects within about half a minute that the peer is gone."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
-        if hasattr(socket, option):  # Linux has them all
+        if hasattr(socket, option):  # Linux has all of them
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
 

@@ -232,7 +232,7 @@ def _memory(ask: FilterInput) -> Verdict:
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:
-    """Return how much unclaimed reservations hold, of which namespaces, and when the last one expires."""
+    """Return a clause with the amount of unclaimed reservations, their namespaces, and when the last one expires."""
     until = max((holder.reserved_until or 0.0 for holder in ask.used.holders if holder.is_unclaimed), default=0.0)
     if not until:
         return ""

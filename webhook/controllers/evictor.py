@@ -128,7 +128,7 @@ class Evictor:
 
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
         """Evict a pod; return whether the API server accepts that. Raises _UnansweredError."""
-        # With the version: a pod that was bound meanwhile must stay.
+        # With the version: a pod that was bound meanwhile must not be evicted.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
