@@ -131,7 +131,7 @@ def test_a_share_that_would_never_be_in_use_sets_its_gpu_aside(steps: dict[str, 
 
 
 @pytest.mark.parametrize("nonsense", ["text", 5, None, [], {"id": "x"}])
-def test_a_senseless_allocation_that_names_no_gpu_sets_all_aside(nonsense: object) -> None:
+def test_invalid_allocation_without_a_gpu_makes_all_gpus_unhealthy(nonsense: object) -> None:
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [nonsense]
     assert not any(gpu.healthy for gpu in codec.read(document).gpus)

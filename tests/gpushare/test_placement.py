@@ -220,7 +220,7 @@ def test_overcommitted_gpu_takes_not_even_idle_compute() -> None:
         ({"request": "0.6"}, False),
     ],
 )
-def test_refusal_tells_never_from_not_now(annotations: dict[str, str], never: bool) -> None:
+def test_refusal_distinguishes_never_from_not_now(annotations: dict[str, str], never: bool) -> None:
     held = tuple(builders.allocation(f"a{at}", f"GPU-node-a-{at}", request=50) for at in range(4))
     node = dataclasses.replace(builders.node(), allocations=held)
     refusal = placement.place([NodeView.from_node(node)], request.parse(builders.pod(**annotations)))

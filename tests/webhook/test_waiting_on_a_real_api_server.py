@@ -52,7 +52,7 @@ def names(cluster: Cluster) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.pods()}
 
 
-def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(cluster: Cluster) -> None:
+def test_stuck_pod_is_evicted_if_its_owner_recreates_it_and_explained_if_not(cluster: Cluster) -> None:
     started = cluster.start("--stuck-seconds=2")
     for name in ("owned", "bound"):
         cluster.create_placed(owned(name))

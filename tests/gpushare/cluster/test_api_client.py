@@ -143,7 +143,7 @@ async def test_a_watch_from_too_old_a_version_is_gone(api: api_client.ApiClient,
         await watch_to_the_end(api, widgets, {"resourceVersion": "1"}, then=lambda: None)
 
 
-async def test_a_get_outlives_connections_that_broke_while_idle_and_a_write_says_that_they_broke(
+async def test_get_is_retried_after_idle_connections_broke_and_a_write_fails(
     api_server: access.Access, tmp_path: Path
 ) -> None:
     async with tcp_proxy.before(api_server.server) as proxy:

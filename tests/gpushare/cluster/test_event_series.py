@@ -19,7 +19,7 @@ def test_the_first_time_is_told_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_pod_that_waits_for_a_day_with_one_reason_costs_a_call_every_ten_minutes() -> None:
+def test_repeated_reason_costs_one_call_every_ten_minutes() -> None:
     dedup = event_series.EventDeduplicator()
     calls = sum(dedup.happened(event(), now=float(second)) is not None for second in range(24 * 3600))
     assert calls == 24 * 6

@@ -41,7 +41,7 @@ def test_an_edited_entry_is_a_change() -> None:
     assert config_choice.decide(new, {"a": "y"}, label="a") == Decision(new)
 
 
-def test_a_name_that_is_not_there_says_what_is() -> None:
+def test_unknown_config_name_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(errors.ConfigError) as caught:
         config_choice.select({"b", "a"}, label="z", default="a")
     assert str(caught.value) == (

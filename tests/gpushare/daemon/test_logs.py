@@ -111,7 +111,7 @@ def test_a_cycle_is_written_too() -> None:
     assert json.loads(logs.JsonLines("agent").format(record))["msg"] == "around"
 
 
-def test_logs_go_to_stderr_unless_told_otherwise(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_go_to_stderr_by_default(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     logs.configure("info", "agent")
     logging.getLogger("agent").info("here")

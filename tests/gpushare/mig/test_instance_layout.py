@@ -32,7 +32,7 @@ def overlap(placed: list[PlacedInstance]) -> bool:
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(wishes())
-def test_what_fits_has_places_that_can_be_made_in_that_order(wish: tuple[Geometry, Wanted]) -> None:
+def test_fitting_instances_get_places_that_a_driver_can_create_in_order(wish: tuple[Geometry, Wanted]) -> None:
     geometry, wanted = wish
     if instance_layout.misfit(geometry, wanted) is not None:
         return

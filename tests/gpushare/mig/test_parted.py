@@ -46,11 +46,11 @@ def test_a_wrong_entry_is_refused_with_the_field_and_a_remedy(changes: dict[str,
     "entry",
     [GOOD, {"devices": [0, 1], "mig-enabled": False}, {**GOOD, "mig-devices": {}, "device-filter": ["0x20B510DE"]}],
 )
-def test_what_is_read_is_written_back(entry: dict[str, Any]) -> None:
+def test_entry_is_unchanged_after_reading_and_writing(entry: dict[str, Any]) -> None:
     assert parted.written(parted.read_entry(entry)) == entry
 
 
-def test_an_entry_is_about_the_gpus_that_it_names() -> None:
+def test_mig_entry_applies_to_the_gpus_that_it_names() -> None:
     a100, a30 = device_id.parse("0x20B510DE:0x153310DE"), device_id.parse("0x20B710DE")
     assert read().applies_to(index=3, hardware=None)
     assert not read(devices=[0]).applies_to(index=3, hardware=a100)

@@ -107,7 +107,7 @@ async def test_recreated_pod_goes_to_another_node(owner: str, end: list[Any]) ->
     ],
     ids=["was bound", "others are made to leave for it", "was let try again", "is there"],
 )
-async def test_these_do_not_count(after: list[Any]) -> None:
+async def test_pods_that_prove_nothing_do_not_exclude_a_node(after: list[Any]) -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), *after)
     assert cluster.node(made("job-1")) == "node-a"
@@ -180,7 +180,7 @@ def test_oldest_makers_are_forgotten_beyond_the_limit() -> None:
     assert failures.avoided(made("job-1")).blocked == {"node-a": "why"}
 
 
-async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:
+async def test_written_change_avoids_the_excluded_node() -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), None)
     pod = made("job-1")

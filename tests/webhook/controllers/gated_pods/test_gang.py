@@ -90,7 +90,7 @@ def test_terminating_member_does_not_count() -> None:
     assert units(arrange([leaving, member(1), member(2)])) == []
 
 
-def test_different_sizes_are_said() -> None:
+def test_different_group_sizes_are_reported() -> None:
     arranged = arrange([member(0), member(1), member(2, size=4)])
     assert units(arranged) == []
     assert set(said(arranged).values()) == {
