@@ -194,11 +194,11 @@ CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 
 # --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
-# Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the one
-# that both have agreed on; only in HELLO it is the oldest that the library speaks, and `newest` the newest (0: no
-# other). WELCOME has the newest that both speak. For ever the same: the header, how HELLO begins, and REFUSED. From
-# version 2 on both sides ignore what follows the part of a message that they know, and messages whose type they do not
-# know; before that nothing else is sent. docs/upgrade.md says which releases speak which versions.
+# Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the agreed
+# one; only in HELLO it is the oldest that the library speaks, and `newest` the newest (0: no other). WELCOME has the
+# newest that both speak. The header, the beginning of HELLO, and REFUSED never change. From version 2 on, both sides
+# ignore unknown messages, and what follows the known part of a message; before that, nothing else is sent.
+# docs/upgrade.md says which releases speak which versions.
 WIRE_MAGIC: Final = 0x48535047  # "GPSH"
 WIRE_OLDEST: Final = 1  # of release 0.1.0
 WIRE_VERSION: Final = 2
@@ -208,19 +208,19 @@ MESSAGE_WELCOME: Final = 2  # arbiter -> library: gpu_count u32, slot u32; with 
 MESSAGE_REFUSED: Final = 3  # arbiter -> library: one sentence, char[256], NUL-terminated
 MESSAGE_RECLAIM: Final = 4  # library -> arbiter: "about to report out-of-memory; are there dead processes' bytes?"
 MESSAGE_RECLAIMED: Final = 5  # arbiter -> library: bytes freed, u64
-# Leases; all have the body WIRE_LEASE: gpu u32 (the record in the limits page), flags u32, lease u64 (its number).
-MESSAGE_WANT: Final = 6  # library -> arbiter: it has something to launch; flag LEASE_HELD: and its gate is open
+# Leases; all have the body WIRE_LEASE: gpu u32 (index of its record in the limits page), flags u32, lease u64 (number).
+MESSAGE_WANT: Final = 6  # library -> arbiter: there is work to launch; with LEASE_HELD, its gate is open
 MESSAGE_OPEN: Final = 7  # arbiter -> library: launch until it is revoked; the same number again: other flags
-MESSAGE_REVOKE: Final = 8  # arbiter -> library: launch nothing more, and give the lease back; number 0: whatever it is
-MESSAGE_CLOSED: Final = 9  # library -> arbiter: nothing more is launched, and what runs ends within milliseconds
-MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also unasked, when it has nothing to do
+MESSAGE_REVOKE: Final = 8  # arbiter -> library: stop launching, and return the lease; number 0: any lease
+MESSAGE_CLOSED: Final = 9  # library -> arbiter: launching has stopped, and running work ends within milliseconds
+MESSAGE_RELEASED: Final = 10  # library -> arbiter: no work runs any more; also sent without a REVOKE when idle
 # Both have the same body: gpu u32, a number chosen by the sender u32, bytes u64 (0 in the question). Only if the limits
 # page names CERTAIN_SLOT.
 MESSAGE_MEASURE: Final = 11  # library -> arbiter: from now on, how much of the GPU is not known to be in use?
 MESSAGE_MEASURED: Final = 12  # arbiter -> library: at most this much; the largest number: unknown
 LEASE_HELD: Final = 1  # in WANT
 LEASE_COUNTED: Final = 2  # in OPEN: others use this GPU, or there is a limit: do not run far ahead
-LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: give it back as soon as there is nothing to do
+LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: return it as soon as idle
 LEASE_BRIEF: Final = 8  # in OPEN: run ahead even less, because another share may have to be served at once
 WIRE_HELLO: Final = "<32s"
 WIRE_WELCOME: Final = "<II"
@@ -230,15 +230,14 @@ WIRE_LEASE: Final = "<IIQ"
 WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.
-# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), layout u32, certain slot u32
-# (CERTAIN_SLOT; 0: nobody looks for what is certain), reserved to 64 bytes. `layout` is of both pages. What is added in
-# reserved bytes, where 0 means that nothing is said, does not change it; any other change does, and takes a version of
-# the protocol in which processes are given such pages.
-# Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
-# overhead u64 (bytes: what the share's processes hold beyond what they have charged, as the agent measures it; counts
-# towards the limit), context u64 (bytes: what a process charges for a context before it makes its first), turn begin
-# u32 and turn u32 (thousandths of each 100 ms by CLOCK_MONOTONIC: when the share launches while there is no arbiter; a
-# turn of 0: not said).
+# Header: gpu_count u32, slot_count u32 (slots ever assigned: how many to add up), layout u32, certain slot u32
+# (CERTAIN_SLOT; 0: the arbiter does not read certain charges), reserved to 64 bytes. `layout` covers both pages. A field
+# in reserved bytes, where 0 means unset, does not change it. Any other change does, and needs a new version of the
+# protocol, whose processes get the new pages.
+# Then one record of 64 bytes per GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
+# overhead u64 (bytes that the share's processes use beyond their charges, as measured by the agent; counts towards the
+# limit), context u64 (bytes that a process charges before it creates its first context), turn begin u32 and turn u32
+# (thousandths of each 100 ms by CLOCK_MONOTONIC: when the share launches while there is no arbiter; a turn of 0: unset).
 PAGE_SIZE: Final = 4096
 PAGES_LAYOUT: Final = 0
 LIMITS_HEADER: Final = "<IIII48x"
@@ -246,9 +245,9 @@ LIMITS_RECORD: Final = "<16sQIIQQII8x"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63
 
-# The ledger pages: one page a GPU, in the order of the records; one u64 a process ("slot"): bytes charged. What a
-# container holds on a GPU is the sum of its slots; there is no total that could disagree with them. A slot is written
-# by its process alone (atomically, it has threads), and zeroed by the arbiter once that process is dead.
+# The ledger pages: one page per GPU, in the order of the records; one u64 per process ("slot"): bytes charged. A
+# container's usage of a GPU is the sum of its slots; no total is stored that could disagree. Only its process writes a
+# slot (atomically, because it has threads); the arbiter zeroes it once the process is dead.
 LEDGER_SLOTS: Final = 512
 LEDGER_SLOT: Final = "<Q"
 # The word of slot n + CERTAIN_SLOT belongs to the process of slot n. Its lower CERTAIN_BITS say how much of the
