@@ -194,10 +194,10 @@ CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 
 # --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
-# Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the agreed
-# one; only in HELLO it is the oldest that the library speaks, and `newest` the newest (0: no other). WELCOME has the
-# newest that both speak. The header, the beginning of HELLO, and REFUSED never change. From version 2 on, both sides
-# ignore unknown messages, and what follows the known part of a message; before that, nothing else is sent.
+# Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the
+# agreed one; only in HELLO it is the oldest that the library speaks, and `newest` the newest (0: no other). WELCOME has
+# the newest that both speak. The header, the beginning of HELLO, and REFUSED never change. From version 2 on, both
+# sides ignore unknown messages, and what follows the known part of a message; before that, nothing else is sent.
 # docs/upgrade.md says which releases speak which versions.
 WIRE_MAGIC: Final = 0x48535047  # "GPSH"
 WIRE_OLDEST: Final = 1  # of release 0.1.0
@@ -231,13 +231,13 @@ WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.
 # Header: gpu_count u32, slot_count u32 (slots ever assigned: how many to add up), layout u32, certain slot u32
-# (CERTAIN_SLOT; 0: the arbiter does not read certain charges), reserved to 64 bytes. `layout` covers both pages. A field
-# in reserved bytes, where 0 means unset, does not change it. Any other change does, and needs a new version of the
-# protocol, whose processes get the new pages.
-# Then one record of 64 bytes per GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
-# overhead u64 (bytes that the share's processes use beyond their charges, as measured by the agent; counts towards the
-# limit), context u64 (bytes that a process charges before it creates its first context), turn begin u32 and turn u32
-# (thousandths of each 100 ms by CLOCK_MONOTONIC: when the share launches while there is no arbiter; a turn of 0: unset).
+# (CERTAIN_SLOT; 0: the arbiter does not read certain charges), reserved to 64 bytes. `layout` covers both pages. A
+# field in reserved bytes, where 0 means unset, does not change it. Any other change does, and needs a new version of
+# the protocol, whose processes get the new pages. Then one record of 64 bytes per GPU: uuid 16 raw bytes, memory limit
+# u64 (bytes), request u32 and limit u32 (percent), overhead u64 (bytes that the share's processes use beyond their
+# charges, as measured by the agent; counts towards the limit), context u64 (bytes that a process charges before it
+# creates its first context), turn begin u32 and turn u32 (thousandths of each 100 ms by CLOCK_MONOTONIC: when the share
+# launches while there is no arbiter; a turn of 0: unset).
 PAGE_SIZE: Final = 4096
 PAGES_LAYOUT: Final = 0
 LIMITS_HEADER: Final = "<IIII48x"
