@@ -142,7 +142,7 @@ class Recorder:
                         return
                     await asyncio.sleep(FLUSH_PAUSE_SECONDS)
         except TimeoutError:
-            logger.warning("Left Events untold", extra={"events": self._queue.qsize() + len(self._later)})
+            logger.warning("Dropped Events at the end", extra={"events": self._queue.qsize() + len(self._later)})
 
     async def _write(self, recorded: Recorded) -> None:
         event, at = recorded.event, _micro_time(recorded.at)

@@ -39,12 +39,10 @@ Handler = Callable[[object_store.Delta], None]
 
 
 def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
-    """Return a sentence about the API server if one of these copies was synced, and is now stale for longer; else
-    None.
-    """
+    """Return a sentence about the API server if a synced copy has been stale for longer; else None."""
     for copy in informers:
         if copy.synced.is_set() and copy.age_seconds > longest_seconds:
-            return f"the API server has told nothing for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
+            return f"no contact to the API server for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
     return None
 
 

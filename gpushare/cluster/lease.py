@@ -100,7 +100,7 @@ def _as_leader(record: LeaseRecord | None, *, now: float, me: str, renewed_at: f
     if record is None:
         return Lost("the Lease was deleted")
     if record.holder != me:
-        return Lost(f"{record.holder or 'somebody'} changed it")
+        return Lost(f"{record.holder or 'another client'} changed it")
     return Renew()
 
 

@@ -29,7 +29,7 @@ def settle() -> None:
     gc.set_threshold(*THRESHOLDS)
     # Counting the remaining objects alone would take as long as scanning them.
     extra = {"collected": collected, "seconds": round(time.perf_counter() - began, 3)}
-    logger.info("The garbage collector leaves alone what is there", extra=extra)
+    logger.info("Froze the objects that the garbage collector has left", extra=extra)
 
 
 async def keep(ready: Awaitable[None]) -> None:

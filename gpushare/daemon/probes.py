@@ -2,7 +2,7 @@
 
 A daemon may serve other documents there. While many clients are connected, rendering pages takes at most a fifth of the
 event loop's time, and each connection gets one request, so that clients cannot starve the daemon or the kubelet's
-probes (`probe_connections`). Otherwise every page is rendered anew for each request.
+probes (`probe_connections`). Otherwise every request renders its page.
 
 Healthy means that the event loop runs. Readiness is a table of named checks, each of which returns what is missing as a
 sentence, so that `curl …/readyz` explains why a pod gets no traffic.

@@ -62,7 +62,7 @@ class Daemon:
         if error is not None:
             self.fail(f"The background task {task.get_name()} failed", error)
         elif not self.stopping.is_set():
-            self.fail(f"The background task {task.get_name()} ended, and should not have")
+            self.fail(f"The background task {task.get_name()} ended unexpectedly")
 
     async def end_tasks(self) -> None:
         """Cancel the background tasks, and wait a little for them to clean up."""
@@ -111,7 +111,7 @@ async def _supervised(main: Callable[[Daemon], Awaitable[None]], grace_seconds: 
         if not task.done():
             await _first(task, hurry.wait(), timeout_seconds=grace_seconds)
         if not task.done():
-            daemon.fail("The work in hand was cut short: it was not done in time")
+            daemon.fail("The shutdown took too long and was cut short")
             await _cancel(task)
         elif task.cancelled():
             daemon.fail("The daemon was cancelled from within")

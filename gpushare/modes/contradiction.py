@@ -30,7 +30,7 @@ _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS
 _LETS: Final = {
     ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
     ComputeMode.EXCLUSIVE_PROCESS: "which lets a single process use it",
-    ComputeMode.PROHIBITED: "which lets nobody use it",
+    ComputeMode.PROHIBITED: "which lets no process use it",
 }
 
 

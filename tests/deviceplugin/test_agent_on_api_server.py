@@ -360,6 +360,6 @@ async def test_an_agent_whose_calls_are_all_rejected_is_not_ready(
 
         async def is_refused() -> bool:
             status, text = await agent.get("/readyz")
-            return status == 500 and "the API server has told nothing for" in text and "Unauthorized" in text
+            return status == 500 and "no contact to the API server for" in text and "Unauthorized" in text
 
         await cluster.until(is_refused)

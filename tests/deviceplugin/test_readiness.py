@@ -50,7 +50,7 @@ async def test_an_agent_without_valid_credentials_stops_being_ready() -> None:
     assert informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) is None
     now[0] += 2
     assert informer.silence([pods], longest_seconds=share_parts.STALE_SECONDS) == (
-        "the API server has told nothing for 61 seconds: the API server answered 401: Unauthorized"
+        "no contact to the API server for 61 seconds: the API server answered 401: Unauthorized"
     )
     api.refuses = False
     await pods.step()

@@ -77,7 +77,7 @@ async def a_gpu_that_an_administrator_prohibited_stays_closed(node: Node) -> Non
     pynvml.nvmlDeviceSetComputeMode(handle, pynvml.NVML_COMPUTEMODE_PROHIBITED)
     await node.step()
     assert node.modes[3] == "exclusive…"
-    assert "its compute mode is PROHIBITED, which lets nobody use it" in node.pending
+    assert "its compute mode is PROHIBITED, which lets no process use it" in node.pending
     assert node.facts()["compute"][3] == "PROHIBITED"
     await node.exclusive(node.uuids[3], False)
     await node.step()

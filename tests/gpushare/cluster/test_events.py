@@ -222,7 +222,7 @@ async def test_who_ends_while_the_api_server_is_away_says_how_much_is_left(caplo
     await recorder.flush(0.5)
     task.cancel()
     (record,) = caplog.records
-    assert (record.getMessage(), record.__dict__["events"]) == ("Left Events untold", 2)
+    assert (record.getMessage(), record.__dict__["events"]) == ("Dropped Events at the end", 2)
 
 
 async def test_a_full_queue_drops_and_says_so_and_never_waits() -> None:

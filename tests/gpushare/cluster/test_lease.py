@@ -29,7 +29,7 @@ THEIRS = dataclasses.replace(MINE, holder="other")
         pytest.param(MINE, 100, 98, lease.Renew(), id="we lead"),
         pytest.param(MINE, 100, 90, lease.Lost("it could not be renewed for 10 s"), id="we led for too long unrenewed"),
         pytest.param(THEIRS, 100, 98, lease.Lost("other changed it"), id="taken from us"),
-        pytest.param(FREE, 100, 98, lease.Lost("somebody changed it"), id="released by somebody"),
+        pytest.param(FREE, 100, 98, lease.Lost("another client changed it"), id="released by somebody"),
         pytest.param(None, 100, 98, lease.Lost("the Lease was deleted"), id="deleted"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_background_task_that_just_ends_ends_the_process_too(main: Main) -> No
         main,
     )
     assert code == 1
-    assert log[0]["msg"] == "The background task informer ended, and should not have"
+    assert log[0]["msg"] == "The background task informer ended unexpectedly"
 
 
 def test_a_main_that_fails_still_lets_background_tasks_clean_up() -> None:
@@ -96,4 +96,4 @@ def test_a_drain_that_takes_too_long_is_cut_short(signals: tuple[signal.Signals,
         grace_seconds=grace_seconds,
     )
     assert (code, said) == (1, ["ready", "ready", "cleaned up"])
-    assert log[-1]["msg"] == "The work in hand was cut short: it was not done in time"
+    assert log[-1]["msg"] == "The shutdown took too long and was cut short"
