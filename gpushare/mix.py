@@ -71,7 +71,7 @@ class Mix:
 
     @property
     def classes(self) -> Mapping[RequestClass, float]:
-        """Class → weight; the default mix until there are enough pods."""
+        """The weight of each class; the default mix until there are enough pods."""
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
 
     def expecting(self, *, gpus: float, largest: int) -> Mix:

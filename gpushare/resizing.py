@@ -59,7 +59,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     wanted = {containers: demand.gpus for containers, demand in demands.items()}
     if wanted != held:
         raise errors.LedgerError(
-            f"its annotations ask for shares of {_counts(wanted)}, and it has shares of {_counts(held)}: that cannot "
+            f"its annotations request shares of {_counts(wanted)}, but it has shares of {_counts(held)}: that cannot "
             "change on an existing pod, so restore the annotations, or delete and recreate the pod"
         )
     gone = missing(entry, node)

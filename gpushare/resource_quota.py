@@ -89,7 +89,7 @@ def _in_parts(hard: Sequence[tuple[str, str]], request: Request) -> str | None:
         part = 0 if demand.share.memory.bytes is not None else demand.share.memory.percent or 0
         if part > (demand.share.request_percent if is_compute_bounded else 0):
             return (
-                f"container {errors.quoted(demand.containers[0])} asks for {part}% of a GPU's memory, but the "
+                f"container {errors.quoted(demand.containers[0])} requests {part}% of a GPU's memory, but the "
                 f"ResourceQuota {name} of its namespace counts bytes of {contract.RESOURCE_MEMORY}: write "
                 f'{contract.MEMORY} in bytes, such as "10Gi"'
             )

@@ -49,7 +49,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
 
         def unwritable(node: Mapping[str, Any], why: str) -> None:
-            note = f"the API server rejects the shares of this node, which is used last for a minute: {why}"
+            note = f"the API server rejects the shares on this node, so it is used last for a minute: {why}"
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
         lifetime_seconds = float(settings.reservation_seconds)

@@ -172,7 +172,7 @@ class MemoryCluster:
     ) -> None:
         """Apply a JSON patch to a pod, as `PodClient`."""
         if content_type != api_client.JSON_PATCH:
-            raise ValueError(f"a cluster in memory applies no patch of type {content_type}")
+            raise ValueError(f"a cluster in memory does not support patches of type {content_type}")
         known: Any = self._at(path)
         operations: Any = body
         try:

@@ -167,7 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each review")
     add("--host", help="address to serve reviews on (default: all)")
     add("--port", help="port to serve reviews on, 0 for any (default: 8443)")
-    add("--port-file", metavar="FILE", help="write the port here once it is open")
+    add("--port-file", metavar="FILE", help="write the port to this file once it is open")
     add("--probe-host", help="address for /healthz, /readyz and /metrics (default: all)")
     add("--probe-port", help="port for /healthz, /readyz and /metrics, 0 for any (default: 8081; with --from: 0)")
     add("--url", help=f"register this address, https://HOST:PORT{contract.WEBHOOK_PATH}, instead of the Service")
@@ -184,12 +184,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--patience-seconds", help="how long a pod that needs more room may be overtaken (default: 300)")
     add("--stuck-seconds", help="how long the scheduler may try to bind a placed pod (default: 60)")
     add("--rotation-seconds", help="pause between two steps of a certificate rotation (default: 900)")
-    add("--certificate-directory", metavar="DIRECTORY", help="where certificates are stored as files")
+    add("--certificate-directory", metavar="DIRECTORY", help="directory to store certificates as files in")
     mounted = "serve tls.crt and tls.key of this directory, such as a mounted Secret, and issue and register none"
     add("--certificate-files", metavar="DIRECTORY", help=mounted)
     only = "accept only clients with a certificate of an authority in this file; by default all"
     add("--client-ca-file", metavar="FILE", help=only)
-    add("--placer", action=argparse.BooleanOptionalAction, default=None, help="stand for election as the placer")
+    add("--placer", action=argparse.BooleanOptionalAction, default=None, help="take part in the election of the placer")
     add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")
     add("--version", action="store_true", help="print the version and exit")
     return parser

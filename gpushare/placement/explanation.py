@@ -38,7 +38,7 @@ def count(
     """
     asked = _asked(request.demands)
     if not gpus:
-        said = f"no GPU fits {asked}: gpushare knows no GPU; is its agent running on the GPU nodes?"
+        said = f"no GPU fits {asked}: gpushare does not know any GPU; is its agent running on the GPU nodes?"
         return Refusal(said, cause=Cause.NO_GPU)
     parts = [f"{counts[name]} {rule.phrase}" for name, rule in filters.RULES.items() if counts.get(name)]
     if counts.get(NODE_RULE):

@@ -232,7 +232,7 @@ def _memory(ask: FilterInput) -> Verdict:
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:
-    """Return how much unclaimed reservations hold, of which namespaces, and when the last one expires."""
+    """Return a clause with the amount of unclaimed reservations, their namespaces, and when the last one expires."""
     until = max((holder.reserved_until or 0.0 for holder in ask.used.holders if holder.is_unclaimed), default=0.0)
     if not until:
         return ""
@@ -252,14 +252,14 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "mode": GpuFilter(_mode, "not shared by annotation"),
     "model": GpuFilter(_model, "of another model", lasts=True),
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
-    "uuid": GpuFilter(_uuid, "ruled out by UUID", lasts=True),
+    "uuid": GpuFilter(_uuid, "excluded by UUID", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
     "closed": GpuFilter(_closed, "on a node that takes no new pods"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
-    "exclusion": GpuFilter(_exclusion, "held by pods with another exclusion label", Sees.LABELS),
-    "anti-affinity": GpuFilter(_anti_affinity, "held by pods with the same anti-affinity label", Sees.LABELS),
-    "affinity": GpuFilter(_affinity, "held by pods without the affinity label", Sees.LABELS),
+    "exclusion": GpuFilter(_exclusion, "used by pods with another exclusion label", Sees.LABELS),
+    "anti-affinity": GpuFilter(_anti_affinity, "used by pods with the same anti-affinity label", Sees.LABELS),
+    "affinity": GpuFilter(_affinity, "used by pods without the affinity label", Sees.LABELS),
     "compute": GpuFilter(_compute, "with too little compute free", Sees.AMOUNT, amount=operator.attrgetter("compute")),
     "memory": GpuFilter(_memory, "with too little memory free", Sees.AMOUNT, amount=operator.attrgetter("memory")),
 }

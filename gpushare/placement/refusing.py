@@ -85,7 +85,7 @@ def _fit_nodes(
     fits: Callable[[str], bool],
     reasons: _Reasons,
 ) -> Ints:
-    """Return the slots of nodes that can take the pod; only the nearest of the others is asked for its reason."""
+    """Return the slots of nodes that can take the pod; get the reason only from the nearest of the others."""
     has_room = eligibility.host_fits(shape, grid.now())
     if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
         return np.flatnonzero(has_room)

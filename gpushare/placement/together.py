@@ -21,7 +21,7 @@ _AT_ONCE = 1 << 18  # array elements
 
 @dataclasses.dataclass(slots=True)
 class GpuChoice:
-    """The GPUs chosen on nodes [n], each of which has enough that fit."""
+    """The GPUs chosen on nodes [n], all of which have enough GPUs that fit."""
 
     rows: Ints  # [count, n] ascending on nodes where distance matters
     costs: Floats  # [n] sum of the GPUs' costs

@@ -41,7 +41,7 @@ def half_full(ask: FilterInput) -> Verdict:
 
 MORE = {
     "numa": GpuFilter(numa, "of the other NUMA node"),
-    "spread-out": GpuFilter(spread_out, "held by pods with the same affinity label", Sees.LABELS),
+    "spread-out": GpuFilter(spread_out, "used by pods with the same affinity label", Sees.LABELS),
     "half-full": GpuFilter(half_full, "rather full", Sees.AMOUNT, amount=operator.attrgetter("memory")),
 }
 

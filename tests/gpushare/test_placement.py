@@ -184,7 +184,7 @@ def test_unfit_node_is_reported_with_its_reason() -> None:
 
 def test_refusal_names_a_cluster_without_gpus() -> None:
     assert str(place(request="0.5")) == (
-        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows no GPU; is its agent running on the GPU nodes?"
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare does not know any GPU; is its agent running on the GPU nodes?"
     )
 
 
@@ -220,7 +220,7 @@ def test_overcommitted_gpu_takes_not_even_idle_compute() -> None:
         ({"request": "0.6"}, False),
     ],
 )
-def test_refusal_tells_never_from_not_now(annotations: dict[str, str], never: bool) -> None:
+def test_refusal_distinguishes_never_from_not_now(annotations: dict[str, str], never: bool) -> None:
     held = tuple(builders.allocation(f"a{at}", f"GPU-node-a-{at}", request=50) for at in range(4))
     node = dataclasses.replace(builders.node(), allocations=held)
     refusal = placement.place([NodeView.from_node(node)], request.parse(builders.pod(**annotations)))

@@ -64,7 +64,7 @@ def test_spread_uses_every_gpu_first() -> None:
 
 def test_empty_fleet_has_no_gpu() -> None:
     assert str(place(Fleet(), request="0.5")) == (
-        "no GPU fits 0.5 GPU with 50% of the memory: gpushare knows no GPU; is its agent running on the GPU nodes?"
+        "no GPU fits 0.5 GPU with 50% of the memory: gpushare does not know any GPU; is its agent running on the GPU nodes?"
     )
 
 

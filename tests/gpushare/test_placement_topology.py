@@ -152,7 +152,7 @@ def test_pod_with_two_gpus_gets_one_socket(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fragmentation", "pack"])
-def test_equal_node_without_crossing_wins(policy: str) -> None:
+def test_between_equal_nodes_gpus_on_one_socket_win(policy: str) -> None:
     asked = request.parse(builders.pod(gpus="2", policy=policy))
     views = [NodeView.from_node(two_sockets("node-a", 0, 2)), NodeView.from_node(two_sockets("node-b", 0, 1))]
     fleet = Fleet()

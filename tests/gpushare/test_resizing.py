@@ -187,10 +187,10 @@ def test_changing_containers_or_gpu_count_is_rejected() -> None:
     manifest = builders.pod(containers=("main", "side"), container="main,side", request="0.5")
     with pytest.raises(
         errors.LedgerError,
-        match=r"ask for shares of 1 GPU for main, side, and it has shares of 1 GPU for main: that cannot change",
+        match=r"request shares of 1 GPU for main, side, but it has shares of 1 GPU for main: that cannot change",
     ):
         resizing.asked(request.parse(manifest), gpunode.allocations[0], gpunode)
-    with pytest.raises(errors.LedgerError, match="ask for shares of 2 GPUs for main"):
+    with pytest.raises(errors.LedgerError, match="request shares of 2 GPUs for main"):
         wish(gpunode, request="0.5", gpus="2")
 
 

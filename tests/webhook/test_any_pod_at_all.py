@@ -89,7 +89,7 @@ def test_any_object_is_answered(pod: dict[str, Any]) -> None:
 @pytest.mark.slow
 @hypothesis.given(strategies.pods(), st.lists(st.integers(0, 9), min_size=1, max_size=6), ANYTHING)
 @hypothesis.settings(max_examples=80)
-def test_a_pod_with_anything_in_any_place_is_answered(pod: dict[str, Any], path: list[int], value: Any) -> None:
+def test_pod_with_any_value_in_any_field_is_answered(pod: dict[str, Any], path: list[int], value: Any) -> None:
     judged(put(copy.deepcopy(pod), path, value))
 
 

@@ -170,7 +170,7 @@ async def test_one_of_several_claimants_gets_the_reservation(cluster: Cluster, t
     until(lambda: len(cluster.notes(contract.EVENT_LOST)) == 2, cluster.explain)
     (held,) = cluster.node().allocations
     assert held.pod.name in names
-    said = f"names the allocation {reserved.id}, which {cluster.namespace}/{held.pod.name} holds: it has no share"
+    said = f"names the allocation {reserved.id}, which belongs to {cluster.namespace}/{held.pod.name}: it has no share"
     assert all(note.startswith(said) for note in cluster.notes(contract.EVENT_LOST))
     evicted = "evicted, because another pod holds its share: ReplicaSet trainers recreates it"
     until(lambda: cluster.notes(contract.EVENT_REPLACED) == [evicted], cluster.explain)

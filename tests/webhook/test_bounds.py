@@ -292,7 +292,7 @@ class Body:
         return self.chunks.pop(0)
 
 
-async def test_bodies_wait_until_others_are_answered() -> None:
+async def test_bodies_beyond_the_limit_wait_until_others_are_answered() -> None:
     in_hand, order = bounds.InFlightLimiter(10), []
 
     async def work(name: str, size: int, goes: asyncio.Event) -> None:

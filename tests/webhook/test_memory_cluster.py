@@ -227,7 +227,7 @@ def test_body_that_is_no_review_gets_an_http_error(webhook: Running) -> None:
         ("kind: GPUNode", "metadata.name is missing"),
     ],
 )
-def test_a_file_that_is_no_cluster_is_named(tmp_path: Path, text: str, says: str) -> None:
+def test_file_without_a_cluster_is_rejected_with_its_path(tmp_path: Path, text: str, says: str) -> None:
     source = tmp_path / "cluster.yaml"
     source.write_text(text)
     with pytest.raises(memory_cluster.UnreadableError, match=says):

@@ -73,7 +73,7 @@ def test_keys_for_the_first_container_alone_leave_a_sidecar_without_a_share() ->
     assert ([answer.outcome for answer in stored.answers], stored.sharers) == (["placed", "kept"], ["main"])
 
 
-def test_a_gate_behind_us_releases_the_share() -> None:
+def test_gate_added_by_a_later_webhook_releases_the_share() -> None:
     chain = Chain([node("node-a")])
     stored = chain.create(builders.pod(request="1"), behind=[gate(KUEUE)])
     assert [answer.outcome for answer in stored.answers] == ["placed", "gated"]

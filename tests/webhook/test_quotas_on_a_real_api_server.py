@@ -37,7 +37,7 @@ def test_memory_quota_cannot_be_bypassed_by_percentages(cluster: Cluster) -> Non
     cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
     until(lambda: cluster.refuses(builders.pod("in-bytes", memory="30Gi"), "exceeded quota"), cluster.explain)
     part = builders.pod("by-percent", request="0.01", memory="100%")
-    until(lambda: cluster.refuses(part, "asks for 100% of a GPU's memory"), cluster.explain)  # it hears of it later
+    until(lambda: cluster.refuses(part, "requests 100% of a GPU's memory"), cluster.explain)  # it hears of it later
     started.count_from_here()
     with pytest.raises(lab_errors.LabError, match=r"write gpushare.io/memory in bytes"):
         cluster.create(part)

@@ -152,7 +152,7 @@ def test_a_pod_gives_nothing_up_before_it_is_bound(cluster: Cluster) -> None:
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
 
 
-def test_a_wish_that_is_taken_back_leaves_no_trace(cluster: Cluster) -> None:
+def test_withdrawn_resize_leaves_no_trace(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5", memory="40Gi")
     ask(cluster, "one", memory="10Gi")

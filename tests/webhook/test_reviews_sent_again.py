@@ -77,14 +77,14 @@ async def create_beside(cluster: Cluster, crossing: Crossing, directory: Path) -
             await crossing.close()
 
 
-async def test_it_is_sent_again_when_the_last_words_say_so(cluster: Cluster, tmp_path: Path) -> None:
+async def test_review_is_retried_if_the_connection_ends_with_that_response(cluster: Cluster, tmp_path: Path) -> None:
     crossing = Crossing(connections.SEND_AGAIN)
     await create_beside(cluster, crossing, tmp_path)
     (first, _), (second, _), *_ = crossing.reviews  # and again, if a webhook behind changes the pod
     assert first < second  # on another connection
 
 
-async def test_without_a_word_its_pod_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+async def test_pod_is_rejected_if_the_connection_ends_without_a_response(cluster: Cluster, tmp_path: Path) -> None:
     crossing = Crossing(b"")
     with pytest.raises(api_errors.ClusterError, match="EOF"):
         await create_beside(cluster, crossing, tmp_path)

@@ -183,5 +183,5 @@ async def test_law_each_node_costs_few_steps_whatever_one_pod_does(what: str) ->
 
 
 @pytest.mark.parametrize("what", ["waits", "has changed", "asks for more than there is"])
-async def test_the_pod_that_does_something_is_looked_at(what: str) -> None:
+async def test_changed_pod_is_checked(what: str) -> None:
     assert await steps(8, FEW, what=what) > await steps(8, FEW) + 20

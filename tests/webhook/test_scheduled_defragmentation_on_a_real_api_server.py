@@ -110,7 +110,7 @@ def run_command(cluster: Cluster) -> str:
     return said
 
 
-def test_its_command_moves_pods_and_uses_each_right_of_its_account(cluster: Cluster) -> None:
+def test_scheduled_defragmentation_moves_pods_and_needs_each_permission(cluster: Cluster) -> None:
     for name in ("rights.yaml", "policy.yaml"):
         cluster.kubectl("apply", "--server-side", f"--filename={COMPONENT / name}")
     cluster.describe("node-a", ALLOCATABLE)

@@ -52,7 +52,7 @@ def names(cluster: Cluster) -> set[str]:
     return {pod["metadata"]["name"] for pod in cluster.pods()}
 
 
-def test_a_stuck_pod_is_evicted_if_its_owner_makes_it_anew_and_explained_if_not(cluster: Cluster) -> None:
+def test_stuck_pod_is_evicted_if_its_owner_recreates_it_and_explained_if_not(cluster: Cluster) -> None:
     started = cluster.start("--stuck-seconds=2")
     for name in ("owned", "bound"):
         cluster.create_placed(owned(name))
@@ -108,9 +108,7 @@ def test_recreated_pod_goes_to_another_node_on_any_replica(cluster: Cluster) -> 
     cluster.kubectl("cordon", last)
     until(lambda: goes() == "None", cluster.explain)
     cluster.create(owned("waits"))
-    said = (
-        f"{first} could not take a pod of ReplicaSet trainers before, and is excluded for a while; the scheduler said"
-    )
+    said = f"{first} is excluded for a while, because a pod of ReplicaSet trainers could not be bound to it; the scheduler said"
     until(lambda: f"{said}: 1 Insufficient cpu." in annotations(cluster, "waits")[contract.REASON], cluster.explain)
     patch = json.dumps({"metadata": {"finalizers": None}})
     cluster.kubectl("patch", "pod", "trainer", f"--namespace={cluster.namespace}", f"--patch={patch}", "--type=merge")

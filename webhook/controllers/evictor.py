@@ -128,7 +128,7 @@ class Evictor:
 
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
         """Evict a pod; return whether the API server accepts that. Raises _UnansweredError."""
-        # With the version: a pod that was bound meanwhile must stay.
+        # With the version: a pod that was bound meanwhile must not be evicted.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
@@ -226,6 +226,6 @@ class AllocationConflicts:
 def explain_conflict(pod: Pod, holder: PodRef) -> str:
     """Return the sentence of the Event."""
     return (
-        f"names the allocation {pod.allocation_id}, which {holder} holds: it has no share, and its GPU calls "
+        f"names the allocation {pod.allocation_id}, which belongs to {holder}: it has no share, and its GPU calls "
         f"fail; delete and recreate it without the annotations that only gpushare writes"
     )

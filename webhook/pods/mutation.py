@@ -133,7 +133,7 @@ def _copy(manifest: PodJson) -> _Mutable:
 
 
 def _remove_results(view: PodSpecView, after: _Mutable, request: Request, *, pinned_to: str = "") -> None:
-    """Remove results of an earlier placement from `after`, of which `view` is a view."""
+    """Remove results of an earlier placement from `after`; `view` is a view of it."""
     host, own = view.pinned_host, view.annotations.get(contract.OWN_HOSTNAME)
     if host and host == (pinned_to or host):
         selector = {k: v for k, v in after["spec"]["nodeSelector"].items() if k != contract.HOSTNAME_LABEL}

@@ -147,7 +147,7 @@ def _own_resources(view: PodSpecView, request: Request) -> Denial | None:
             if key.startswith(contract.PREFIX) and not is_right:
                 return Denial(
                     f"container {errors.quoted(name)} requests {key} {errors.quoted(str(value))}, which gpushare "
-                    "computes from the annotations: remove it, or the LimitRange or copied pod that it comes from, "
+                    "computes from the annotations: remove it (it may come from a LimitRange or a copied pod), "
                     f"and write {contract.REQUEST} or {contract.MEMORY}"
                 )
     return None
@@ -224,7 +224,7 @@ def _stale(view: PodSpecView, request: Request) -> Iterator[str]:
         )
     for container in mutation.stale_resources(view, request):
         name = errors.quoted(str(container.get("name")), longest=40)
-        yield f"resources of gpushare.io of container {name} do not match the annotations: they were replaced"
+        yield f"the gpushare.io resources of container {name} do not match the annotations: they were replaced"
 
 
 def _forged(view: PodSpecView) -> Iterator[str]:

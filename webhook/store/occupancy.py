@@ -272,7 +272,7 @@ def _unbound(read: Pod) -> _Unbound | None:
     if read.unschedulable is None or maker is None:
         return None
     words = read.unschedulable or "no reason given"
-    why = f"could not take {maker[1]} before, and is excluded for a while; the scheduler said: {words}"
+    why = f"is excluded for a while, because {maker[1]} could not be bound to it; the scheduler said: {words}"
     return _Unbound(maker[0], errors.shortened(why, longest=MAX_WORDS), read.leaves)
 
 

@@ -118,7 +118,7 @@ def test_mps_precedes_time_slicing_when_both_claim_all_gpus() -> None:
         ("{name: gpu, replicas: 2, devices: []}", "its list of devices is empty"),
     ],
 )
-def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, part: str) -> None:
+def test_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, part: str) -> None:
     plan = planned(f"sharing: {{timeSlicing: {{resources: [{entry}]}}}}", gpus(1))
     assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
     assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)

@@ -38,7 +38,7 @@ def is_trusted(held: Certificates, serving: str, now: datetime.datetime) -> bool
     return False
 
 
-def test_at_first_everything_is_made() -> None:
+def test_first_start_creates_all_certificates() -> None:
     assert rotation.next_step(None, NAMES, now=START) is RotationStep.START
     held = made()
     assert rotation.next_step(held, NAMES, now=START) is RotationStep.KEEP
@@ -89,7 +89,7 @@ def test_another_name_asks_for_another_certificate() -> None:
     assert rotation.next_step(made(), ("elsewhere.svc",), now=START) is RotationStep.ISSUE
 
 
-def test_after_years_without_a_webhook_everything_is_made_anew() -> None:
+def test_certificates_that_expired_years_ago_are_all_reissued() -> None:
     assert rotation.next_step(made(), NAMES, now=START + 400 * DAY) is RotationStep.START
 
 

@@ -35,7 +35,7 @@ def test_second_claimant_gets_an_event_with_the_holder() -> None:
     ((pod, holder),) = find(held_by("u-first"), claiming("first"), claiming("second"))
     assert pod.ref.name == "second"
     assert evictor.explain_conflict(pod, holder).startswith(
-        "names the allocation a1, which default/first holds: it has no share"
+        "names the allocation a1, which belongs to default/first: it has no share"
     )
 
 

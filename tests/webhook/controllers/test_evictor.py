@@ -34,7 +34,7 @@ def preempting() -> dict[str, Any]:
     return {**made, "status": {**made["status"], "nominatedNodeName": "node-a"}}
 
 
-def test_a_pod_that_was_placed_and_cannot_be_bound_is_stuck() -> None:
+def test_placed_pod_that_cannot_be_bound_is_stuck() -> None:
     assert Pod.from_manifest(pinned()).is_stuck
     assert evictor.explain_unbound(Pod.from_manifest(pinned())) == (
         "was placed on node-a, where the scheduler cannot bind it: 1 Insufficient cpu.; it will be evicted at a "
@@ -76,11 +76,11 @@ def test_a_pod_that_is_recreated_without_harm_is_evicted(kind: str) -> None:
         builders.pod(request="0.5"),
     ],
 )
-def test_these_are_not(other: dict[str, Any]) -> None:
+def test_other_unbound_pods_are_not_stuck(other: dict[str, Any]) -> None:
     assert Pod.from_manifest(other).unschedulable is None
 
 
-def test_it_is_overdue_only_when_it_was_stuck_all_the_time() -> None:
+def test_pod_is_overdue_only_if_it_was_stuck_without_interruption() -> None:
     seen = evictor.UnschedulableSince(60.0)
     assert seen.overdue({"u-1": Pod.from_manifest(pinned())}, now=0.0) == ([], 60.0)
     assert seen.overdue({}, now=30.0) == ([], None)

@@ -68,7 +68,7 @@ def test_a_node_that_has_not_changed_is_not_looked_at_again(monkeypatch: pytest.
     assert looked == ["node-a", "node-b", "node-b", "node-a", "node-b"]
 
 
-async def test_others_have_their_turn_while_many_nodes_are_looked_at() -> None:
+async def test_other_tasks_run_while_many_nodes_are_counted() -> None:
     replica = Replica()
     replica.nodes = [builders.node(f"node-{number}", gpus=8) for number in range(200)]
     counting = asyncio.create_task(replica.figures.count())

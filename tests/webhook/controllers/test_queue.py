@@ -37,7 +37,7 @@ def test_priority_then_age_then_name() -> None:
     assert names(pods) == ["urgent", "old", "a", "b"]
 
 
-def test_only_those_that_wait_for_us() -> None:
+def test_only_pods_that_wait_for_gpushare_are_queued() -> None:
     leaving, ended, others = waits("leaving"), waits("ended"), waits("others")
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     ended["status"] = {"phase": "Failed"}

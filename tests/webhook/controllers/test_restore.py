@@ -123,7 +123,7 @@ def test_shares_are_restored_in_the_order_in_which_they_were_placed() -> None:
         ({"request": "NaN"}, 'gpushare.io/request "NaN" is not a part of a GPU'),
     ],
 )
-def test_annotations_that_make_no_sense_are_said(asked: dict[str, str], said: str) -> None:
+def test_invalid_annotations_are_reported(asked: dict[str, str], said: str) -> None:
     with pytest.raises(errors.GpushareError) as raised:
         restore.allocation(Pod.from_manifest(holder(**asked)), builders.node())
     assert str(raised.value).startswith(said)

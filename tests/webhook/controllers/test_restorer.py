@@ -67,7 +67,7 @@ async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
     return api.opened, None if look_again is None else look_again - BEGAN
 
 
-async def test_nothing_is_on_its_way_where_no_gpunode_was_ever_open() -> None:
+async def test_new_gpunode_opens_at_once_if_none_was_ever_open() -> None:
     assert await opened_now() == ({"new"}, None)
     assert await opened_now(gpunode("other", is_open=False)) == ({"new", "other"}, None)
 

@@ -68,7 +68,7 @@ def test_mount_over_our_paths_is_denied_by_name(path: str, ours: str) -> None:
         "/usr/local",
     ],
 )
-def test_everything_else_is_the_users(path: str) -> None:
+def test_other_paths_may_be_mounted(path: str) -> None:
     assert validation.covered_path(path) is None
     assert not isinstance(validation.read(PodSpecView.read(mounting(path))), validation.Denial)
 

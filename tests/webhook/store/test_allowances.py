@@ -51,13 +51,13 @@ def test_amounts_beyond_the_quota_are_lacking(
 @pytest.mark.parametrize(
     ("resources", "asked", "said"),
     [
-        ([MEMORY], {"memory": "25%"}, 'container "main" asks for 25% of a GPU\'s memory, but the ResourceQuota gpus'),
+        ([MEMORY], {"memory": "25%"}, 'container "main" requests 25% of a GPU\'s memory, but the ResourceQuota gpus'),
         ([MEMORY], {"memory": "100%", "request": "0.01"}, 'write gpushare.io/memory in bytes, such as "10Gi"'),
-        ([MEMORY], {"request": "0.5"}, "asks for 50% of a GPU's memory"),
+        ([MEMORY], {"request": "0.5"}, "requests 50% of a GPU's memory"),
         ([MEMORY], {"request": "0.5", "memory": "10Gi"}, None),
         ([MEMORY, PERCENT], {"request": "0.5"}, None),
         ([MEMORY, PERCENT], {"request": "0.5", "memory": "50%"}, None),
-        ([MEMORY, PERCENT], {"request": "0.5", "memory": "51%"}, "asks for 51% of a GPU's memory"),
+        ([MEMORY, PERCENT], {"request": "0.5", "memory": "51%"}, "requests 51% of a GPU's memory"),
         ([PERCENT], {"request": "0.01", "memory": "100%"}, None),
         ([], {"request": "0.01", "memory": "100%"}, None),
     ],

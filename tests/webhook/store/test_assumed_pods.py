@@ -90,7 +90,7 @@ async def test_refusal_names_full_gpus() -> None:
     assert "with too little compute free" in refused.reason
 
 
-def test_a_pod_that_asks_for_no_share_or_for_nonsense_is_judged_as_it_is() -> None:
+def test_pod_without_a_valid_request_keeps_its_own_resources() -> None:
     plain = builders.pod()
     plain["spec"]["containers"][0]["resources"] = {"requests": {contract.RESOURCE_PERCENT: "30"}}
     nonsense = asking(request="much")

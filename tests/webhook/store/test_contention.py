@@ -26,7 +26,7 @@ def test_no_node_is_deprioritized_without_a_lost_write() -> None:
     assert Contention().deprioritized(now=10.0) is None
 
 
-def test_a_lost_write_is_felt_for_a_moment() -> None:
+def test_node_is_deprioritized_briefly_after_a_lost_write() -> None:
     replica = Contention()
     replica.lost("node-1", now=10.0)
     assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS / 2) is not None
@@ -46,7 +46,7 @@ def test_the_leader_and_another_share_no_node() -> None:
     assert 60 < len(leaders) < 140
 
 
-def test_those_that_do_not_lead_draw_once_they_meet_in_their_half() -> None:
+def test_followers_that_conflict_each_prefer_a_random_half_of_theirs() -> None:
     theirs = sorted(_kept(_replica(), *NODES[:1]) & _kept(_replica(), *NODES[1:2]))
     kept_nodes, other = (_kept(_replica(salt=salt), theirs[0]) for salt in (b"one", b"other"))
     assert kept_nodes < set(theirs)

@@ -103,7 +103,7 @@ async def test_a_change_that_is_there_already_is_not_written_again() -> None:
     assert len(carried) == 1
 
 
-async def test_a_watch_that_lags_does_not_bring_back_the_past() -> None:
+async def test_older_version_from_a_lagging_watch_is_ignored() -> None:
     made = NodeLedger(document("a", version=10))
     assert not made.see(document(version=9))
     assert ids(made.view.node) == ["a"]
@@ -111,7 +111,7 @@ async def test_a_watch_that_lags_does_not_bring_back_the_past() -> None:
     assert ids(made.view.node) == []
 
 
-async def test_the_past_that_is_the_truth_is_taken() -> None:
+async def test_older_version_from_a_restored_etcd_is_accepted() -> None:
     made = NodeLedger(document("a", version=10))
     known = made.document
     assert made.see(document(version=9), instead_of=known), "etcd was restored"

@@ -107,7 +107,7 @@ async def test_recreated_pod_goes_to_another_node(owner: str, end: list[Any]) ->
     ],
     ids=["was bound", "others are made to leave for it", "was let try again", "is there"],
 )
-async def test_these_do_not_count(after: list[Any]) -> None:
+async def test_pods_that_prove_nothing_do_not_exclude_a_node(after: list[Any]) -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), *after)
     assert cluster.node(made("job-1")) == "node-a"
@@ -126,7 +126,7 @@ async def test_refusal_quotes_the_scheduler_without_another_node() -> None:
     await cluster.show(unbound("job-1"), None)
     refusal = cluster.place(made("job-1"))
     assert isinstance(refusal, Refusal)
-    said = f"node-a could not take a pod of Job train before, and is excluded for a while; the scheduler said: {WORDS}"
+    said = f"node-a is excluded for a while, because a pod of Job train could not be bound to it; the scheduler said: {WORDS}"
     assert said in refusal.reason
     assert refusal.word == "node"
     unfit = cluster.store.chooser.node_filter(made("job-1"))("node-a")
@@ -180,7 +180,7 @@ def test_oldest_makers_are_forgotten_beyond_the_limit() -> None:
     assert failures.avoided(made("job-1")).blocked == {"node-a": "why"}
 
 
-async def test_the_change_that_is_written_goes_nowhere_else_either() -> None:
+async def test_written_change_avoids_the_excluded_node() -> None:
     cluster = Cluster("node-a", "node-b")
     await cluster.show(unbound("job-1"), None)
     pod = made("job-1")

@@ -77,7 +77,7 @@ def find(
 
 
 class DueChangesByNode:
-    """The due changes of all nodes, of which each round finds only some again."""
+    """The due changes of all nodes; each round recomputes only those of some nodes."""
 
     def __init__(self) -> None:
         self._release: dict[str, list[NodeAllocation]] = {}

@@ -108,9 +108,9 @@ def explain_apart(group: str, placed: Iterable[Placed]) -> str:
     if len(nodes) < 2 or whole:
         return ""
     return (
-        f"its group {errors.quoted(group)} shares GPUs on {len(nodes)} nodes: nodes do not coordinate turns, so "
-        f"kernels that wait for those of another node waste most of theirs. Request whole GPUs ({contract.REQUEST}: "
-        '"1"), or few enough for one node'
+        f"its group {errors.quoted(group)} shares GPUs on {len(nodes)} nodes, which do not take turns at "
+        f"the same time: kernels that wait for a kernel on another node waste most of their turns. Request whole GPUs "
+        f'({contract.REQUEST}: "1"), or few enough GPUs to fit on one node'
     )
 
 
@@ -142,7 +142,7 @@ def _arrange_group(
     if len(ready) < needed:
         sentence = _incomplete(name, size, have=len(placed) + len(ready), others=len(living) - len(placed) - len(ready))
         return [], [(pod, sentence) for pod in ready]
-    extra = f"its group {name} has {size} pods without this one: its turn comes once they are placed"
+    extra = f"its group {name} already has {size} other pods: it waits until they are placed"
     return [Unit(tuple(ready[:needed]), group[1])], [(pod, extra) for pod in ready[needed:]]
 
 

@@ -1,6 +1,6 @@
 """Gang placement: where the pods of a gang go, and how all of them get their shares, or none.
 
-The pods of a gang should be on few nodes that are near each other. The placement engine is asked on which node all of
+The pods of a gang should be on few nodes that are near each other. The placement engine looks for a node where all of
 them fit, as if they were one pod, then half of them, and so on; the others go to the same nodes, or to nodes with the
 same topology labels. The result is only a preference: a pod that does not fit on its preferred node is placed like any
 other pod, so no gang waits because of it.

@@ -21,7 +21,7 @@ from webhook.store import backfill_reservation
 
 # The scheduler needs room for the pod as it was created, and the agent offers freed amounts only for pods on its node.
 # If another pod got them first, each of the two could keep the other from being bound.
-NOT_BOUND: Final = "it is not bound to its node yet, and counts there as it was created"
+NOT_BOUND: Final = "it is not bound to its node yet, where the scheduler still needs room for its original request"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

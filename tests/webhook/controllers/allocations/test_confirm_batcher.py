@@ -25,7 +25,7 @@ def test_another_confirmation_for_the_node_delays_both() -> None:
     assert batcher.due(both, now=due)[0] == both
 
 
-def test_a_burst_without_end_is_written_all_the_same() -> None:
+def test_endless_burst_is_written_after_the_longest_delay() -> None:
     batcher, pods, now = due_changes.ConfirmBatcher(), {}, 10.0
     while now < 10.0 + due_changes.MAX_DELAY_SECONDS:
         pods[f"a{now}"] = POD

@@ -60,9 +60,7 @@ def test_groups_are_per_namespace() -> None:
 def test_those_beyond_the_size_come_after_the_others() -> None:
     arranged = arrange([member(number) for number in range(4)])
     assert units(arranged) == [["worker-0", "worker-1", "worker-2"]]
-    assert said(arranged) == {
-        "worker-3": 'its group "ring" has 3 pods without this one: its turn comes once they are placed'
-    }
+    assert said(arranged) == {"worker-3": 'its group "ring" already has 3 other pods: it waits until they are placed'}
     placed = [member(number, gated=False) for number in range(3)]
     assert units(arrange([*placed, member(3)])) == [["worker-3"]]
 
@@ -92,7 +90,7 @@ def test_terminating_member_does_not_count() -> None:
     assert units(arrange([leaving, member(1), member(2)])) == []
 
 
-def test_different_sizes_are_said() -> None:
+def test_different_group_sizes_are_reported() -> None:
     arranged = arrange([member(0), member(1), member(2, size=4)])
     assert units(arranged) == []
     assert set(said(arranged).values()) == {

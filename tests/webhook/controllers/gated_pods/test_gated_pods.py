@@ -73,7 +73,7 @@ async def test_pod_that_fits_nowhere_gets_no_backfill_reservation() -> None:
     assert cluster.held() == {}
 
 
-async def test_where_it_could_run_is_searched_again_although_a_clock_was_put_back(
+async def test_backfill_reservation_is_chosen_again_after_the_clock_went_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(
@@ -331,7 +331,7 @@ async def test_backfill_reservation_respects_the_bound_on_exclusive_gpus(percent
     assert len(cluster.held()) == held
 
 
-async def test_a_refused_pod_does_not_stand_for_another_namespaces() -> None:
+async def test_refusal_is_not_reused_for_a_pod_of_another_namespace() -> None:
     bounds = {"default": exclusive_gpus.ExclusiveBound("default", "gpus", 0)}
     cluster = Cluster(builders.node(gpus=1), exclusive=bounds.get)
     cluster.create("ours", request="0.1", exclusion="red")

@@ -205,7 +205,7 @@ def test_nothing_is_given_up_before_the_pod_is_bound(less: dict[str, str]) -> No
     assert turn(gpunode, [resize_request], {}) is gpunode
     assert outcome(gpunode, resize_request) == (
         gpunode.allocations[0].shares,
-        "is not resized yet: it is not bound to its node yet, and counts there as it was created",
+        "is not resized yet: it is not bound to its node yet, where the scheduler still needs room for its original request",
     )
     bound = find(gpunode, pod("one", version="2", **{"request": "0.5", "memory": "8Gi", **less}))
     assert turn(gpunode, bound, {}) is not gpunode
