@@ -165,7 +165,7 @@ async def test_confirmed_releases_do_not_wait_for_other_reads(cluster: Cluster) 
 async def test_overloaded_api_server_gets_few_reads_and_a_retry(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocation_controller, "QUESTIONS_AT_ONCE", 2)
+    monkeypatch.setattr(allocation_controller, "MAX_CONCURRENT_READS", 2)
     async with blind(cluster) as made:
         for number in range(8):
             await made.hold(f"a{number}", PodRef(cluster.namespace, f"busy-{number}", f"uid-{number}"), until=None)
