@@ -1,4 +1,4 @@
-# Everything a contributor types. `make help` lists it; every target sets up what it needs.
+# The commands for contributors. `make help` lists them; each target sets up what it needs.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -7,14 +7,14 @@ MAKEFLAGS += --no-print-directory
 BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
-unexport PYTHONDONTWRITEBYTECODE # the tests start hundreds of programs, and each would compile all that it imports
+unexport PYTHONDONTWRITEBYTECODE # otherwise each of the hundreds of programs that tests start compiles its imports
 C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 QUICK := not slow and not apiserver and not lab
-WORKERS := 4 # more than two cores: tests of labs and API servers mostly wait
-TEST_OPTIONS ?= # more of pytest's, for `make test`
+WORKERS := 4 # more than the cores of a small machine: tests of labs and API servers mostly wait
+TEST_OPTIONS ?= # additional pytest options for `make test`
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, gpushare, prerequisites; prerequisites.ensure(); build.ensure(); gpushare.built_images()'
 
 ##@ Set up
@@ -26,9 +26,9 @@ help: ## Show this list
 	  /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: env
-env: $(ENVIRONMENT) ## Make .venv with the locked dependencies, and what it takes to make one
+env: $(ENVIRONMENT) ## Create .venv with the locked dependencies, and install its prerequisites
 
-# The project goes in without dependencies and without isolation: whatever is not in the lock is not installed.
+# Without dependencies and build isolation, so that nothing is installed that is not in the lock.
 $(ENVIRONMENT): requirements.lock pyproject.toml install.sh
 	@./install.sh --prerequisites
 	@[[ -x $(BIN)/pip ]] || "$$(./install.sh --python)" -m venv .venv
@@ -43,7 +43,7 @@ build: ## Build the C parts: interposer, simulated drivers, the samples' probe
 	done
 
 .PHONY: lock
-lock: env ## Pin the newest allowed versions again in requirements.lock
+lock: env ## Pin the newest allowed versions in requirements.lock
 	@{ echo '# Made by `make lock` from pyproject.toml: all extras and groups, for every platform, with hashes.'; \
 	  $(PYTHON) -m uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --group bench --group clients --group docs \
 	    --generate-hashes --no-header --no-annotate pyproject.toml; } > requirements.lock.new
@@ -55,7 +55,7 @@ CLIENT_LOCKS := $(patsubst %.in,%.lock,$(wildcard $(addsuffix /*.in,tests/client
 CLIENTS_FOR := --python-version 3.11 --python-platform x86_64-manylinux_2_28 --no-emit-package triton --no-emit-package setuptools
 
 .PHONY: lock-clients
-lock-clients: env ## Pin the newest allowed versions of the programs that tests run, in *.lock beside their *.in
+lock-clients: env ## Pin the newest allowed versions of third-party programs that tests run, in *.lock next to *.in
 	@for lock in $(CLIENT_LOCKS); do \
 	  { echo '# Made by `make lock-clients` from the file beside it: packages for x86-64 and Python 3.11, with hashes.'; \
 	    $(PYTHON) -m uv pip compile --quiet --upgrade $(CLIENTS_FOR) --generate-hashes --no-header --no-annotate \
@@ -69,8 +69,8 @@ lock-clients: env ## Pin the newest allowed versions of the programs that tests 
 packages: env ## Build the wheel and the source archive into dist/
 	$(PYTHON) -m hatchling build -d dist
 
-# ARCHITECTURES="amd64 arm64" makes images for both processors; REVISION= goes into a label; PUSH_OPTIONS= are skopeo's;
-# KUBECTL= is for the image plugin, one path for each architecture.
+# ARCHITECTURES="amd64 arm64" builds images for both processors; REVISION= is written to a label; PUSH_OPTIONS= are passed
+# to skopeo; KUBECTL= names the kubectl of the image plugin, one path per architecture.
 ARCHITECTURES ?=
 REVISION ?=
 PUSH ?=
@@ -83,7 +83,7 @@ images: env ## Build the container images into build/images; PUSH=REGISTRY/PREFI
 	  --push "$(PUSH)" --push-options="$(PUSH_OPTIONS)"
 
 .PHONY: images-lock
-images-lock: env ## Pin the newest versions of the images' Debian packages again
+images-lock: env ## Pin the newest versions of the images' Debian packages
 	$(PYTHON) -m config.images --lock
 
 .PHONY: chart
@@ -93,18 +93,18 @@ chart: env ## Update the copies and the table in charts/gpushare, and package it
 	  helm lint --strict --quiet charts/gpushare && helm package charts/gpushare --destination dist; \
 	else echo "helm is not on PATH: charts/gpushare is up to date, but not packaged into dist/"; fi
 
-# Where a release puts the archive; without one the manifest is for `krew install --manifest=… --archive=…` alone.
+# The URL of the released archive. Without it, only `krew install --manifest=… --archive=…` can use the manifest.
 BASE ?= https://not-released.invalid
 HOMEPAGE ?= https://not-released.invalid
 
 .PHONY: krew
-krew: env ## Make archive and manifest for krew in dist/krew (BASE= and HOMEPAGE= are the addresses of a release)
+krew: env ## Create the archive and manifest for krew in dist/krew (BASE= and HOMEPAGE= are URLs of a release)
 	$(PYTHON) config/krew/make.py dist/krew --base "$(BASE)" --homepage "$(HOMEPAGE)"
 
 ##@ Check and test
 
 .PHONY: check
-check: env build ## Formats, lints, types, import rules, layers, shell scripts, plain words, warnings of other C compilers
+check: env build ## Check formats, lints, types, import rules, layers, shell scripts, wording, warnings of other C compilers
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
@@ -119,21 +119,21 @@ check: env build ## Formats, lints, types, import rules, layers, shell scripts, 
 	$(BIN)/pytest -q tests/contract/test_plain_words.py
 
 .PHONY: test-quick
-test-quick: env build ## The quick tests, which need no cluster: less than a minute
+test-quick: env build ## Run the quick tests, which need no cluster: less than a minute
 	$(BIN)/pytest -q -n 2 -m '$(QUICK)'
 
 .PHONY: test
-test: check ## Everything, on a real Kubernetes with simulated GPUs (root; the first time builds it, about five minutes)
+test: check ## Run all checks and tests, on a real Kubernetes with simulated GPUs (root; the first run builds it, about five minutes)
 	@$(LAB_PACKAGES)
 	@$(MAKE) --silent -j2 -C interposer tests sanitized
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
 
 .PHONY: test-frameworks
-test-frameworks: env build ## PyTorch on simulated GPUs and in shares of them (root; downloads 3 GB the first time)
+test-frameworks: env build ## Test PyTorch on simulated GPUs and in shares of them (root; the first run downloads 3 GB)
 	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
 
 .PHONY: gpu-rehearsal
-gpu-rehearsal: env build ## The run on a GPU machine in full, on a simulated one (root; downloads 3 GB the first time)
+gpu-rehearsal: env build ## Rehearse the complete run of bench/gpu on simulated GPUs (root; the first run downloads 3 GB)
 	$(PYTHON) -m bench.gpu.rehearsal
 
 MINUTES ?= 10
@@ -142,40 +142,40 @@ TARGET ?=
 INPUT ?=
 
 .PHONY: fuzz
-fuzz: env build ## Whatever nonsense is sent to whatever reads something, for MINUTES=10 in all (TARGETS= some of them)
+fuzz: env build ## Fuzz all parsers, for MINUTES=10 in total (TARGETS= selects some)
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES) $(TARGETS)
 
 .PHONY: fuzz-replay
-fuzz-replay: env ## One input of a TARGET= again: INPUT=
+fuzz-replay: env ## Replay one INPUT= with a TARGET=
 	$(PYTHON) -m tests.fuzz --replay $(INPUT) $(TARGET)
 
 FOR ?= 10
 
 .PHONY: sanitize
-sanitize: env build ## The library under the compiler's sanitizers, FOR=10 seconds each (root)
+sanitize: env build ## Run the library with the compiler's sanitizers, FOR=10 seconds each (root)
 	GPUSHARE_SANITIZE_SECONDS=$(FOR) $(BIN)/pytest -q --timeout=0 tests/interposer/test_sanitized.py
 
 .PHONY: scale
-scale: env build ## What the webhook takes among 20,000 pods on 1,000 nodes, and 120,000 on 5,000; half an hour
+scale: env build ## Measure the webhook with 20,000 pods on 1,000 nodes, and 120,000 on 5,000; half an hour
 	$(PYTHON) bench/scale.py --pods 20000
 	$(PYTHON) bench/scale.py --nodes 5000 --pods 100000 --shares 20000 --rounds 1
 
 .PHONY: soak
-soak: env build ## Whether webhook and agent grow in a long time of ordinary trouble; MINUTES=600 for longer
+soak: env build ## Check that webhook and agent do not grow under ordinary faults; MINUTES=600 for longer
 	$(PYTHON) bench/soak.py --minutes $(or $(MINUTES),15)
 
 .PHONY: bench
-bench: env build ## Benchmarks that need no GPU
+bench: env build ## Run the benchmarks that need no GPU
 	@for one in $(filter-out $(addprefix bench/,bad_days.py idle_agents.py scale.py soak.py),$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
 
 ##@ Try
 
 .PHONY: demo
-demo: env build ## The demo of ./install.sh --local: a cluster in memory, the real webhook
+demo: env build ## Run the demo of ./install.sh --local: a cluster in memory, the real webhook
 	@$(PYTHON) -m lab.demo
 
 .PHONY: lab
-lab: env build ## Leave a local Kubernetes with simulated GPUs and gpushare running (root)
+lab: env build ## Start a local Kubernetes with simulated GPUs and gpushare (root)
 	$(PYTHON) -m lab up
 	$(PYTHON) -m lab install
 	@echo 'Next:'
@@ -183,13 +183,13 @@ lab: env build ## Leave a local Kubernetes with simulated GPUs and gpushare runn
 	@echo '  kubectl apply -f config/samples/half-gpu.yaml && kubectl gpushare top'
 
 .PHONY: lab-down
-lab-down: env ## Remove that cluster and all it left
+lab-down: env ## Remove that cluster and its files
 	$(PYTHON) -m lab down
 
 ##@ Tidy
 
 .PHONY: docs
-docs: env ## Write docs/cli, docs/compatibility.md, docs/coexistence.md, pictures in docs/images, and Grafana's and the operator's files again
+docs: env ## Generate docs/cli, docs/compatibility.md, docs/coexistence.md, drawings in docs/images, Grafana's dashboards, the PrometheusRule
 	$(PYTHON) docs/cli/make.py docs/cli
 	$(PYTHON) docs/images/make.py docs/images
 	$(PYTHON) -m tests.clients.document docs/compatibility.md
@@ -197,11 +197,11 @@ docs: env ## Write docs/cli, docs/compatibility.md, docs/coexistence.md, picture
 	$(PYTHON) config/components/monitoring/make.py
 
 .PHONY: pictures
-pictures: env ## Draw the dashboards for docs/images again, with a real Prometheus
+pictures: env ## Draw the dashboards for docs/images, with a real Prometheus
 	$(PYTHON) docs/images/dashboards.py docs/images
 
 .PHONY: docs-site
-docs-site: env ## Build the manual as a site into build/site; a link that leads nowhere is an error
+docs-site: env ## Build the manual as a site in build/site; broken links are errors
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 	@echo 'build/site/index.html; to see it in a browser: $(PYTHON) -m http.server --bind localhost --directory build/site'
 
@@ -212,6 +212,6 @@ format: env ## Format Python and C
 	$(if $(C_SOURCES),$(BIN)/clang-format -i $(C_SOURCES))
 
 .PHONY: clean
-clean: ## Remove what was built here, except .venv
+clean: ## Remove build outputs and caches, except .venv
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

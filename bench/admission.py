@@ -171,7 +171,7 @@ class Bench:
             sent.cpu_ms,
             sent.load,
             conflicts + failed,
-            len([line for replica in replicas for line in replica.logged("Kept the books of a node")]),
+            len([line for replica in replicas for line in replica.logged("Updated the allocations of a node")]),
             settled,
             verdict,
         )

@@ -14,8 +14,8 @@ import struct
 import time
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.debt_cache import DebtCache
-from deviceplugin.arbiter.gpu_leases import GpuLeases, Numbers
+from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, LeaseNumbers
+from deviceplugin.arbiter.scheduling.lease_history import DebtCache
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 
@@ -35,7 +35,7 @@ class Client:
         self.tenant = Tenant(f"uid-{number}", "bench", f"pod-{number}", ("main",), 0, (grant,))
         self._asked = asked
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         """Remember what is to be given back."""
         if struct.unpack_from(contract.WIRE_HEADER, message)[2] == contract.MESSAGE_REVOKE:
             self._asked.append((self, struct.unpack_from(contract.WIRE_LEASE, message, HEADER_BYTES)[2]))
@@ -44,14 +44,14 @@ class Client:
 def turn_us(shares: int, seconds: float) -> float:
     """Microseconds of one turn beside so many shares."""
     asked: list[tuple[Client, int]] = []
-    gpu = GpuLeases(UUID, Numbers(1), DebtCache(), settled=lambda: True)
+    gpu = GpuLeases(UUID, LeaseNumbers(1), DebtCache(), settled=lambda: True)
     now_ns, turns = 1, 0
     clients = [Client(number, shares, asked) for number in range(shares)]
 
     def said(client: Client, kind: int, number: int) -> None:
         nonlocal now_ns
         now_ns += 1
-        gpu.said(client, kind, wire.Lease(0, 0, number), now_ns)
+        gpu.handle(client, kind, wire.Lease(0, 0, number), now_ns)
         gpu.settle(now_ns)
 
     for client in clients:

@@ -109,17 +109,19 @@ def measure(environment: dict[str, str], *arguments: str) -> Run:
 
 @contextlib.contextmanager
 def served(path: Path) -> Iterator[str]:
-    """A server that answers every request for GPUNodes with the file; its URL."""
-    content = path.read_bytes()
+    """A server that answers requests for GPUNodes with the file, and other lists with an empty one; its URL."""
+    gpu_nodes = path.read_bytes()
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            known = self.path.startswith(contract.GPUNODE_PATH)
-            self.send_response(200 if known else 404)
+            content = gpu_nodes if self.path.startswith(contract.GPUNODE_PATH) else b'{"kind":"List","items":[]}'
+            if "/configmaps/" in self.path:
+                content = b'{"kind":"ConfigMap"}'
+            self.send_response(200)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content) if known else 0))
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content if known else b"")
+            self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             """Nothing."""

@@ -64,7 +64,7 @@ def attack(ground: Ground, names: list[str], label: str, seconds: float) -> Wind
     expected = {known[name].told for name in names} - {""}
     processes = known[names[0]].processes if len(names) == 1 else 1
     told_after = None
-    with ground.at_it(["attacker"], names, processes) as attacking:
+    with ground.attacking_with(["attacker"], names, processes) as attacking:
         begin = time.monotonic()
         while expected and told_after is None and time.monotonic() < begin + TOLD_SECONDS:
             if expected <= ground.told("attacker"):
@@ -140,9 +140,9 @@ def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str
     windows.append(Window("restart", begin, time.monotonic(), None, ()))
     _print(who, rows(ground, windows))
     together = [name for name in names if not ATTACKS[name].past]
-    with ground.at_it(["attacker"], together) as attacking:
+    with ground.attacking_with(["attacker"], together) as attacking:
         begin = time.monotonic()
-        status_seconds, third_seconds = ground.status_is_written(), ground.third(request=0.1)
+        status_seconds, third_seconds = ground.status_seconds(), ground.third(request=0.1)
         end = time.monotonic()
     windows.append(Window("together", begin, end, None, tuple(sorted(set(attacking.won)))))
     table = rows(ground, windows)

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from config.images import build
 from lab import demo
-from tests.images.image import Image, laid_out
+from tests.images.image import Image, unpacked
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("config", "lab", "gpushare", "webhook", "deviceplugin", "interposer", "LICENSE", "requirements.lock")
@@ -134,7 +134,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gpushare-bench-", dir="/tmp") as directory:
         scratch = Path(directory)
         scratch.chmod(0o755)
-        image = laid_out(archives.webhook.path, scratch / "root")
+        image = unpacked(archives.webhook.path, scratch / "root")
         times: dict[bool, list[float]] = {True: [], False: []}
         for _ in range(arguments.rounds):
             for from_image, seconds in times.items():

@@ -76,7 +76,7 @@ async def window(where: node.Node, name: str, seconds: float, *, native: bool) -
 
 def _had_seconds(where: node.Node) -> float:
     """Of the one whose request is that of the neighbour; nothing where nobody asks the arbiter."""
-    held = where.arbiter.server.leases.held()
+    held = where.arbiter.server.leases.usage()
     return sum(usage.had_seconds for usage in held if usage.tenant.grants[0].request_percent == NEIGHBOUR_PERCENT)
 
 

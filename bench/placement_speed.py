@@ -159,7 +159,7 @@ def main() -> None:
     draw = random.Random(chosen.seed)
     cluster = Cluster()
     cluster.fill(chosen.nodes, chosen.allocations, draw)
-    garbage.settle()  # as the webhook does once it has read the cluster
+    garbage.freeze()  # as the webhook does once it has read the cluster
     pods = ((draw.choice(SHAPES), draw.choice(HOSTS)) for _ in range(1000))
     mix = Mix.from_counts(collections.Counter(asked for pod in pods for asked in classes_of(*pod)), pods=1000)
     figures = {"learn": 1000 * timed(lambda: cluster.fleet.learn(mix))[0]}

@@ -16,7 +16,7 @@ import prometheus_client
 
 from deviceplugin import graceful_stop
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.denial import covering
+from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
 from deviceplugin.link import arbiter_process
@@ -44,7 +44,7 @@ async def run(
         api = await stack.enter_async_context(api_client.connect(settings.kubeconfig, component="agent"))
         pods = NodePods(api, settings.node_name)
         denied = stack.enter_context(
-            covering.opened(
+            pod_denial.opened(
                 settings.bpf_root,
                 settings.cgroup_root,
                 proc=settings.proc_root,

@@ -52,7 +52,8 @@ async def _report_stop(status: GpuNodeStatus) -> None:
     while True:
         try:
             await status.stop()
-        except api_errors.Conflict:  # a pod was placed just now, which the copy shows by now
+        # a pod was just placed, which changed the GPUNode; the copy has the new version by now
+        except api_errors.Conflict:
             continue
         # An API server that has just started rejects all requests until it has loaded RBAC.
         except (api_errors.Unavailable, api_errors.Forbidden) as error:

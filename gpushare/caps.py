@@ -1,8 +1,8 @@
-"""Caps: how much of anything one pod with a share may have, and why: whatever it has is walked for each node.
+"""Caps: the maximum number of each thing in one pod with a share, because all of them are walked for each node.
 
-The API server takes pods of a megabyte and a half, and whoever may create one may have it judged without its being
-stored. So what takes time for each entry, each node and each pod that is there has a cap, far above what anybody needs.
-The shares of the ledger have bounds in the CRD as well; a test reads both.
+The API server accepts pods of a megabyte and a half, and a client may have one reviewed without its being stored. So
+everything that takes time for each entry, each node and each existing pod has a cap, far above any real need. The CRD
+limits the shares of the ledger too; a test compares both.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-SHARES: Final = 8  # containers with a share of their own: each is placed after the others
+SHARES: Final = 8  # containers with separate shares: each is placed after the others
 SHARERS: Final = 64  # containers that use one share together
 GPUS: Final = 63  # of a share: more than any node has, and as many as the arbiter can give a container
 NAMES: Final = 128  # in a list of models or of UUIDs
-NAME: Final = 256  # characters of a pattern of models; no model has a longer name
+NAME: Final = 256  # characters of a model pattern; no model has a longer name
 WILDCARDS: Final = 16  # "?" and "[" in a list of models: each pattern with one is compiled before it is matched
-VALUE: Final = 4096  # characters of an annotation of ours
+VALUE: Final = 4096  # characters of each of our annotations
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -24,18 +24,18 @@ Find = Callable[[Mapping[str, Any]], int]
 
 
 def exceeded(manifest: Mapping[str, Any]) -> str | None:
-    """The first cap that a pod exceeds, as a sentence; None if it keeps to all. Takes anything that is JSON."""
-    spec = _object(manifest.get("spec"))
+    """Return the first cap that a pod exceeds, as a sentence; None if it exceeds none. Accepts any JSON."""
+    spec = _as_dict(manifest.get("spec"))
     for path, most, count in _OF_SPEC:
         there = count(spec)
         if there > most:
             return _sentence(f"spec.{path}", there, most)
-    metadata = _object(manifest.get("metadata"))
+    metadata = _as_dict(manifest.get("metadata"))
     for key, most in (("annotations", 1024), ("labels", 512)):
-        if len(_object(metadata.get(key))) > most:
+        if len(_as_dict(metadata.get(key))) > most:
             return _sentence(f"metadata.{key}", len(metadata[key]), most)
     together = dict.fromkeys(_OF_ALL, 0)
-    for container in map(_object, (*_list(spec.get("containers")), *_list(spec.get("initContainers")))):
+    for container in map(_as_dict, (*_as_list(spec.get("containers")), *_as_list(spec.get("initContainers")))):
         for what, (most, count) in _OF_CONTAINER.items():
             there = count(container)
             together[what] += there
@@ -48,63 +48,63 @@ def exceeded(manifest: Mapping[str, Any]) -> str | None:
 
 
 def _sentence(what: str, there: int, most: int) -> str:
-    return f"{what} has {there} entries: of a pod with a share of a GPU it may have at most {most}"
+    return f"{what} has {there} entries: a pod with a GPU share may have at most {most}"
 
 
-def _object(value: Any) -> Mapping[str, Any]:
+def _as_dict(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def _length(*path: str) -> Find:
-    """Of the list or object at the path."""
+    """Return the length of the list or object at the path."""
 
     def find(spec: Mapping[str, Any]) -> int:
         value: Any = spec
         for key in path:
-            value = _object(value).get(key)
+            value = _as_dict(value).get(key)
         return len(value) if isinstance(value, list | Mapping) else 0
 
     return find
 
 
 def _containers(spec: Mapping[str, Any]) -> int:
-    return len(_list(spec.get("containers"))) + len(_list(spec.get("initContainers")))
+    return len(_as_list(spec.get("containers"))) + len(_as_list(spec.get("initContainers")))
 
 
 def _terms(spec: Mapping[str, Any]) -> list[Any]:
-    required = _object(_object(_object(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED))
-    return _list(required.get("nodeSelectorTerms"))
+    required = _as_dict(_as_dict(_as_dict(spec.get("affinity")).get("nodeAffinity")).get(_REQUIRED))
+    return _as_list(required.get("nodeSelectorTerms"))
 
 
 def _node_requirements(spec: Mapping[str, Any]) -> Iterator[list[Any]]:
     for term in _terms(spec):
         for key in ("matchExpressions", "matchFields"):
-            yield _list(_object(term).get(key))
+            yield _as_list(_as_dict(term).get(key))
 
 
 def _values(requirements: list[Any]) -> int:
-    return sum(len(_list(_object(requirement).get("values"))) for requirement in requirements)
+    return sum(len(_as_list(_as_dict(requirement).get("values"))) for requirement in requirements)
 
 
-def _selected(spec: Mapping[str, Any]) -> int:
-    """What there is in the label selectors by which a pod looks at all others."""
-    affinity = _object(spec.get("affinity"))
+def _label_selectors(spec: Mapping[str, Any]) -> int:
+    """Return the number of entries in the label selectors by which a pod selects other pods."""
+    affinity = _as_dict(spec.get("affinity"))
     count = 0
     for term in (
-        *_list(_object(affinity.get("podAffinity")).get(_REQUIRED)),
-        *_list(_object(affinity.get("podAntiAffinity")).get(_REQUIRED)),
-        *_list(spec.get("topologySpreadConstraints")),
+        *_as_list(_as_dict(affinity.get("podAffinity")).get(_REQUIRED)),
+        *_as_list(_as_dict(affinity.get("podAntiAffinity")).get(_REQUIRED)),
+        *_as_list(spec.get("topologySpreadConstraints")),
     ):
-        count += sum(len(_list(_object(term).get(key))) for key in _KEYS_OF_TERMS)
-        for selector in (_object(_object(term).get(key)) for key in ("labelSelector", "namespaceSelector")):
-            requirements = _list(selector.get("matchExpressions"))
-            count += len(_object(selector.get("matchLabels"))) + len(requirements)
+        count += sum(len(_as_list(_as_dict(term).get(key))) for key in _KEYS_OF_TERMS)
+        for selector in (_as_dict(_as_dict(term).get(key)) for key in ("labelSelector", "namespaceSelector")):
+            requirements = _as_list(selector.get("matchExpressions"))
+            count += len(_as_dict(selector.get("matchLabels"))) + len(requirements)
             if count > _SELECTED:
-                return count  # to count on would take as long as somebody likes
+                return count  # counting all of them would take unbounded time
             count += _values(requirements)
     return count
 
@@ -126,7 +126,7 @@ _OF_SPEC: Final[tuple[tuple[str, int, Find], ...]] = (
     ("affinity.podAffinity", 4, _length("affinity", "podAffinity", _REQUIRED)),
     ("affinity.podAntiAffinity", 4, _length("affinity", "podAntiAffinity", _REQUIRED)),
     ("topologySpreadConstraints", 4, _length("topologySpreadConstraints")),
-    ("affinity and topologySpreadConstraints (selectors)", _SELECTED, _selected),
+    ("affinity and topologySpreadConstraints (selectors)", _SELECTED, _label_selectors),
     ("volumes", 256, _length("volumes")),
     ("schedulingGates", 64, _length("schedulingGates")),
     ("overhead", 64, _length("overhead")),
@@ -139,7 +139,7 @@ _OF_CONTAINER: Final[dict[str, tuple[int, Find]]] = {
     "resources.limits": (64, _length("resources", "limits")),
     "resources.requests": (64, _length("resources", "requests")),
 }
-# Of each of these what all containers have together: a few have many, and none has many in each.
+# The total of each over all containers: a few containers have many, but none has many of each.
 _OF_ALL: Final = {
     "ports": 512,
     "env": 4096,

@@ -1,7 +1,7 @@
 """Every name and number that crosses a process boundary, defined once.
 
-Each entry says who writes it and who reads it. `interposer/base/contract.h` mirrors the part that the C library needs;
-a test compares the two.
+Each entry names its writer and its readers. `interposer/base/contract.h` mirrors the part that the C library needs; a
+test compares the two.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ NO_EVICT: Final = "gpushare.io/no-evict"  # read by the plugin too: `defrag` doe
 # The keys that may also be written for one container, as `gpushare.io/request.NAME`.
 PER_CONTAINER_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
 
-# Of these, what may change on a pod that has been placed (and of the same for one container); the policy says the same.
+# The keys of these that may change on a placed pod (also for one container); the policy has the same list.
 RESIZABLE_KEYS: Final = (REQUEST, LIMIT, MEMORY)
 
-# A pod is ours when it has one of these, or one of them followed by `.NAME`. The webhook's matchConditions and the
-# ValidatingAdmissionPolicy say the same in CEL; a test compares them.
+# A pod is ours if it has one of these keys, or one of them followed by `.NAME`. The webhook's matchConditions and the
+# ValidatingAdmissionPolicy state the same in CEL; a test compares them.
 SHARE_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
 REQUEST_KEYS: Final = (
     *SHARE_KEYS,
@@ -61,18 +61,18 @@ REQUEST_KEYS: Final = (
 
 # --- Annotations we write; stripped from what a user sends, protected on update -------------------------------------
 ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in the ledger; read by placer, agent, plugin
-NODE: Final = "gpushare.io/node"  # the node it was placed on
-GPU_UUIDS: Final = "gpushare.io/gpu-uuids"  # comma list; `.CONTAINER` appended where containers differ
-REASON: Final = "gpushare.io/reason"  # why it is gated, or not resized yet: the refusal's sentence
-# While a pod's annotations ask for other amounts than it holds, the shares it holds, as JSON as in the ledger: what is
-# written again when the ledger was lost.
+NODE: Final = "gpushare.io/node"  # the pod's node
+GPU_UUIDS: Final = "gpushare.io/gpu-uuids"  # comma list; `.CONTAINER` appended if containers differ
+REASON: Final = "gpushare.io/reason"  # why the pod is gated, or not resized yet: the refusal's sentence
+# The shares that a pod holds while its annotations request other amounts, as JSON as in the ledger: they are restored
+# from it if the ledger is lost.
 HELD: Final = "gpushare.io/held"
-# The host that the pod's own node selector names, where it names one: every pod that was placed is pinned by that same
-# selector, and one that is recreated is not. Read by the plugin.
+# The hostname in the pod's own node selector, if it had one: the webhook pins every placed pod by that selector, but a
+# recreated pod must not be pinned. Read by the plugin.
 OWN_HOSTNAME: Final = "gpushare.io/hostname"
 RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME)
 
-SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that fits nowhere, removed by the placer
+SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that does not fit, removed by the placer
 
 # --- Labels ---------------------------------------------------------------------------------------------------------
 # On a GPUNode, followed by the UUID of a GPU that a `defrag --apply` keeps cordoned for the time being: by which one,
@@ -80,21 +80,21 @@ SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod 
 DEFRAG_LABEL_PREFIX: Final = "defrag.gpushare.io/"
 # Annotation of a GPUNode, followed by the UUID of a GPU that was cordoned by hand: a CordonNote as JSON.
 CORDON_ANNOTATION_PREFIX: Final = "cordon.gpushare.io/"
-# Stamped by the webhook on every pod of ours and protected like a result annotation, so that informers can ask the API
-# server for just these pods.
+# Stamped by the webhook on every pod of ours and protected like a result annotation, so that informers can request only
+# these pods.
 SHARE_LABEL: Final = "gpushare.io/share"
 SHARE_LABEL_VALUE: Final = "true"
 NODE_CONFIG_LABEL: Final = "gpushare.io/config"  # set by an admin on a node; read by the agent
-NVIDIA_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # the same, as NVIDIA's plugin knows it
-# Annotation of a Node: which of its labels the agent has written, comma list of keys; the others it leaves alone.
+NVIDIA_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # the same, in NVIDIA's plugin
+# Annotation of a Node: the labels that the agent has written, a comma list of keys; it leaves all others alone.
 OWN_LABELS: Final = "gpushare.io/labels"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nodeSelector
 
 # --- Extended resources: written into pods by the webhook; counted by scheduler, kubelet and ResourceQuota ----------
 RESOURCE_PERCENT: Final = "gpushare.io/gpu-percent"  # guaranteed compute; 100 is one GPU; devices of the agent's plugin
-RESOURCE_MEMORY: Final = "gpushare.io/gpu-memory"  # bytes; capacity patched into the node's status by the agent
+RESOURCE_MEMORY: Final = "gpushare.io/gpu-memory"  # bytes; capacity patched into the Node's status by the agent
 # One per GPU share without guaranteed compute (`request` 0). The kubelet calls Allocate only for a positive amount of a
-# plugin's resource, and Allocate is what mounts the library: without it such a container would run unlimited.
+# plugin's resource, and Allocate mounts the library: without it such a container would run unlimited.
 RESOURCE_IDLE: Final = "gpushare.io/gpu-idle"
 IDLE_SHARES_PER_GPU: Final = 64
 
@@ -106,28 +106,28 @@ GPUNODE_KIND: Final = "GPUNode"
 GPUNODE_PLURAL: Final = "gpunodes"
 GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
 
-# What keeps a GPU's free capacity for a gated pod is an allocation too; its id begins so, which no given share's does.
-# Written by the placer; told apart by webhook, agent and plugin.
+# A backfill reservation, which keeps a GPU's free capacity for a gated pod, is an allocation too; its ID begins with
+# this, and IDs of other allocations never do. Written by the placer; recognised by webhook, agent and plugin.
 BACKFILL_PREFIX: Final = "hold-"
 
 # --- Identities and places in a cluster ------------------------------------------------------------------------------
 SYSTEM_NAMESPACE: Final = "gpushare-system"
 WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
 AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
-# The API server asks the webhook about no pod of these namespaces, nor about one with this annotation, which the
-# kubelet writes on the copy of a static pod: they have no share, whatever is written on them. So say the manifests.
+# The API server does not send the webhook pods of these namespaces, nor pods with this annotation, which the kubelet
+# writes on the mirror pod of a static pod: they never have a share. The manifests state the same.
 EXEMPT_NAMESPACES: Final = ("kube-system", SYSTEM_NAMESPACE)
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration
 WEBHOOK_NAME: Final = "pods.gpushare.io"
 WEBHOOK_PATH: Final = "/mutate"
 PLACEMENT_CONFIG_MAP: Final = "gpushare-placement"  # a PlacementProfile: written by the placer, read by the plugin
-CONFIG_MAP: Final = "gpushare-config"  # an entry a configuration; written by an admin, read by the agents
+CONFIG_MAP: Final = "gpushare-config"  # one entry per configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret
-# Annotation of that Secret, written by an administrator with any value: make a new authority, in three steps that lose
-# no review. The webhook takes it away when it begins.
+# Annotation of that Secret, written by an administrator with any value: rotate the CA, in three steps that lose no
+# review. The webhook removes it when it begins.
 ROTATE: Final = "gpushare.io/rotate"
-# Annotation of the ConfigMap of configurations, written by the chart: a checksum of each entry that its values declare.
+# Annotation of the ConfigMap of configurations, written by the chart: a checksum of each entry in its values.
 WRITTEN_BY_HELM: Final = "gpushare.io/written-by-helm"
 PLACER_LEASE: Final = "gpushare-placer"
 
@@ -135,25 +135,26 @@ PLACER_LEASE: Final = "gpushare-placer"
 EVENT_GATED: Final = "Gated"  # on a pod: it waits, and why
 EVENT_PLACED: Final = "Placed"  # on a pod: it was gated and now has a GPU
 EVENT_GROUP_APART: Final = "GroupApart"  # on a pod: its group shares GPUs of several nodes
-EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: its pod never appeared
+EVENT_EXPIRED: Final = "ReservationExpired"  # on a GPUNode: the pod never appeared
 EVENT_ADOPTED: Final = "ShareFound"  # on a pod: the ledger had lost its share, and has it again
 EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and there is no room for it
-EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does not store what is written to it
-EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: something in it is invalid, or breaks the ledger's rules
+EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does not store its changes
+EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: an entry is invalid, or breaks the ledger's rules
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner recreates it
-EVENT_RESIZED: Final = "Resized"  # on a pod: its share is now as its annotations ask
-EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: it is not yet as its annotations ask, and why
-EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: what was asked for cannot be; the last good one stays
-EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU is not what it is to be used for, so that nobody gets it
-EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as a configuration wants them
+EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of its annotations
+EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: its share does not have them yet, and why
+# on a GPUNode: the requested configuration is invalid; the last valid one stays
+EVENT_CONFIG_INVALID: Final = "ConfigInvalid"
+EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU differs from its configuration, so it gets no pods
+EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as their configuration wants
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
-EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU is not held to a limit
-EVENT_BEYOND: Final = "RunsBeyondLimit"  # likewise: a share uses a GPU for longer than the arbiter lets it
+EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU runs without limits
+EVENT_BEYOND: Final = "RunsBeyondLimit"  # likewise: a share uses a GPU for longer than its limit
 # On a GPUNode and a pod: the node's agent does not speak the protocol of the pod's library.
 EVENT_LIBRARY_REFUSED: Final = "LibraryRefused"
-EVENT_NO_DEVICES: Final = "NoDevices"  # on a GPUNode and a pod: a container with a share runs, and sees no GPU
+EVENT_NO_DEVICES: Final = "NoDevices"  # on a GPUNode and a pod: a container with a share runs without seeing a GPU
 
 # --- Conditions of a GPUNode ------------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ CONDITION_LIMITS_IN_FORCE: Final = "LimitsInForce"
 CONDITION_DEVICES_INJECTED: Final = "DevicesInjected"
 CONDITION_UNREGISTERED_DENIED: Final = "UnregisteredDenied"
 REASON_NOTHING_IN_FORCE: Final = "NothingInForce"  # of ConfigValid: the node offers nothing
-REASON_AGENT_STOPPED: Final = "AgentStopped"  # of Ready: it was told to stop, and its successor does not serve yet
+REASON_AGENT_STOPPED: Final = "AgentStopped"  # of Ready: the agent is stopping, and its successor does not serve yet
 REASON_NOTHING_INJECTS: Final = "NothingInjects"  # of DevicesInjected: every new container is refused
 WELL_WHEN_FALSE: Final = frozenset({CONDITION_CONFIG_PENDING})  # healthy when False; all others when True
 
@@ -177,10 +178,10 @@ AUDIT_PATH: Final = "/audit"  # JSON: every process on the node's GPUs, and whet
 
 # --- Environment of a share container -------------------------------------------------------------------------------
 ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook, read by the NVIDIA container runtime
-# Its words for no GPU (https://github.com/NVIDIA/nvidia-container-toolkit, internal/config/image): void and "" give
-# nothing, none gives a driver without GPUs. The webhook writes the first; a user's others are as good.
+# The toolkit's words for no GPU (https://github.com/NVIDIA/nvidia-container-toolkit, internal/config/image): void and
+# "" give nothing, none gives a driver without GPUs. The webhook writes the first; it accepts the others from users.
 VISIBLE_NONE: Final = ("void", "", "none")
-# Informational: an application may read these; the library trusts only the arbiter.
+# Informational: applications may read these; the library trusts only the arbiter.
 ENV_REQUEST: Final = "GPUSHARE_REQUEST"  # percent of one GPU
 ENV_LIMIT: Final = "GPUSHARE_LIMIT"  # percent of one GPU
 ENV_MEMORY: Final = "GPUSHARE_MEMORY"  # bytes on each GPU
@@ -188,7 +189,7 @@ ENV_MEMORY: Final = "GPUSHARE_MEMORY"  # bytes on each GPU
 # --- Paths inside a share container; mounted by the agent's Allocate ------------------------------------------------
 CONTAINER_LIBRARY: Final = "/usr/lib/gpushare/libgpushare.so"
 CONTAINER_PRELOAD_FILE: Final = "/etc/ld.so.preload"  # one line: CONTAINER_LIBRARY
-CONTAINER_PRELOAD_FILE_OF_NIX: Final = "/etc/ld-nix.so.preload"  # the same, where the loader of nixpkgs' glibc looks
+CONTAINER_PRELOAD_FILE_OF_NIX: Final = "/etc/ld-nix.so.preload"  # the same, for the loader of nixpkgs' glibc
 CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted agent's new socket appears in it
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 
@@ -205,22 +206,22 @@ WIRE_HEADER: Final = "<IHHII"
 MESSAGE_HELLO: Final = 1  # library -> arbiter: library version, char[32]
 MESSAGE_WELCOME: Final = 2  # arbiter -> library: gpu_count u32, slot u32; with two file descriptors: limits, ledger
 MESSAGE_REFUSED: Final = 3  # arbiter -> library: one sentence, char[256], NUL-terminated
-MESSAGE_RECLAIM: Final = 4  # library -> arbiter: "about to report out-of-memory; are there dead processes' bytes?"
+MESSAGE_RECLAIM: Final = 4  # library -> arbiter: about to report out-of-memory; have processes died that held memory?
 MESSAGE_RECLAIMED: Final = 5  # arbiter -> library: bytes freed, u64
 # Leases; all have the body WIRE_LEASE: gpu u32 (the record in the limits page), flags u32, lease u64 (its number).
-MESSAGE_WANT: Final = 6  # library -> arbiter: it has something to launch; flag LEASE_HELD: and its gate is open
-MESSAGE_OPEN: Final = 7  # arbiter -> library: launch until it is revoked; the same number again: other flags
-MESSAGE_REVOKE: Final = 8  # arbiter -> library: launch nothing more, and give the lease back; number 0: whatever it is
-MESSAGE_CLOSED: Final = 9  # library -> arbiter: nothing more is launched, and what runs ends within milliseconds
-MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also unasked, when it has nothing to do
-# The same body: gpu u32, a number of the asker's u32, bytes u64 (0 in the question). Only where the limits page names
+MESSAGE_WANT: Final = 6  # library -> arbiter: there is work to launch; flag LEASE_HELD: and the gate is open
+MESSAGE_OPEN: Final = 7  # arbiter -> library: launch until revoked; the same number again: other flags
+MESSAGE_REVOKE: Final = 8  # arbiter -> library: launch nothing more, and release the lease; number 0: any lease
+MESSAGE_CLOSED: Final = 9  # library -> arbiter: launches have stopped, and running work ends within milliseconds
+MESSAGE_RELEASED: Final = 10  # library -> arbiter: nothing runs any more; also unasked, when idle
+# The same body: gpu u32, a number of the client's u32, bytes u64 (0 in the question). Only if the limits page names
 # CERTAIN_SLOT.
-MESSAGE_MEASURE: Final = 11  # library -> arbiter: how much of the GPU is nobody known to hold, looked at from now on?
-MESSAGE_MEASURED: Final = 12  # arbiter -> library: at most so much; as many as there can be: that is unknown
+MESSAGE_MEASURE: Final = 11  # library -> arbiter: how much memory of the GPU is unaccounted for, measured from now on?
+MESSAGE_MEASURED: Final = 12  # arbiter -> library: at most this much; the largest number: unknown
 LEASE_HELD: Final = 1  # in WANT
 LEASE_COUNTED: Final = 2  # in OPEN: others use this GPU, or there is a limit: do not run far ahead
-LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: give it back as soon as there is nothing to do
-LEASE_BRIEF: Final = 8  # in OPEN: run ahead still less, somebody may have to be served at once
+LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: release the lease as soon as there is no work
+LEASE_BRIEF: Final = 8  # in OPEN: run ahead even less, another share may need the GPU at once
 WIRE_HELLO: Final = "<32s"
 WIRE_WELCOME: Final = "<II"
 WIRE_REFUSED: Final = "<256s"
@@ -229,15 +230,15 @@ WIRE_LEASE: Final = "<IIQ"
 WIRE_MAX: Final = 512
 
 # The limits page: written by the arbiter, sealed so that the container can only map it for reading.
-# Header: gpu_count u32, slot_count u32 (slots ever handed out: how far a sum must look), layout u32, certain slot u32
-# (CERTAIN_SLOT; 0: nobody looks for what is certain), reserved to 64 bytes. `layout` is of both pages. What is added in
-# reserved bytes, where 0 means that nothing is said, does not change it; any other change does, and takes a version of
-# the protocol in which processes are given such pages.
+# Header: gpu_count u32, slot_count u32 (slots ever handed out, the length of a sum), layout u32, certain slot u32
+# (CERTAIN_SLOT, or 0 if no library needs the certain amounts), reserved to 64 bytes. `layout` is that of both pages.
+# New fields in reserved bytes, where 0 means absent, do not change it. Any other change does, and needs a version of
+# the protocol from which processes get such pages.
 # Then one record of 64 bytes a GPU: uuid 16 raw bytes, memory limit u64 (bytes), request u32 and limit u32 (percent),
-# overhead u64 (bytes: what the share's processes hold beyond what they have charged, as the agent measures it; counts
-# towards the limit), context u64 (bytes: what a process charges for a context before it makes its first), turn begin
-# u32 and turn u32 (thousandths of each 100 ms by CLOCK_MONOTONIC: when the share launches while there is no arbiter; a
-# turn of 0: not said).
+# overhead u64 (bytes that the share's processes hold beyond their charges, as the agent measures them; they count
+# towards the limit), context u64 (bytes that a process charges for its first context), turn begin u32 and turn u32
+# (thousandths of each 100 ms by CLOCK_MONOTONIC in which the share launches while there is no arbiter; a turn of 0:
+# absent).
 PAGE_SIZE: Final = 4096
 PAGES_LAYOUT: Final = 0
 LIMITS_HEADER: Final = "<IIII48x"
@@ -245,13 +246,13 @@ LIMITS_RECORD: Final = "<16sQIIQQII8x"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63
 
-# The ledger pages: one page a GPU, in the order of the records; one u64 a process ("slot"): bytes charged. What a
-# container holds on a GPU is the sum of its slots; there is no total that could disagree with them. A slot is written
+# The ledger pages: one page a GPU, in the order of the records; one u64 a process ("slot"): bytes charged. A
+# container's use of a GPU is the sum of its slots; there is no total that could disagree with them. A slot is written
 # by its process alone (atomically, it has threads), and zeroed by the arbiter once that process is dead.
 LEDGER_SLOTS: Final = 512
 LEDGER_SLOT: Final = "<Q"
-# The process of slot n says in the word of slot n + CERTAIN_SLOT how much of its charges the GPU certainly has, in the
-# lower CERTAIN_BITS; the rest counts, modulo its size, how often it was about to be less. That word is no charge: no
-# slot from there on is handed out.
+# The process of slot n writes in the word of slot n + CERTAIN_SLOT how much of its charges the GPU certainly holds, in
+# the lower CERTAIN_BITS; the rest counts, modulo its size, how often that was about to decrease. The word is not a
+# charge: no slot from there on is handed out.
 CERTAIN_SLOT: Final = 256
 CERTAIN_BITS: Final = 42

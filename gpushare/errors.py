@@ -2,10 +2,10 @@
 
     GpushareError(ValueError)
     ├── QuantityError       a text that is not a quantity
-    ├── RequestError        an annotation that cannot be honoured: key, value, remedy
-    ├── CodecError          an object from the API that is invalid
+    ├── RequestError        an invalid annotation: key, value, remedy
+    ├── CodecError          an invalid object from the API
     ├── LedgerError         a change that would break a rule of the ledger
-    └── ConfigError         a configuration that cannot be: line, key, remedy
+    └── ConfigError         an invalid configuration: line, key, remedy
 
 Every message is one sentence that a person can act on. Refusals are not errors: see `gpushare.refusal`.
 """
@@ -16,15 +16,15 @@ from gpushare import printable
 
 
 class GpushareError(ValueError):
-    """Anything the domain cannot accept."""
+    """Any input that the domain does not accept."""
 
 
 class QuantityError(GpushareError):
-    """A text that is not a Kubernetes quantity or part of a GPU."""
+    """A text that is not a Kubernetes quantity or a fraction of a GPU."""
 
 
 class RequestError(GpushareError):
-    """An annotation that cannot be honoured; the message names key, value and remedy."""
+    """An invalid annotation; the message names key, value and remedy."""
 
     def __init__(self, key: str, value: str, remedy: str) -> None:
         super().__init__(f"{shortened(key, longest=128)} {quoted(value)} {remedy}")
@@ -33,7 +33,7 @@ class RequestError(GpushareError):
 
 
 class CodecError(GpushareError):
-    """An object from the API that is invalid; the message names the field."""
+    """An invalid object from the API; the message names the field."""
 
 
 class LedgerError(GpushareError):
@@ -41,20 +41,20 @@ class LedgerError(GpushareError):
 
 
 class ConfigError(GpushareError):
-    """A configuration that cannot be; the message names line and key where there are any."""
+    """An invalid configuration; the message names line and key if known."""
 
 
 def shown(value: object) -> str:
-    """A value of any kind as Python writes it, printable and short enough for a sentence."""
+    """Return a value of any type as Python writes it, printable and short enough for a sentence."""
     return shortened(repr(value), longest=64)
 
 
 def shortened(text: str, *, longest: int = 300) -> str:
-    """`text`, printable and no longer than that."""
+    """Return `text`, printable and cut to that length."""
     plain = printable.replaced(text[: longest + 1])
     return f"{plain[:longest]}…" if len(plain) > longest else plain
 
 
 def quoted(text: str, *, longest: int = 64) -> str:
-    """`text` in quotes, printable and short enough for a sentence, whatever a user wrote."""
+    """Return `text` in quotes, printable and short enough for a sentence, even if a user wrote it."""
     return f'"{shortened(text, longest=longest)}"'

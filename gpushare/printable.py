@@ -1,7 +1,7 @@
-"""Others' words where people and programs read them: names and messages may hold what a terminal or an editor obeys.
+"""Makes foreign text safe to print: names and messages may contain characters that a terminal or an editor obeys.
 
-That is, what Unicode calls not printable: controls (C0, DEL and C1), the marks that turn the direction of text around,
-separators of lines and paragraphs, halves of surrogates, and whatever is not seen.
+These are the characters that Unicode calls not printable: controls (C0, DEL and C1), marks that reverse the direction
+of text, separators of lines and paragraphs, lone surrogates, and invisible characters.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections.abc import Iterable
 
 
 def replaced(text: str) -> str:
-    """`text` with � for each character that is not printable."""
+    """Return `text` with � for each character that is not printable."""
     return text if text.isprintable() else text.translate(dict.fromkeys(_unprintable(text), "�"))
 
 
 def escaped(document: str) -> str:
-    """JSON with the escape of each character that is not printable: it means the same. Its own newlines stay."""
+    """Return JSON with each unprintable character escaped: its meaning stays, and so do its own newlines."""
     if _is_plain(document):
-        return document  # what is below a space JSON escapes itself
+        return document  # JSON escapes characters below the space itself
     return document.translate(
         {code: json.dumps(chr(code))[1:-1] for code in _unprintable(document) if code != ord("\n")}
     )
 
 
 def is_document(text: str) -> bool:
-    """Whether `text`, in many lines, has nothing that is not printable but their ends."""
+    """Whether `text` contains nothing unprintable except line ends."""
     return _is_plain(text) or text.replace("\n", "").isprintable()
 
 
 def _is_plain(text: str) -> bool:
-    """ASCII, and no DEL, which JSON takes for a letter."""
+    """Whether the text is ASCII without DEL, which JSON does not escape."""
     return text.isascii() and "\x7f" not in text
 
 

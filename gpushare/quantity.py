@@ -1,4 +1,4 @@
-"""Kubernetes quantity text and parts of a GPU, as exact integers: bytes and per cent.
+"""Kubernetes quantities and fractions of a GPU, as exact integers: bytes and percent.
 
 Grammar of quantities: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
@@ -13,23 +13,23 @@ from gpushare import errors
 if TYPE_CHECKING:
     from fractions import Fraction
 
-# Patterns are compiled, and fractions imported, when there is a text to parse: a command that only shows figures starts
-# without them.
+# Patterns are compiled, and fractions imported, only when there is a text to parse: commands that only show figures
+# start without them.
 _QUANTITY = r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE]([+-]?[0-9]{1,2}))?"
 _BINARY = {suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 _DECIMAL = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))  # powers of ten
 _COMPUTE = r"([0-9]{1,6}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(%|m)?"
-_MAX_BYTES = 2**63 - 1  # what the API server keeps
+_MAX_BYTES = 2**63 - 1  # the API server's maximum
 
 
 def parse(text: str) -> Fraction:
-    """The exact value of a non-negative Kubernetes quantity such as `8Gi`, `1.5`, `500m`, `1e3`."""
+    """Return the exact value of a non-negative Kubernetes quantity such as `8Gi`, `1.5`, `500m`, `1e3`."""
     from fractions import Fraction
 
     match = re.fullmatch(_QUANTITY, text)
     if match is None:
         raise errors.QuantityError(
-            f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, as "8Gi"'
+            f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, such as "8Gi"'
         )
     number, suffix, exponent = match.groups()
     value = Fraction(number)
@@ -39,16 +39,16 @@ def parse(text: str) -> Fraction:
 
 
 def parse_bytes(text: str) -> int:
-    """Whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
+    """Return whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
     value = parse(text)
     whole = -(-value.numerator // value.denominator)
     if whole > _MAX_BYTES:
-        raise errors.QuantityError(f"{errors.quoted(text)} is more bytes than there can be")
+        raise errors.QuantityError(f"{errors.quoted(text)} exceeds the maximum of 2^63-1 bytes")
     return whole
 
 
 def parse_compute(text: str) -> int:
-    """Per cent of one GPU from `0.5`, `50%` or `500m`: 0 to 100, in whole steps."""
+    """Return percent of one GPU from `0.5`, `50%` or `500m`: 0 to 100, a whole number."""
     from fractions import Fraction
 
     match = re.fullmatch(_COMPUTE, text)
@@ -66,7 +66,7 @@ def parse_compute(text: str) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """The shortest exact or three-digit text: `8Gi`, `1.5Gi`, `640Mi`, `1000`."""
+    """Return the shortest exact or three-digit text: `8Gi`, `1.5Gi`, `640Mi`, `1000`."""
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         unit = _BINARY[suffix]
         if count >= unit:
@@ -75,14 +75,14 @@ def format_bytes(count: int) -> str:
                 f"{count // unit}{suffix}"
                 if count % unit == 0
                 else f"{value:.3g}{suffix}"
-                if value < 999.5  # from there three digits would be 1e+03
+                if value < 999.5  # above, three digits would be 1e+03
                 else f"{value:.0f}{suffix}"
             )
     return str(count)
 
 
 def format_exactly(count: int) -> str:
-    """`8Gi`, `12544Mi`, or a plain number of bytes: never rounded, as what is to be written down."""
+    """Return `8Gi`, `12544Mi`, or a plain number of bytes: never rounded, for text that users copy into a manifest."""
     unit, suffix = next(
         (unit, suffix) for unit, suffix in ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, "")) if count % unit == 0
     )
@@ -90,5 +90,5 @@ def format_exactly(count: int) -> str:
 
 
 def format_compute(percent: int) -> str:
-    """Part of a GPU as people write it: `0.5`, `0.25`, `1`."""
+    """Return a fraction of a GPU as people write it: `0.5`, `0.25`, `1`."""
     return f"{percent / 100:g}"

@@ -1,8 +1,8 @@
-"""The documents of a YAML (or JSON) text, as kubectl prints objects and people write them, of bounded depth and size.
+"""Reads the documents of a YAML (or JSON) text, as kubectl prints objects and people write them, of bounded depth and
+size.
 
-The library composes what is nested by a function of C that calls itself: a text that is nested 100,000 levels deep
-would end the process, with no error to catch. And what a list of aliases stands for grows with every list of aliases
-to it.
+The library composes nested values by a recursive C function: a text that is nested 100,000 levels deep would end the
+process, with no error to catch. And lists of aliases to lists of aliases stand for exponentially many values.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 
 from gpushare import errors
 
-DEEPEST: Final = 100  # levels; of an object that an API server takes there are some 20
-MAX_REPEATED: Final = 100_000  # values for which aliases stand, beyond those that are written
+MAX_DEPTH: Final = 100  # levels; an object of the API server has about 20
+MAX_REPEATED: Final = 100_000  # values that aliases may stand for, besides those in the text
 
-_TOO_DEEP: Final = f"it is nested too deeply: at most {DEEPEST} levels make sense"
+_TOO_DEEP: Final = f"it is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 _ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
 
 
 def read(text: str) -> Iterator[Any]:
-    """The documents, one after the other. Raises CodecError, with the line where that is known."""
-    import yaml  # not before: the plugin starts faster without
+    """Yield the documents. Raises CodecError, with the line if known."""
+    import yaml  # not earlier: the plugin starts faster without it
 
     try:
         for document in yaml.load_all(text.removeprefix("\ufeff"), _loader()):
@@ -36,11 +36,11 @@ def read(text: str) -> Iterator[Any]:
         raise errors.CodecError(f"{line}{error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise errors.CodecError(" ".join(str(error).split())) from error
-    # Of what has, or looks as if it had, a type of which it can be no value, such as a 13th month.
+    # Raised for text that looks like a type but is no value of it, such as a 13th month.
     except (ValueError, ArithmeticError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, errors.CodecError):
             raise
-        raise errors.CodecError(f"a value does not have the type that it seems to have: {error}") from error
+        raise errors.CodecError(f"a value does not have the type that its notation implies: {error}") from error
 
 
 @functools.cache
@@ -48,14 +48,14 @@ def _loader() -> Any:
     import yaml
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc] # whichever there is
-        """The library's, which says of each level that it goes down."""
+        """The library's loader, with a limit on the depth."""
 
         depth = 0
 
         def descend_resolver(self, current_node: Any, current_index: Any) -> None:
             """As the base class, one level down."""
             self.depth += 1
-            if self.depth > DEEPEST:
+            if self.depth > MAX_DEPTH:
                 raise yaml.YAMLError(_TOO_DEEP)
             super().descend_resolver(current_node, current_index)
 
@@ -68,8 +68,8 @@ def _loader() -> Any:
 
 
 def _count(document: Any) -> None:
-    """Raises CodecError of one that by aliases stands for many more values than it has, or for endlessly many."""
-    known: dict[int, tuple[int, int]] = {}  # of lists and mappings, by identity: values in all, and levels
+    """Raise CodecError for a value that by aliases stands for too many values, or for infinitely many."""
+    known: dict[int, tuple[int, int]] = {}  # of lists and mappings, by identity: the number of values, and the depth
     inside: set[int] = set()
     written = 0
 
@@ -79,7 +79,7 @@ def _count(document: Any) -> None:
             written += 1
             return 1, 0
         if id(value) in inside:
-            raise errors.CodecError("an alias stands for what it is itself in")
+            raise errors.CodecError("an alias refers to a value that contains it")
         if id(value) not in known:
             written += 1
             inside.add(id(value))
@@ -89,7 +89,7 @@ def _count(document: Any) -> None:
         return known[id(value)]
 
     values, levels = extent(document)
-    if levels > DEEPEST:
+    if levels > MAX_DEPTH:
         raise errors.CodecError(_TOO_DEEP)
     if values > written + MAX_REPEATED:
-        raise errors.CodecError(f"its aliases stand for more than {MAX_REPEATED} values")
+        raise errors.CodecError(f"its aliases expand to more than {MAX_REPEATED} values")

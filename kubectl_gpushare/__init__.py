@@ -2,7 +2,7 @@
 
 Commands are `fetch → view → print`:
 
-start      starts kubectl early, and then imports the command line
+start      the entry point
 commands   a module for each verb, imported when it is called
 source     the cluster, through kubectl, or saved files; a `Snapshot` is one reading
 planning   what would happen, tried in memory with the placement code

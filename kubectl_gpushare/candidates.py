@@ -105,7 +105,7 @@ def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
     from kubectl_gpushare.source import chosen_source
     from kubectl_gpushare.views import cell_figures, gpu_summary
 
-    for gpu in gpu_summary.of(chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)):
+    for gpu in gpu_summary.summarize(chosen_source.from_options(chosen).gpu_nodes(label_selector=chosen.selector)):
         yield (
             gpu.name,
             f"{cell_figures.model(gpu.gpu)} {','.join(gpu.statuses) or 'free ' + cell_figures.largest(gpu)}",
@@ -116,7 +116,7 @@ def _nodes(chosen: options.Options) -> Iterable[str]:
     from kubectl_gpushare.source import chosen_source
     from kubectl_gpushare.views import gpu_summary
 
-    nodes = chosen_source.of(chosen).gpu_nodes(label_selector=chosen.selector)
+    nodes = chosen_source.from_options(chosen).gpu_nodes(label_selector=chosen.selector)
     return sorted((node.name for node in nodes), key=gpu_summary.natural)
 
 
@@ -124,14 +124,15 @@ def _entries(chosen: options.Options) -> Iterable[str]:
     from gpushare.config import config_choice
     from kubectl_gpushare.source import chosen_source
 
-    return sorted({*(chosen_source.configurations(chosen_source.of(chosen))[0] or ()), *config_choice.BUILT_INS})
+    entries = chosen_source.from_options(chosen).configurations()
+    return sorted({*(entries or ()), *config_choice.BUILT_INS})
 
 
 def _pods(chosen: options.Options) -> Iterable[str]:
     from gpushare import pod
     from kubectl_gpushare.source import chosen_source
 
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     manifests = (
         origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
     )
@@ -143,7 +144,7 @@ def _workloads(kind: str, chosen: options.Options) -> Iterable[str]:
     from gpushare import pod
     from kubectl_gpushare.source import chosen_source, workloads
 
-    origin, wanted = chosen_source.of(chosen), workloads.KINDS.get(kind.lower(), "")
+    origin, wanted = chosen_source.from_options(chosen), workloads.KINDS.get(kind.lower(), "")
     names = set()
     for manifest in origin.pods(namespace=chosen.namespace or origin.default_namespace) or ():
         owner = pod.controller(manifest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +18,11 @@ PROGRAM = "kubectl gpushare"
 # The verbs that plan choose by arrays, as the webhook does; krew's archive has no compiled code, and so no numpy.
 _WITHOUT_NUMPY = "this verb needs numpy, which {python} lacks: `{python} -m pip install numpy` installs it"
 
-# verb -> what it does, in a line; the command itself is `kubectl_gpushare.commands.VERB.command`.
+# Raised where a hand-written object has a value of the wrong type, or lacks a field.
+_SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_SAVE_AGAIN = "save it again with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
+
+# verb -> its one-line help; the command itself is `kubectl_gpushare.commands.VERB.command`.
 VERBS: Mapping[str, str] = {
     "top": "Show what is allocated, used and free, one line per GPU, node or pod",
     "describe": "Show who shares a node or GPU, or what a pod got and why",
@@ -41,11 +46,11 @@ class Verbs(click.Group):
     """A group whose commands are modules: a verb costs nothing until it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The names of all verbs."""
+        """Return the names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The verb's command, imported now."""
+        """Import and return the verb's command."""
         if cmd_name not in VERBS:
             return None
         command = importlib.import_module(f"kubectl_gpushare.commands.{cmd_name}").command
@@ -54,7 +59,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The verb that these words name; for an unknown verb, an error that suggests the closest one."""
+        """Return the verb that these words name; for an unknown verb, suggest the closest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             import difflib
@@ -64,7 +69,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list of verbs in `--help`, without importing them."""
+        """Write the list of verbs for `--help`, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -126,28 +131,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except _SHAPE_ERRORS as error:
+        problem = _file_problem(sys.argv[1:] if arguments is None else arguments, error)
+        if not problem:  # the API server's objects have the right shape, so this is a bug
+            raise
+        _complain(problem)
+        return 1
     return result if isinstance(result, int) else 0
 
 
+def _file_problem(words: Sequence[str], error: Exception) -> str:
+    """Describe the error as a problem of the files that these words name; empty if they name none."""
+    problems = []
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if match := re.fullmatch(r"(--from|--filename|-f)=?(.*)", word):
+            name = match[2] or following
+            check = f"check it with `kubectl apply --dry-run=server -f {name}`"
+            remedy = _SAVE_AGAIN if match[1] == "--from" else check
+            what = f"no field {error}" if isinstance(error, KeyError) else str(error)
+            problems.append(f"{name} is not what kubectl prints ({what}): {remedy}")
+    return "; or ".join(problems)
+
+
 def _hint(error: click.ClickException) -> str:
-    """The remedy for a flag before the verb, where kubectl would accept it and a plugin cannot."""
+    """Return the remedy for a flag before the verb: kubectl accepts it there, a plugin cannot."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
         return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
     return ""
 
 
 def _prepare() -> None:
-    """Let standard output and standard error take any text: names and messages may hold any character."""
+    """Let standard output and standard error accept any character: names and messages may contain any."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the shell has closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123 - for as long as we run
         elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what the locale has no character for, and halves of surrogates
+            stream.reconfigure(errors="replace")  # for characters that the locale lacks, and lone surrogates
 
 
 def _complain(sentence: str) -> None:
-    # It may quote text from the cluster: keep it on one line and without control characters.
+    # The sentence may quote text from the cluster: keep it on one line and without control characters.
     print(f"error: {printable.replaced(' '.join(sentence.split()))}", file=sys.stderr)
 
 

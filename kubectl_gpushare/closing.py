@@ -1,7 +1,7 @@
-"""Closing: `defrag --apply` cordons the GPUs that it makes room on, and uncordon them however it ends.
+"""Temporary cordons: `defrag --apply` cordons the GPUs that it makes room on, and always uncordons them at the end.
 
-A label names the run that cordoned a GPU, so the next run recognises and removes what a killed run left behind.
-GPUs that an admin has cordoned are never uncordoned.
+A label names the run that cordoned a GPU, so a later run can remove the cordons of a killed one. GPUs that an admin has
+cordoned are never uncordoned.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Sa
         )
     for node in nodes:
         if left := cordons.left_behind(node, now=now):
-            # Only unchanged marks: one that was renewed since belongs to a run that is still alive.
+            # Only unchanged marks: a mark that was renewed in the meantime belongs to a run that is still alive.
             opened = _open(origin, node.name, functools.partial(_is_among, left))
             if opened:
                 whose = "a defrag --apply that did not come to its end had left them so"
@@ -54,7 +54,7 @@ class TemporaryCordon:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Uncordon everything at the end; says how to uncordon by hand what it cannot."""
+        """Uncordon everything at the end; if that fails, print the command that does it by hand."""
         first: BaseException | None = None
         try:
             yield
@@ -77,9 +77,9 @@ class TemporaryCordon:
             if before - uuids:
                 self._release(name, before - uuids)
             if uuids:
-                self._keep(name, uuids, time.time() + seconds)
+                self._cordon(name, uuids, time.time() + seconds)
 
-    def _keep(self, name: str, uuids: frozenset[str], until: float) -> None:
+    def _cordon(self, name: str, uuids: frozenset[str], until: float) -> None:
         def change(now: GpuNode) -> CordonChange:
             kept = cordons.extend(now, uuids, Cordon(self._by, until))
             if kept is None:
@@ -87,7 +87,7 @@ class TemporaryCordon:
             return kept
 
         fresh = uuids - self._ours.get(name, frozenset())
-        # Noted before the write: it may succeed although its answer is lost.
+        # Record it before the write, which may succeed although its answer is lost.
         self._ours[name] = self._ours.get(name, frozenset()) | uuids
         before = cordoning.swap(self._origin, name, change)
         if fresh - before.cordoned:

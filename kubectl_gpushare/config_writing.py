@@ -20,7 +20,7 @@ from gpushare.config import config_choice
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, inputs, live_cluster
-from kubectl_gpushare.views import config_sentences, configuration_change, configuration_effect
+from kubectl_gpushare.views import config_sentences, configuration_change
 
 MANAGER = "kubectl-gpushare"
 _LABEL_VALUE = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
@@ -76,8 +76,8 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
     if not before:
         # The only entry would be followed by all nodes without a label.
         after = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text, **after}
-    labels = {nodes.name(machine): nodes.labels(machine) for machine in origin.machines()}
-    effects = configuration_effect.of_entries(origin.gpu_nodes(), labels, before, after)
+    labels = {nodes.name(node_object): nodes.labels(node_object) for node_object in origin.node_objects()}
+    effects = configuration_change.of_entries(origin.gpu_nodes(), labels, before, after)
     _show(line for effect in effects for line in effect.lines())
     if not effects:
         printing.write_words([f"no node follows {name}, so no GPU changes"], sys.stdout)
@@ -119,14 +119,14 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
     origin = _cluster(params)
     if bool(name) is remove:
         raise click.UsageError("give the NAME of a configuration, or --remove")
-    machine = origin.machine(node)
-    if machine is None:
+    node_object = origin.node_object(node)
+    if node_object is None:
         raise plugin_errors.KubectlNotFound(f'nodes "{node}" not found')
     entries = origin.configurations()
     if name and name not in config_choice.BUILT_INS:
         _known(entries, name)
     key = contract.NODE_CONFIG_LABEL
-    before = nodes.labels(machine)
+    before = nodes.labels(node_object)
     after = {**before, key: name or ""}
     if before.get(key, "") == after[key]:
         printing.write_words(
@@ -135,7 +135,7 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
         return
     gpu_nodes = origin.gpu_nodes(name=node)
     if gpu_nodes:
-        _show(configuration_effect.of_labels(gpu_nodes[0], after, entries).lines())
+        _show(configuration_change.of_labels(gpu_nodes[0], after, entries).lines())
     else:
         printing.write_words(
             [f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"], sys.stdout
@@ -149,14 +149,14 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
 
 
 def _cluster(params: dict[str, Any]) -> live_cluster.LiveCluster:
-    origin = chosen_source.of(options.collect(params))
+    origin = chosen_source.from_options(options.collect(params))
     if not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("this needs a cluster: files of --from are only read")
     return origin
 
 
 def _text(filename: str, name: str) -> str:
-    """The valid configuration in a file; prints its warnings."""
+    """Return the valid configuration in a file; prints its warnings."""
     try:
         text = configuration_change.text_of(inputs.text(filename), name)
     except errors.ConfigError as error:

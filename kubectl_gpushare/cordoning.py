@@ -1,4 +1,4 @@
-"""Cordoning: GPUs that take nothing new, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
+"""Cordons GPUs, so that they take no new pods, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ATTEMPTS = 5  # at the compare-and-swap: others write the GPUNode too
 
 
 def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
-    """`cordon` or `uncordon`."""
+    """Return `cordon` or `uncordon`."""
 
     @click.command(verb, short_help=short_help, help=help_text)
     @click.argument("arguments", nargs=-1, metavar="gpu|node NAME...", shell_complete=candidates.cordon)
@@ -37,7 +37,7 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
     @options.connection(candidates.contexts)
     def run(arguments: tuple[str, ...], dry_run: bool, reason: str | None = None, **params: Any) -> None:
         chosen = options.collect(params)
-        origin = chosen_source.of(chosen)
+        origin = chosen_source.from_options(chosen)
         names = _names(arguments)
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
@@ -52,19 +52,19 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
 
 
 def _reason(cordoned: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The flag `--reason` of `cordon`."""
+    """Return the flag `--reason` of `cordon`."""
     if not cordoned:
         return lambda function: function
     return click.option("--reason", metavar="TEXT", help="Why, for `describe gpu` and `top -o wide`")
 
 
 def _note(origin: live_cluster.LiveCluster, reason: str | None) -> CordonNote:
-    """The note of a cordon that is made now, by the user that the API server knows."""
+    """Return the note of a new cordon, with the name by which the API server knows the user."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         user = json.loads(origin.kubectl.post(_WHO, json.dumps(_WHO_BODY)).text())["status"]["userInfo"]["username"]
     except (plugin_errors.KubectlError, ValueError, KeyError, TypeError):
-        user = ""  # an API server that does not tell
+        user = ""  # an API server that does not return it
     return CordonNote(str(user), now, " ".join((reason or "").split()))
 
 
@@ -76,7 +76,7 @@ def _names(arguments: Sequence[str]) -> list[str]:
 
 
 def _of_node(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
-    gpus = [gpu for gpu in gpu_summary.of(origin.gpu_nodes(name=name)) if not gpu.gone]
+    gpus = [gpu for gpu in gpu_summary.summarize(origin.gpu_nodes(name=name)) if not gpu.gone]
     if not gpus:
         raise plugin_errors.KubectlNotFound(f'no node "{name}" with GPUs: `kubectl gpushare top nodes` lists them')
     return gpus
@@ -93,7 +93,7 @@ def _gpu(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
         raise plugin_errors.KubectlNotFound(
             f"{name} is a node: write {name}/0 for its first GPU, or node {name} for all of them"
         )
-    gpu = gpu_summary.named(gpu_summary.of(nodes), name)
+    gpu = gpu_summary.named(gpu_summary.summarize(nodes), name)
     if gpu.gone:
         raise plugin_errors.KubectlNotFound(f'{gpu.node} has no GPU "{gpu.gpu.uuid}" any more')
     return gpu
@@ -110,7 +110,7 @@ def _change(
     uuids, cordoned = frozenset(gpu.gpu.uuid for gpu in gpus), note is not None
 
     def change(now: GpuNode) -> CordonChange:
-        # A cordon set by hand is final: remove the mark by which `defrag` would undo it.
+        # A cordon set by hand stays: remove the mark by which `defrag` would undo it.
         marks = dict.fromkeys(uuids & cordons.read(now).keys())
         if note is None:
             return CordonChange(now.cordoned - uuids, marks, dict.fromkeys(uuids & now.cordon_notes.keys()))
@@ -127,7 +127,7 @@ def _change(
 def swap(
     origin: live_cluster.LiveCluster, node: str, change: Callable[[GpuNode], CordonChange], *, dry_run: bool = False
 ) -> GpuNode:
-    """Apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
+    """Return apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
     for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
+import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TextIO
 
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import interruption
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import colour, printing, screen, terminal
+from kubectl_gpushare.output import colour, printing, terminal
 from kubectl_gpushare.source import live, live_cluster
 
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
-POLL_SECONDS = 5.0  # between redraws for what no watch reports, such as usage
+POLL_SECONDS = 5.0  # between redraws for figures that no watch reports, such as usage
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
-_BETWEEN = {"yaml": "---"}  # what separates one print from the next in a pipe
+_BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 
 Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
 
 
 def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
-    """Show what `make` makes of the GPUNodes until interrupted. `polled`: on a terminal also every POLL_SECONDS."""
+    """Show the list that `make` builds of the GPUNodes until interrupted. `polled`: on a terminal also every
+    POLL_SECONDS.
+    """
     gc.enable()  # `start` has turned it off, and this may run for days
-    # So that any signal restores the terminal and ends the kubectl that watches.
+    # Any signal must restore the terminal and end the watching kubectl.
     interruption.by_any_signal()
     feed = live.Feed(origin, label_selector=label_selector)
     try:
         if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:
-            with screen.opened(sys.stdout) as page:
+            with opened(sys.stdout) as page:
                 _redraw(feed, page, make, chosen, polled=polled)
         else:
             _reprint(feed, make, chosen)
@@ -37,12 +43,12 @@ def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, lab
         feed.close()
 
 
-def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *, polled: bool) -> None:
+def _redraw(feed: live.Feed, page: Screen, make: Make, chosen: Options, *, polled: bool) -> None:
     size = None
     changed = True
     drawn_at = 0.0
     while not page.quit_pressed():
-        place = terminal.of(sys.stdout, color=chosen.color)
+        place = terminal.detect(sys.stdout, color=chosen.color)
         due = polled and time.monotonic() - drawn_at >= POLL_SECONDS
         if place != size:
             page.forget()
@@ -55,7 +61,7 @@ def _redraw(feed: live.Feed, page: screen.Screen, make: Make, chosen: Options, *
 
 
 def _page(listing: printing.LedgerListing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
-    """The list, with connection trouble above and its warnings below; only their number where there is no room."""
+    """Return the list, with connection trouble above and its warnings below; without room, only their number."""
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)
     problems = listing.problems()
@@ -86,9 +92,83 @@ def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
 
 
 def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
-    """Wait for a change, at most _LOOK_SECONDS, and for those that follow closely; whether there was one."""
+    """Wait at most _LOOK_SECONDS for a change, and for those that follow closely; return whether there was one."""
     changed = feed.wait(_LOOK_SECONDS, also=also)
     until = time.monotonic() + _LOOK_SECONDS
     while changed and time.monotonic() < until and feed.wait(SETTLE_SECONDS, also=also):
         pass
     return changed
+
+
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # the alternate screen; no cursor; no line wrap
+_LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_LINE = "\x1b[{};1H"  # to the beginning of a line, counted from 1
+_CLEAR_LINE = "\x1b[K"  # before the line: after a full one it would erase the last character
+_CLEAR_BELOW = "\x1b[J"
+
+
+class Screen:
+    """The alternate screen while it is open. Only changed lines are written."""
+
+    def __init__(self, stream: TextIO, keys: int | None) -> None:
+        self._stream = stream
+        self._shown: Sequence[str] | None = None  # None: not known
+        self.keys = keys  # file descriptor on which key strokes arrive, if there is one
+
+    def draw(self, lines: Sequence[str], rows: int) -> None:
+        """Show the lines; if there are more than `rows`, show those that fit and the number of the others."""
+        if len(lines) > rows:
+            lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
+        shown = self._shown or ()
+        text = [
+            f"{_LINE.format(number + 1)}{_CLEAR_LINE}{line}"
+            for number, line in enumerate(lines)
+            if number >= len(shown) or shown[number] != line
+        ]
+        if (self._shown is None or len(lines) < len(shown)) and len(lines) < rows:
+            text.append(_LINE.format(len(lines) + 1) + _CLEAR_BELOW)
+        self._shown = lines
+        self._stream.write("".join(text))
+        self._stream.flush()
+
+    def forget(self) -> None:
+        """Draw everything next time: resizing a terminal may have moved its lines."""
+        self._shown = None
+
+    def quit_pressed(self) -> bool:
+        """Whether `q` was typed; ignores other keys."""
+        if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
+            return False
+        typed = os.read(self.keys, 64)
+        if not typed:
+            self.keys = None  # closed: a closed descriptor always counts as ready
+        return b"q" in typed.lower()
+
+
+@contextlib.contextmanager
+def opened(stream: TextIO) -> Iterator[Screen]:
+    """Open the alternate screen, and restore the terminal at the end, whatever happens."""
+    with _keys() as keys:
+        stream.write(_ENTER)
+        try:
+            yield Screen(stream, keys)
+        finally:
+            stream.write(_LEAVE)
+            stream.flush()
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[int | None]:
+    if not sys.stdin.isatty():
+        yield None
+        return
+    import termios
+    import tty
+
+    keys = sys.stdin.fileno()
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        yield keys
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)

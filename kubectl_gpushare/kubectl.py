@@ -1,6 +1,6 @@
-"""The transport: kubectl itself, so that every kubeconfig, credential plugin and proxy works as users know it.
+"""Runs kubectl as the transport, so that every kubeconfig, credential plugin and proxy works as usual.
 
-Also much faster to start than any Python client: `kubectl get --raw` takes 0.1 s.
+It also starts much faster than any Python client: `kubectl get --raw` takes 0.1 s.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from collections.abc import Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from gpushare import contract, printable
-from kubectl_gpushare import early, plugin_errors
+from kubectl_gpushare import plugin_errors
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source import objects
 
 _CHUNK_BYTES = 1 << 20
-_LAST_WORDS_SECONDS = 0.2  # to read the stderr of a killed kubectl: a login it started may keep the pipe open
+# to read the stderr of a killed kubectl: a login program that it started may keep the pipe open
+_LAST_WORDS_SECONDS = 0.2
 # How kubectl's final error begins. Everything else on its stderr (a login prompt, a warning) is passed on to the user.
 # Patterns are compiled on first use.
 _LAST_WORDS = r"(?i)error: |Error from server|Unable to connect|The connection to the server|Error in config"
@@ -46,8 +47,8 @@ class Kubectl:
 
     @classmethod
     def from_environment(cls, flags: tuple[str, ...], environment: Mapping[str, str]) -> Kubectl:
-        """The kubectl that called us as its plugin (it says so in KUBECTL_PATH), else the one on PATH."""
-        return cls(flags, early.program(environment))
+        """Return the kubectl that called this plugin (KUBECTL_PATH), else the one on PATH."""
+        return cls(flags, environment.get("KUBECTL_PATH") or "kubectl")
 
     def raw(self, path: str) -> Running:
         """Start `kubectl get --raw PATH`; several may run at once."""
@@ -56,7 +57,7 @@ class Kubectl:
     def patch(
         self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "", manager: str = ""
     ) -> str:
-        """Merge-patches an object and wait for the answer. Raises `KubectlConflict` if it has changed."""
+        """Merge-patch an object and wait for the answer. Raises `KubectlConflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
         flags += [f"--field-manager={manager}"] if manager else []
         flags += [f"--namespace={namespace}"] if namespace else []
@@ -72,7 +73,9 @@ class Kubectl:
         return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
 
     def namespace(self) -> str:
-        """The namespace of the kubeconfig's context in force; in a pod without one, the pod's, as kubectl does."""
+        """Return the namespace of the kubeconfig's current context; in a pod without a kubeconfig the pod's, as kubectl
+        does.
+        """
         try:
             text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()
         except plugin_errors.KubectlError:
@@ -84,21 +87,27 @@ class Kubectl:
         return text.strip() or "default"
 
     def contexts(self) -> list[str]:
-        """Names of the kubeconfig's contexts."""
+        """Return names of the kubeconfig's contexts."""
         flags = [flag for flag in self.flags if flag.startswith("--kubeconfig")]
         return self._start("config", "get-contexts", "--output=name", *flags).text().split()
 
     def _start(self, *arguments: str, sent: bytes | None = None) -> Running:
         whole = (self.program, *arguments)
         try:
-            process = early.take(whole) or early.start(whole, None if sent is None else subprocess.PIPE)
+            process = subprocess.Popen(
+                whole,
+                stdin=None if sent is None else subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         except OSError as error:
             raise plugin_errors.KubectlError(
                 f"{self.program} cannot be run ({os.strerror(error.errno or 0)}): install kubectl and put it on PATH, "
                 "or read saved objects with --from FILE"
             ) from error
         if sent is not None and process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError), process.stdin:  # its final error says why it did not read
+            # kubectl's final error says why it did not read the input
+            with contextlib.suppress(BrokenPipeError), process.stdin:
                 process.stdin.write(sent)
         return Running(process)
 
@@ -126,13 +135,13 @@ class Running:
         self.finish()
 
     def reader(self) -> objects.Reader:
-        """The objects in its output."""
-        from kubectl_gpushare.source import objects  # while it runs
+        """Return the objects in its output."""
+        from kubectl_gpushare.source import objects  # imported while kubectl runs
 
         return objects.Reader(self.chunks())
 
     def text(self, max_bytes: int | None = None) -> str:
-        """All that kubectl printed. Raises `KubectlError` where it is more than `max_bytes`, and reads no further."""
+        """Return kubectl's whole output. Raises `KubectlError` and stops reading after `max_bytes`."""
         whole = bytearray()
         for chunk in self.chunks():
             whole += chunk
@@ -169,7 +178,7 @@ class Running:
 
 
 def explain(said: str) -> plugin_errors.KubectlError:
-    """kubectl's final error as a `KubectlError` with its remedy."""
+    """Turn kubectl's final error into a `KubectlError` with its remedy."""
     said = re.sub(r"^error: ", "", said.strip())
     if "could not find the requested resource" in said or "the server doesn't have a resource type" in said:
         return plugin_errors.NotInstalled(

@@ -1,4 +1,4 @@
-"""Moving: carries out a defragmentation plan: one move at a time, each watched to its end, up to the first failure.
+"""Carries out a defragmentation plan: one move at a time, each watched to its end; stops at the first failure.
 
 After each step it checks that the planned room exists: the waiting pod has its share, or the share would fit.
 """
@@ -52,26 +52,28 @@ def apply(
 
 
 def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Wait for the room that a step was to make; where the share is or would go. Raises `PluginError` on timeout."""
+    """Wait for the room that a step was to make; return where the share is or would go. Raises `PluginError` on
+    timeout.
+    """
     until = time.monotonic() + timeout_seconds
     while True:
         where, reason = _looked_for(step, asked, origin)
         if where:
             return where
         if time.monotonic() >= until:
-            raise plugin_errors.PluginError(f"there is still no room for {step.name}: {reason}")
+            raise plugin_errors.PluginError(f"still no room for {step.name}: {reason}")
         time.sleep(LOOK_SECONDS)
 
 
 def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster) -> tuple[str, str]:
-    """Where the share is or would go, as a sentence; or an empty text and why it does not fit."""
+    """Return where the share is or would go, as a sentence; or an empty text and why it does not fit."""
     manifest = asked.manifest
-    if pod.uid(manifest):  # a pod that exists: the placer has to see that there is room
+    if pod.uid(manifest):  # the pod exists: the placer has to notice the room
         now = origin.pod(*pod.namespaced_name(manifest))
         annotations = pod.annotations_of(now)
         if contract.ALLOCATION in annotations:
             return f"{step.name} is on {annotations.get(contract.NODE, '')} now", ""
-        return "", annotations.get(contract.REASON, "it was not judged yet")
+        return "", annotations.get(contract.REASON, "the placer has not tried it")
     snapshot = chosen_source.everything(origin, [manifest])
     world = snapshot.world(claims_are_all=True)
     answer = world.place(manifest, asked.request)
@@ -81,14 +83,14 @@ def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.Liv
 
 
 def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Evict a pod and wait until its owner has a placed pod in its stead; where that is, as a sentence."""
+    """Evict a pod and wait until its owner has placed a replacement; return where, as a sentence."""
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
-    origin.replicas(move.manifest)  # a missing right to read it ends this before the eviction
+    origin.replicas(move.manifest)  # before the eviction: fails here without the right to read it
     pods = origin.everybody_of if move.is_cpu_only else origin.pods
     before = {sibling.uid for sibling in _siblings(pods(namespace=namespace), owner)}
     if pod.uid(move.manifest) not in before:
-        raise plugin_errors.PluginError(f"pod {namespace}/{name} is not there any more: make a new plan")
+        raise plugin_errors.PluginError(f"pod {namespace}/{name} is gone: make a new plan")
     body = evicting.eviction(namespace, name, uid=pod.uid(move.manifest))
     origin.kubectl.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json.dumps(body))
     until = time.monotonic() + timeout_seconds
@@ -100,10 +102,10 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
         if not waits:
             nodes = dict.fromkeys(successor.node for successor in evicting.successors(siblings, before))
             if move.is_cpu_only and move.before in nodes:
-                said = f"was evicted, and the scheduler has put the one made instead of it on {move.before} again"
+                said = f"was evicted, and the scheduler put its replacement on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
-            return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no other instead"
-        # Only after another check: a condition that became true in the last pause is no failure.
+            return f"is on {', '.join(nodes)} now" if nodes else f"is gone, and its {kind} wants no replacement"
+        # Only after another check: a condition that became true during the last pause is no failure.
         if time.monotonic() >= until:
             said = f"was evicted, and after {timeout_seconds:.0f} s {waits}"
             raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
@@ -131,7 +133,7 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
 
 
 def _unscheduled(manifest: pod.PodJson) -> str:
-    """Why the scheduler has found no node for a pod, in its own words; empty if it has not said."""
+    """Return the scheduler's own reason why a pod has no node; empty if there is none."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     return next(
         (str(condition.get("message") or "") for condition in conditions if condition.get("type") == "PodScheduled"), ""

@@ -1,4 +1,4 @@
-"""The flags every verb has, as kubectl has them: a plugin must bring its own, after the verb."""
+"""The flags of every verb. kubectl passes none of its own on, so a plugin has to define them, after the verb."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kubectl_gpushare import early, kubectl
+from kubectl_gpushare import kubectl
 
 LISTS = ("table", "wide", "json", "yaml", "csv", "name")  # formats that a list can be printed in
 
 if TYPE_CHECKING:
     _Choice = click.Choice[str]
 else:
-    _Choice = click.Choice  # no generic before click 8.2
+    _Choice = click.Choice  # not generic before click 8.2
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[Any]]
@@ -31,6 +31,9 @@ CONNECTION: Mapping[str, str] = {
     "as-group": "Group to impersonate; may be repeated",
     "request-timeout": "Time limit of one request to the server, such as 5s",
 }
+
+
+_REPEATED = "as-group"  # the only one that may occur more than once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,14 +57,14 @@ class Options:
         return self.output == "wide"
 
     def kubectl(self) -> kubectl.Kubectl:
-        """The transport to the cluster these flags choose."""
+        """Return the transport to the cluster these flags choose."""
         return kubectl.Kubectl.from_environment(self.connection, os.environ)
 
 
 def collect(params: dict[str, Any]) -> Options:
-    """The options among click's parameters; removes them from `params`. Raises UsageError."""
+    """Take the options out of click's parameters `params`. Raises UsageError."""
     flags: dict[str, tuple[str, ...]] = {}
-    for name in early.CONNECTION:
+    for name in CONNECTION:
         value = params.pop(_parameter(name), None) or ()
         flags[name] = value if isinstance(value, tuple) else (value,)
     own = {
@@ -71,10 +74,20 @@ def collect(params: dict[str, Any]) -> Options:
     }
     for field in dataclasses.fields(Options):
         params.pop(field.name, None)
-    chosen = Options(connection=early.connection(flags), **own)
+    chosen = Options(connection=_connection_flags(flags), **own)
     if chosen.namespace and not is_name(chosen.namespace):
         raise click.UsageError(f'-n "{chosen.namespace}" cannot be the name of a namespace')
     return chosen
+
+
+def _connection_flags(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return kubectl's flags from the values of each; the last value counts for a flag that cannot be repeated."""
+    return tuple(
+        f"--{name}={value}"
+        for name, given in values.items()
+        for value in (given if name == _REPEATED else given[-1:])
+        if value
+    )
 
 
 def is_name(text: str) -> bool:
@@ -84,12 +97,12 @@ def is_name(text: str) -> bool:
 
 
 def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
-    """The flags that choose cluster and user, and `--from`."""
+    """Add the flags that choose cluster and user, and `--from`."""
 
     def add(function: _Function) -> _Function:
         for name, text in reversed(tuple(CONNECTION.items())):
             settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
-            if name == early.REPEATED:
+            if name == _REPEATED:
                 settings["multiple"] = True
             if name == "kubeconfig":
                 settings |= {"type": click.Path(), "metavar": "FILE"}
@@ -110,12 +123,12 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
 
 
 def _parameter(flag: str) -> str:
-    """The Python name of a flag's parameter."""
+    """Return the Python name of a flag's parameter."""
     return f"{flag.replace('-', '_')}_user" if flag == "as" else flag.replace("-", "_")
 
 
 def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
-    """`-n` and, for verbs that list, `-A`."""
+    """Add `-n` and, for verbs that list, `-A`."""
 
     def add(function: _Function) -> _Function:
         if all_namespaces:
@@ -135,7 +148,7 @@ def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True
 
 
 def selector(function: _Function) -> _Function:
-    """`-l`."""
+    """Add `-l`."""
     return click.option(
         "selector",
         "-l",
@@ -146,7 +159,7 @@ def selector(function: _Function) -> _Function:
 
 
 def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
-    """`-o`, `--color`."""
+    """Add `-o` and `--color`."""
 
     def add(function: _Function) -> _Function:
         function = click.option(
@@ -172,7 +185,7 @@ class _Format(_Choice):
     """An output format; an error names the formats that the verb has."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
-        """The format. Raises UsageError."""
+        """Return the format. Raises UsageError."""
         if value in self.choices:
             return value
         *others, last = self.choices
@@ -181,7 +194,7 @@ class _Format(_Choice):
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
-    """`--no-headers`, `--sort-by`, `-w`."""
+    """Add `--no-headers`, `--sort-by` and `-w`."""
 
     def add(function: _Function) -> _Function:
         function = click.option(

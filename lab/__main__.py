@@ -14,7 +14,7 @@ directory_option = click.option(
     "--directory",
     type=click.Path(path_type=Path, file_okay=False),
     default=lab_layout.default_directory,
-    help="Where the lab keeps all it has.  [default: $GPUSHARE_LAB or ~/.local/state/gpushare/lab]",
+    help="Directory of all files of the lab.  [default: $GPUSHARE_LAB or ~/.local/state/gpushare/lab]",
 )
 
 
@@ -28,17 +28,17 @@ def main() -> None:
 @click.option(
     "--nodes",
     type=int,
-    help="Nodes, each with its own kubelet and containerd.  [default: as many as it has, or 1]",
+    help="Nodes, each with its own kubelet and containerd.  [default: as many as the lab already has, or 1]",
 )
 def up(directory: Path, nodes: int | None) -> None:
-    """Start a cluster, or what is missing of one that was started before."""
+    """Start a cluster, or the missing components of a cluster that was started before."""
     _up(directory, nodes)
 
 
 @main.command()
 @directory_option
 def install(directory: Path) -> None:
-    """Install gpushare into the cluster, or start what is missing of it."""
+    """Install gpushare into the cluster, or start its missing parts."""
     began = time.monotonic()
     lab = lab_layout.load(directory)
     gpushare.install(lab, cluster.access_to(lab))
@@ -50,7 +50,7 @@ def install(directory: Path) -> None:
 @main.command()
 @directory_option
 def api(directory: Path) -> None:
-    """Start an API server with its store, and nothing else."""
+    """Start only an API server with its etcd."""
     _up(directory, 0)
 
 
@@ -58,17 +58,17 @@ def api(directory: Path) -> None:
 @directory_option
 @click.option("--keep-logs", type=click.Path(path_type=Path, file_okay=False), help="Copy the logs there first.")
 def down(directory: Path, keep_logs: Path | None) -> None:
-    """End the cluster and remove all of it."""
+    """Stop the cluster and remove everything that it created."""
     began = time.monotonic()
     removed = cluster.down(directory, keep_logs=keep_logs)
-    message = f"lab: removed in {time.monotonic() - began:.1f} s" if removed else f"lab: there is none in {directory}"
+    message = f"lab: removed in {time.monotonic() - began:.1f} s" if removed else f"lab: there is no lab in {directory}"
     print(message, file=sys.stderr)
 
 
 @main.command("status")
 @directory_option
 def show_status(directory: Path) -> None:
-    """List the components: running or not, memory, log file."""
+    """List the components with their pids, memory and log files."""
     rows = status.rows(lab_layout.load(directory))
     print(status.table(rows))
     sys.exit(0 if all(row.running for row in rows) else 1)
@@ -77,7 +77,7 @@ def show_status(directory: Path) -> None:
 @main.command()
 @directory_option
 def env(directory: Path) -> None:
-    """Print what makes a shell use it, for eval "$(...)"."""
+    """Print shell commands that select this cluster, for eval "$(...)"."""
     print(status.shell_environment(lab_layout.load(directory)))
 
 

@@ -1,4 +1,4 @@
-"""A way into a cluster, the lab's or one's own: the kubeconfig, and kubectl run with it."""
+"""Access to a cluster, the lab's or any other: the kubeconfig, requests to the API, and kubectl."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import Any
 
 from lab import build, kubeconfig, lab_errors, lab_layout, raw_api
 
-# In seconds, a year: longer than any lab lives.
+# A year, in seconds: longer than any lab exists.
 LIFETIME_OF_TOKENS = 31_536_000
 ACCOUNT_SECONDS = 30.0
 ESTABLISHED_SECONDS = 30.0
-MORE_SECONDS = 10.0  # than its own timeout, for a kubectl to start and to say what it waited for
+MORE_SECONDS = 10.0  # in addition to its own timeout, for kubectl to start and to report
 
-# For Go: a kubectl ends before it has garbage worth collecting, and takes 0.08 s of a core in place of 0.13.
+# Turns off Go's garbage collector: kubectl exits before it would help, and takes 0.08 s of a core instead of 0.13.
 KUBECTL_ENVIRONMENT = {"GOGC": "off", "GOMEMLIMIT": "256MiB", "GOMAXPROCS": "1"}
 
 
@@ -33,7 +33,7 @@ KUBECTL_ENVIRONMENT = {"GOGC": "off", "GOMEMLIMIT": "256MiB", "GOMAXPROCS": "1"}
 class Access:
     """An administrator's access: kubeconfig, server URL, the file with the server's CA, and the kubectl program.
 
-    `lab` is the lab it leads to, with the paths below its directory; None for one's own cluster.
+    lab: the lab that it belongs to, with paths below its directory; None for any other cluster.
     """
 
     kubeconfig: Path
@@ -52,11 +52,11 @@ class Access:
     def kubectl(self, *arguments: str, input: str | None = None, seconds: float = 60.0) -> str:  # noqa: A002
         """Run kubectl; return its standard output.
 
-        It has `seconds`, or as long as its own `--timeout` and a little more, so that it is kubectl that gives up and
-        says on what.
+        seconds: the time limit. By default a little more than the command's own `--timeout`, so that kubectl times out
+        first and reports what it waited for.
 
         Raises:
-            LabError: it failed, or took longer; the message holds its standard error.
+            LabError: it failed, or took longer; the message contains its standard error.
         """
         seconds = max(seconds, _asked_seconds(arguments))
         command = [str(self.kubectl_program), f"--kubeconfig={self.kubeconfig}", *arguments]
@@ -74,26 +74,28 @@ class Access:
         return result.stdout
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """The object or list at a path of the API, or None where there is none.
+        """Return the object or list at an API path; None if there is none.
 
-        This and what follows raise LabError where the API server is not there, or refuses; they are much cheaper than
-        kubectl.
+        This and the following methods raise LabError if the API server is unreachable or refuses. They are much cheaper
+        than kubectl.
         """
         answer = raw_api.of(self.kubeconfig).send("GET", path)
         return None if answer is None else dict(json.loads(answer))
 
     def read(self, path: str) -> dict[str, Any]:
-        """The object or list at a path of the API, which must be there."""
+        """Return the object or list at an API path. Raises LabError if there is none."""
         return dict(json.loads(self._send("GET", path)))
 
     def text(self, path: str) -> str:
-        """Return the body at a path that is not JSON, such as a pod's page through the proxy."""
+        """Return a response that is not JSON, such as a pod's page through the proxy."""
         return self._send("GET", path).decode()
 
     def create(
         self, path: str, document: Mapping[str, object], *, dry_run: bool = False, user: str = ""
     ) -> dict[str, Any]:
-        """Create an object in the list at `path`, as `user` if one is named; return it as stored, or as it would be."""
+        """Create an object in the list at `path`, as `user` if given; return it as stored, or as a dry run would store
+        it.
+        """
         query = f"fieldValidation=Strict{'&dryRun=All' if dry_run else ''}"
         return dict(json.loads(self._send("POST", f"{path}?{query}", document, user=user)))
 
@@ -102,7 +104,7 @@ class Access:
         return dict(json.loads(self._send("PATCH", path, patch, user=user)))
 
     def delete(self, path: str) -> None:
-        """Delete the object or list at `path`, if it is there, without a grace period."""
+        """Delete the object or list at `path` without a grace period; no-op if there is none."""
         options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         raw_api.of(self.kubeconfig).send("DELETE", path, options)
 
@@ -113,16 +115,18 @@ class Access:
         return answer
 
     def service_account_kubeconfig(self, namespace: str, name: str, path: Path) -> Path:
-        """Write a kubeconfig that acts as a ServiceAccount, by a token the API server issues; return its path.
+        """Write a kubeconfig with a token of a ServiceAccount, which the API server issues; return its path.
 
-        A process of the lab that uses it has exactly the rights of the manifests.
+        A process that uses it has exactly the permissions of the manifests.
         """
         token = self._token(namespace, name)
         kubeconfig.write(path, kubeconfig.with_token(self.server, self.ca_file, token, namespace))
         return path
 
     def mount_service_account(self, namespace: str, name: str, directory: Path) -> dict[str, str]:
-        """Write what the kubelet mounts of a ServiceAccount; return the variables by which a pod finds the server."""
+        """Write the files that the kubelet mounts for a ServiceAccount; return a pod's variables with the server's
+        address.
+        """
         directory.mkdir(exist_ok=True)
         (directory / "token").write_text(self._token(namespace, name))
         shutil.copy(self.ca_file, directory / "ca.crt")
@@ -136,7 +140,7 @@ class Access:
 
     @contextlib.contextmanager
     def namespace(self, prefix: str = "test") -> Iterator[str]:
-        """Give a new namespace in which pods can be created; remove it, and all its pods, afterwards."""
+        """Create a namespace in which pods can be created; remove it and all its pods afterwards."""
         name = f"{prefix}-{secrets.token_hex(4)}"
         self.create("/api/v1/namespaces", {"metadata": {"name": name}})
         try:
@@ -146,7 +150,7 @@ class Access:
             self._delete_namespace(name)
 
     def ensure_default_service_account(self, namespace: str) -> None:
-        """Wait for, or without controllers make, the ServiceAccount that pods of a namespace get by default."""
+        """Wait for the namespace's `default` ServiceAccount; create it if no controller does."""
         accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
         if not self.has_controllers:
             if self.find(f"{accounts}/default") is None:
@@ -162,10 +166,10 @@ class Access:
             time.sleep(0.05)
 
     def wait_until_established(self, definition: str) -> None:
-        """Wait until the API server takes objects of a CustomResourceDefinition that was applied.
+        """Wait until the API server serves an applied CustomResourceDefinition.
 
-        `kubectl wait --for=condition=Established` fails at once where the conditions are null, as they are until the
-        API server has looked at the definition.
+        `kubectl wait --for=condition=Established` fails at once while the conditions are null, as they are until the
+        API server has processed the definition.
         """
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition}"
         deadline = time.monotonic() + ESTABLISHED_SECONDS
@@ -184,7 +188,7 @@ class Access:
             self.finalize_namespace(name)
 
     def finalize_namespace(self, name: str) -> None:
-        """Let a namespace that is deleted go, as the controller that empties it does."""
+        """Remove a deleted namespace's finalizer, as the namespace controller does."""
         path = f"/api/v1/namespaces/{name}/finalize"
         self._send("PUT", path, {"metadata": {"name": name}, "spec": {"finalizers": []}})
 
@@ -195,7 +199,7 @@ def _is_established(definition: Mapping[str, Any]) -> bool:
 
 
 def _asked_seconds(arguments: Sequence[str]) -> float:
-    """Return how long a kubectl with these arguments may take by its `--timeout`, in seconds; 0 without one.
+    """Return the `--timeout` in these kubectl arguments, in seconds; 0 without one.
 
     Arguments after `--` belong to a container's command.
     """
@@ -205,7 +209,7 @@ def _asked_seconds(arguments: Sequence[str]) -> float:
 
 
 def from_kubeconfig(path: Path, scratch: Path) -> Access:
-    """Return access to one's own cluster by its kubeconfig; its CA goes to a file in `scratch`."""
+    """Return access to any cluster by its kubeconfig; its CA is written to a file in `scratch`."""
     on_path = shutil.which("kubectl")
     program = Path(on_path) if on_path else build.ensure() / "kubectl"
     command = [str(program), "config", "view", "--raw", "--minify", "--flatten", "--output=json"]
@@ -216,6 +220,6 @@ def from_kubeconfig(path: Path, scratch: Path) -> Access:
     cluster = json.loads(view.stdout)["clusters"][0]["cluster"]
     ca_file = scratch / "ca.crt"
     ca_file.write_bytes(base64.b64decode(cluster.get("certificate-authority-data", "")))
-    whole = scratch / "kubeconfig"  # with everything inside, where the user's may name files
+    whole = scratch / "kubeconfig"  # with embedded certificates, as the user's may refer to files
     kubeconfig.write(whole, view.stdout)
     return Access(whole, cluster["server"], ca_file, program)

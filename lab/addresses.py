@@ -1,8 +1,8 @@
-"""Loopback addresses and ports for one lab, so that labs side by side never meet.
+"""Assigns loopback addresses and ports to each lab, so that labs on the same machine do not conflict.
 
-A lab has a number: its control plane lives on 127.77.NUMBER.1, its nodes on 127.78.NUMBER.x and its pods on
-10.213.NUMBER.x. A number is claimed by a symbolic link to the lab's directory, which is made atomically and outlives
-any process.
+Each lab has a number: its control plane listens on 127.77.NUMBER.1, its nodes use 127.78.NUMBER.x and its pods
+10.213.NUMBER.x. A number is claimed with a symbolic link to the lab's directory, which is created atomically and
+outlives any process.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 from lab import lab_errors, lab_layout
 
 NUMBERS = range(1, 250)
-# Below the range that the kernel gives to outgoing connections (32768 and up), so that none of them takes the port.
+# Below the kernel's range for outgoing connections (from 32768), so that no connection takes the port.
 SPARE_PORTS = range(20000, 30000)
 
 
 def claims_directory() -> Path:
-    """Return the directory of one link per number in use."""
+    """Return the directory with a link for each number in use."""
     return lab_layout.common_directory() / "lab-numbers"
 
 
 def claim_number(directory: Path) -> int:
-    """Return a number no other lab of this user has, claimed for the lab in `directory`, which exists already.
+    """Claim a number that no other lab of this user has, for the lab in `directory`, which must exist; return it.
 
     Raises:
         LabError: all numbers are taken.
@@ -40,7 +40,7 @@ def claim_number(directory: Path) -> int:
                 return int(link.name)
             if not target.exists():
                 _release(link)
-        # In random order: labs of other users, who have other claims, are then unlikely to meet this one.
+        # In random order, because the claims of other users are not visible: so a conflict with their labs is unlikely.
         for number in random.sample(NUMBERS, len(NUMBERS)):
             with contextlib.suppress(FileExistsError):
                 (claims / str(number)).symlink_to(directory.absolute())
@@ -51,7 +51,7 @@ def claim_number(directory: Path) -> int:
 
 
 def release_number(number: int, directory: Path) -> None:
-    """Give a number back, if it is this lab's."""
+    """Release a number if this lab has it."""
     link = claims_directory() / str(number)
     with _locked():
         if link.is_symlink() and link.readlink() == directory.absolute():
@@ -59,7 +59,7 @@ def release_number(number: int, directory: Path) -> None:
 
 
 def others_with_nodes(directory: Path) -> bool:
-    """Return whether labs of this user in other directories have nodes, or are just being made and may get some."""
+    """Return whether other labs of this user have nodes, or are being created and may get some."""
     return any(_may_have_nodes(other) for _, other in _claimed() if other != directory and other.exists())
 
 
@@ -68,15 +68,15 @@ def _may_have_nodes(other: Path) -> bool:
         return True
     try:
         return bool(lab_layout.load(other).nodes)
-    except lab_errors.LabError:  # it was a moment ago, and has ended
+    except lab_errors.LabError:  # the lab was removed meanwhile
         return False
 
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """Let one at a time change the claims: of two that find one stale, the second would remove the first one's new one.
+    """Lock the claims. Without that, two processes that find the same stale claim could remove each other's new one.
 
-    The lock is on the directory itself, which leaves no file.
+    The lock is on the directory itself, so no lock file remains.
     """
     claims = claims_directory()
     claims.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def _locked() -> Iterator[None]:
 
 
 def _claimed() -> Iterator[tuple[Path, Path]]:
-    """Yield links with the directories of their labs; others may release theirs meanwhile."""
+    """Yield the links with their labs' directories; other processes may remove theirs meanwhile."""
     for link in claims_directory().iterdir():
         with contextlib.suppress(FileNotFoundError):
             yield link, link.readlink()
@@ -101,7 +101,7 @@ def _release(link: Path) -> None:
 
 
 def free_ports(address: str, preferred: tuple[int, ...]) -> Iterator[int]:
-    """Yield one free port for each preferred one: that itself, or a spare one if it is taken or not allowed."""
+    """Yield a free port for each preferred one: the preferred port, or a spare one if it is taken or not allowed."""
     for port in preferred:
         yield port if _is_free(address, port) else _spare_port(address)
 
@@ -110,12 +110,14 @@ def _spare_port(address: str) -> int:
     for port in random.sample(SPARE_PORTS, 100):
         if _is_free(address, port):
             return port
-    raise lab_errors.LabError(f"a hundred ports of {address} were all taken; something listens on every address")
+    raise lab_errors.LabError(
+        f"a hundred ports of {address} were all taken; another program may listen on every address"
+    )
 
 
 def _is_free(address: str, port: int) -> bool:
     with socket.socket() as probe:
-        # As the servers set it themselves: a connection in TIME_WAIT does not hold the port.
+        # The servers set this option too: then connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address, port))

@@ -1,4 +1,4 @@
-"""The requests of gpushare's ServiceAccounts to a lab's API server, by its audit log.
+"""Reads from a lab's audit log which requests gpushare's ServiceAccounts send to the API server.
 
 The log has the account, the request and the response's code, without bodies.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ACCOUNTS = "system:serviceaccounts:gpushare-system"
-# A watch that still goes on has no ResponseComplete; every call that was answered has one of the other stages.
+# RequestReceived is redundant: an open watch has ResponseStarted, and every answered request has another stage too.
 POLICY = f"""\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -25,10 +25,10 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """A call: by which account and program, and for what.
+    """A request to the API server.
 
     id: the same at each of its stages. account: the ServiceAccount's name. program: the User-Agent. resource:
-    `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path of a non-resource request. code: the status of HTTP. decision: the
+    `RESOURCE[/SUBRESOURCE][.GROUP]`, or the path of a non-resource request. code: the HTTP status. decision: the
     authorizer's, `allow` or `forbid`.
     """
 
@@ -44,7 +44,7 @@ class ApiCall:
 
 
 def calls(path: Path) -> Iterator[ApiCall]:
-    """Read an audit log; a line that is being written is left out."""
+    """Read an audit log, without a line that is still being written."""
     if not path.exists():
         return
     with path.open() as lines:

@@ -1,6 +1,7 @@
-"""The files of the lab's API server besides its keys: authentication, authorization, and its credentials for webhooks.
+"""The configuration files of the lab's API server: authentication, authorization, and its credentials for webhooks.
 
-`{certificates}` in them is the directory of the lab's certificates. docs/security.md has the same for any cluster.
+`{certificates}` in them is the directory of the lab's certificates. docs/security.md has the same files for any
+cluster.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from lab import api_audit
 
-# Anonymous requests may ask for health and nothing else.
+# Anonymous requests may only read the health endpoints.
 AUTHENTICATION: Final = """\
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthenticationConfiguration
@@ -23,7 +24,7 @@ anonymous:
   - path: /healthz
 """
 
-# An agent reads the pods of its own node. The webhook's address has no server, which counts as a refusal.
+# An agent may read the pods of its own node only. No server listens at the webhook's address, so it always refuses.
 AUTHORIZATION: Final = """\
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration
@@ -102,14 +103,14 @@ _FILES: Final[Mapping[str, str]] = {
 
 
 def write(certificates: Path) -> None:
-    """Write them into the directory of the certificates."""
+    """Write the files into the directory of the certificates."""
     for name, text in _FILES.items():
         (certificates / name).write_text(text.replace("{certificates}", str(certificates)))
 
 
 def flags(certificates: Path, *, has_nodes: bool) -> tuple[str, ...]:
-    """Return the API server's flags that name them. Without nodes it uses RBAC alone, because a rules review cannot
-    list the rights that a webhook grants.
+    """Return the API server's flags for these files. A lab without nodes uses RBAC alone, because a rules review cannot
+    list permissions that an authorization webhook grants.
     """
     authorization = f"config={certificates / 'authorization.yaml'}" if has_nodes else "mode=Node,RBAC"
     return (

@@ -1,6 +1,6 @@
-"""The programs that the lab builds: its Kubernetes, and the tools that tests of an installation need.
+"""Builds the lab's programs: Kubernetes, and the tools that tests of an installation need.
 
-Linking all of Kubernetes takes minutes on a cold Go cache, so the result is shared by all checkouts of the same source.
+Linking all of Kubernetes takes minutes with a cold Go cache, so checkouts of the same source share the result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent / "kubernetes"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
 TOOLS = Path(__file__).parent / "tools"
-# Program: the module that it is of, and the package in it.
+# By program: its Go module, and its package in that module.
 TOOL_PACKAGES = {
     "crane": ("github.com/google/go-containerregistry", "cmd/crane"),
     "helm3": ("helm.sh/helm/v3", "cmd/helm"),
@@ -26,17 +26,17 @@ TOOL_PACKAGES = {
 
 
 def version() -> str:
-    """Return the Kubernetes version that go.mod asks for, as `v1.36.2`."""
+    """Return the Kubernetes version in go.mod, as `v1.36.2`."""
     return go_build.required_version(SOURCE, "k8s.io/kubernetes")
 
 
 def program_directory() -> Path:
-    """Return the directory that holds, or will hold, the binary and a link named like each program."""
+    """Return the directory of the built binary, with a link for each program."""
     return _kubernetes().directory
 
 
 def ensure() -> Path:
-    """Return the directory of the Kubernetes programs, building them first where they are missing.
+    """Return the directory of the Kubernetes programs; build them if they are missing.
 
     Raises:
         LabError: there is no Go, or the build failed.
@@ -45,7 +45,7 @@ def ensure() -> Path:
 
 
 def tool(program: str) -> Path:
-    """Return the path of one of TOOL_PACKAGES, building it first where it is missing.
+    """Return the path of one of TOOL_PACKAGES; build it if it is missing.
 
     Raises:
         LabError: there is no Go, or the build failed.
@@ -54,14 +54,14 @@ def tool(program: str) -> Path:
 
 
 def tool_build(program: str) -> Build:
-    """Return what one of TOOL_PACKAGES is built of."""
+    """Return the `go build` arguments for one of TOOL_PACKAGES."""
     module, package = TOOL_PACKAGES[program]
     release = go_build.required_version(TOOLS, module)
     stamps = {}
     if program.startswith("helm"):
         major, minor, _ = version().removeprefix("v").split(".", 2)
         stamps[f"{module}/internal/version.version"] = release
-        # Helm 3 judges a chart's kubeVersion by these where it has no cluster; Helm 4 reads them from its own go.mod.
+        # Without a cluster, Helm 3 compares a chart's kubeVersion with these variables; Helm 4 reads its own go.mod.
         for place in ("chartutil", "lint/rules"):
             stamps[f"{module}/pkg/{place}.k8sVersionMajor"] = major
             stamps[f"{module}/pkg/{place}.k8sVersionMinor"] = minor
@@ -78,7 +78,7 @@ def tool_build(program: str) -> Build:
 
 def _kubernetes() -> Build:
     major, minor, _ = version().removeprefix("v").split(".", 2)
-    # Without these the API server calls itself v0.0.0-master, and clients complain.
+    # Without these the API server reports v0.0.0-master, and clients complain.
     stamps = {"gitVersion": version(), "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     return Build(
         title="Kubernetes",

@@ -1,4 +1,4 @@
-"""The lab's own certificate authority and every key and certificate below it."""
+"""Creates the lab's certificate authority, and all keys and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIFETIME = datetime.timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate to issue: for a client (who it is, which groups) or, with `hosts`, for a server."""
+    """A certificate to issue: for a client (user name and groups) or, with `hosts`, for a server."""
 
     name: str
     common_name: str
@@ -36,7 +36,9 @@ class Authority:
 
 
 def create(directory: Path, identities: Sequence[Identity]) -> None:
-    """Write `ca.crt`, each identity's `NAME.crt` and `NAME.key`, and the pair that signs tokens, `sa.key`, `sa.pub`."""
+    """Write `ca.crt`, each identity's `NAME.crt` and `NAME.key`, and the key pair for signing tokens, `sa.key` and
+    `sa.pub`.
+    """
     authority = _authority()
     (directory / "ca.crt").write_text(certificate.pem(authority.certificate))
     for identity in identities:

@@ -1,7 +1,7 @@
-"""Up and down: the order in which a lab's components start and end.
+"""Starts and stops a lab's components in the right order.
 
 `up` completes a lab from any state: new, half started, or with killed components. `down` ends every process that the
-lab started and removes everything it made, also after a launcher that died half-way.
+lab started and removes everything it created, even if the launcher died half-way.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ETCD_SECONDS = 30.0
 API_SERVER_SECONDS = 120.0  # 4 to 8 s on two idle cores
 CONTROLLER_SECONDS = 60.0
 MAX_NODES = 10
-# The order in which the control plane ends: first those that write, last the store.
+# The order in which the control plane stops: clients of the API server first, etcd last.
 CONTROL_PLANE = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd")
 STOP_SECONDS = 3.0
 
@@ -44,15 +44,15 @@ def up(
 ) -> access.Access:
     """Start the missing components and wait until they serve; return the administrator's access.
 
-    Without `node_count` a lab keeps its nodes, and a new one gets one. With 0 there is only an API server with its
-    store, and with `scheduler` one that binds pods to nodes that a test creates. With `owner`, a process id, a guard
-    takes the lab down when that process ends in any way.
+    node_count: None keeps a lab's nodes, and gives a new lab one. With 0, the lab has only an API server with its etcd
+    and, with `scheduler`, a scheduler that binds pods to nodes that a test creates. owner: a process id; when that
+    process ends, in whatever way, a guard removes the lab.
 
     Raises:
-        LabError: a requirement is missing, in the way, or did not start.
+        LabError: a requirement is missing, another lab is in the way, or a component did not start.
     """
     if node_count is not None and not 0 <= node_count <= MAX_NODES:
-        raise lab_errors.LabError(f"{node_count} nodes: a lab has 0 (API server only) to {MAX_NODES}")
+        raise lab_errors.LabError(f"invalid --nodes {node_count}: must be from 0 (API server only) to {MAX_NODES}")
     directory = directory.absolute()
     if not lab_layout.exists(directory):
         lab_layout.check(directory)
@@ -76,16 +76,16 @@ def up(
 
 
 def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
-    """End and remove a lab; return False if there is none. With `keep_logs`, copy its logs to that directory first.
+    """Stop and remove a lab; return False if there is none. keep_logs: a directory to copy its logs to first.
 
     Raises:
-        LabError: a part could not be removed; another try can remove it.
+        LabError: a part could not be removed; call it again.
     """
     directory = directory.absolute()
     if not lab_layout.exists(directory):
         return False
     with _locked(directory):
-        if not lab_layout.exists(directory):  # another `down` was first
+        if not lab_layout.exists(directory):  # another `down` has removed it meanwhile
             return False
         lab = lab_layout.load(directory)
         known = {
@@ -107,7 +107,7 @@ def down(directory: Path, *, keep_logs: Path | None = None) -> bool:
 
 
 def access_to(lab: lab_layout.Layout) -> access.Access:
-    """Return the administrator's access to a lab that was started."""
+    """Return the administrator's access to a running lab."""
     return access.Access(
         kubeconfig=lab.admin_kubeconfig,
         server=lab.server,
@@ -137,7 +137,7 @@ def _create(directory: Path, node_count: int) -> lab_layout.Layout:
 
 def _start(lab: lab_layout.Layout, programs: Path, *, scheduler: bool) -> access.Access:
     etcd, api_server = control_plane.etcd(lab, programs), control_plane.api_server(lab, programs)
-    # The API server waits for its store by itself, and takes longest: everything that can starts beside it.
+    # The API server takes longest and waits for etcd by itself, so start everything else meanwhile.
     component.start([etcd, api_server], lab)
     lab_nodes.prepare(lab)
     component.wait([etcd], lab, ETCD_SECONDS)
@@ -161,7 +161,7 @@ def _start(lab: lab_layout.Layout, programs: Path, *, scheduler: bool) -> access
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Let one `up` or `down` at a time work on a directory, by a lock on the directory itself, which leaves no file."""
+    """Run one `up` or `down` at a time per directory. The lock is on the directory itself, so no lock file remains."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -1,4 +1,4 @@
-"""A component as a value: its command, and the probe that tells whether it serves."""
+"""A component as a value: its command, and the probe that shows whether it serves."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Protocol
 from lab import daemon_process, lab_errors, lab_layout
 
 POLL_SECONDS = 0.05
-# The time for an answer on a busy machine.
+# Enough for an answer on a busy machine.
 ANSWER_SECONDS = 2.0
 
 
 class Probe(Protocol):
-    """How to ask a component whether it is ready."""
+    """A readiness check of a component."""
 
     def answers(self) -> bool:
-        """Return whether it is ready now; never raise for a component that is not there yet."""
+        """Return whether it is ready now. Raises nothing if the component does not run yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class UnixHTTP:
     path: str
 
     def answers(self) -> bool:
-        """Ask once whether the component is ready."""
+        """Check once whether the component is ready."""
         connection = http.client.HTTPConnection("localhost", timeout=ANSWER_SECONDS)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(ANSWER_SECONDS)
@@ -49,12 +49,12 @@ class UnixHTTP:
 
 @dataclass(frozen=True, slots=True)
 class UnixSocket:
-    """Ready when something accepts connections on a Unix socket."""
+    """Ready when a process accepts connections on a Unix socket."""
 
     socket: Path
 
     def answers(self) -> bool:
-        """Ask once whether the component is ready."""
+        """Check once whether the component is ready."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
             stream.settimeout(ANSWER_SECONDS)
             try:
@@ -72,7 +72,7 @@ class URL:
     ca_file: Path
 
     def answers(self) -> bool:
-        """Ask once whether the component is ready."""
+        """Check once whether the component is ready."""
         url = urllib.parse.urlsplit(self.url)
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=ANSWER_SECONDS)
         if url.scheme == "https":
@@ -98,7 +98,7 @@ class Component:
 
 
 def start(components: Sequence[Component], lab: lab_layout.Layout) -> None:
-    """Start those that do not run; do not wait.
+    """Start the components that do not run, without waiting for them.
 
     Raises:
         LabError: one could not be started.

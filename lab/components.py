@@ -1,6 +1,6 @@
-"""Packages of Debian's components `contrib` and `non-free`, from the mirrors of this machine's apt.
+"""Configures apt for Debian's components `contrib` and `non-free`, from the mirrors that this machine's apt uses.
 
-apt works on separate state below the cache directory: the machine's own is not touched.
+apt works on separate state below the cache directory, and the machine's own stays as it is.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Acquire::Languages "none";
 
 
 def configuration() -> Path:
-    """Return a file for apt's --config-file, under which it knows those packages and no others.
+    """Return a configuration file with which apt knows only the packages of these components.
 
     Raises:
-        LabError: this machine's apt knows no mirror of Debian, or the mirrors do not answer.
+        LabError: this machine's apt has no mirror of Debian, or the mirrors do not answer.
     """
     directory = build.cache_directory() / "components"
     for name in ("empty", "state", "lists/partial", "cache/archives/partial"):
@@ -53,7 +53,7 @@ def configuration() -> Path:
 
 
 def update(file: Path) -> None:
-    """Read the mirrors' lists again. Raises LabError."""
+    """Update the package lists. Raises LabError."""
     command = ["apt-get", "-qq", f"--config-file={file}", "update"]
     if subprocess.run(command, stdout=2, check=False).returncode != 0:
         file.with_name("sources.list").unlink(missing_ok=True)
@@ -61,13 +61,15 @@ def update(file: Path) -> None:
 
 
 def _mirrors() -> list[str]:
-    """The machine's mirrors of Debian, as `URI SUITE`."""
+    """Return the machine's mirrors of Debian, as `URI SUITE`."""
     mirrors = _known_mirrors()
-    if not mirrors:  # what a mirror is of, apt knows once it has read its list
+    if not mirrors:  # apt knows a mirror's distribution only after it has read the mirror's list
         prerequisites.update()
         mirrors = _known_mirrors()
     if not mirrors:
-        raise lab_errors.LabError("this machine's apt has no mirror of Debian: contrib and non-free are found by one")
+        raise lab_errors.LabError(
+            "this machine's apt has no mirror of Debian: contrib and non-free are looked up there"
+        )
     return sorted(mirrors)
 
 
@@ -77,7 +79,7 @@ def _known_mirrors() -> set[str]:
         said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError as error:
         raise lab_errors.LabError(
-            "this machine has no apt-get, which installs packages of contrib and non-free"
+            "this machine has no apt-get, which is needed for packages of contrib and non-free"
         ) from error
     rows = [line.split() for line in said.splitlines()]
     return {f"{uri} {codename}" for uri, codename, origin in rows if origin == "Debian"}

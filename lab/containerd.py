@@ -1,4 +1,4 @@
-"""A node's containerd: configuration, command line, and images brought in from a file instead of a registry."""
+"""A node's containerd: configuration, command line, and the import of images from a file instead of a registry."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lab import (
     prerequisites,
 )
 
-# Every container starts through the runtime that adds the simulated GPUs, as on nodes where NVIDIA's is the default;
-# the handler `nvidia` is for pods that name a RuntimeClass. Why the other settings are not the defaults:
-# - netns_mounts_under_state_dir: network namespaces go with the node's mount namespace.
-# - container_annotations: this containerd has no CDI; the runtime sees the names, as NVIDIA's does.
-# - restrict_oom_score_adj: without CAP_SYS_RESOURCE a sandbox cannot get its score, and dies.
+# Every container starts through the runtime that adds the simulated GPUs, as on nodes where NVIDIA's is the default.
+# The handler `nvidia` is for pods that name a RuntimeClass. The other settings differ from the defaults because:
+# - netns_mounts_under_state_dir: network namespaces then end with the node's mount namespace.
+# - container_annotations: this containerd has no CDI; the runtime reads the annotations, as NVIDIA's can.
+# - restrict_oom_score_adj: without CAP_SYS_RESOURCE a sandbox cannot set its OOM score, and fails.
 CONFIGURATION = """\
 version = 2
 root = {root}
@@ -65,17 +65,17 @@ IMPORT_SECONDS = 60.0
 
 
 def socket(lab: lab_layout.Layout, node: lab_layout.Node) -> Path:
-    """Return where a node's containerd listens."""
+    """Return the path of a node's containerd socket."""
     return lab.node_directory(node) / "containerd.sock"
 
 
 def runtime(lab: lab_layout.Layout, node: lab_layout.Node) -> Path:
-    """Return the OCI runtime of a node: the wrapper that adds simulated GPUs and then is runc."""
+    """Return the path of a node's OCI runtime, a wrapper that adds simulated GPUs and then executes runc."""
     return lab.node_directory(node) / "nvidia-container-runtime"
 
 
 def write_files(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
-    """Write the configuration of containerd and of its network."""
+    """Write the configuration of containerd and its network."""
     directory = lab.node_directory(node)
     cni = directory / "cni"
     cni.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ def write_files(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
 
 
 def build(lab: lab_layout.Layout, node: lab_layout.Node) -> component.Component:
-    """Return containerd."""
+    """Return containerd as a component."""
     argv = (prerequisites.program("containerd"), f"--config={lab.node_directory(node) / 'containerd.toml'}")
     daemon = daemon_process.Process(
         f"{node.name}.containerd",
@@ -107,7 +107,7 @@ def build(lab: lab_layout.Layout, node: lab_layout.Node) -> component.Component:
 
 
 def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path) -> None:
-    """Bring the images of a docker archive into a node.
+    """Import the images of a Docker archive into a node.
 
     Raises:
         LabError: containerd refused the archive.
@@ -118,11 +118,13 @@ def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path) 
     command = [*ctr, "images", "import", snapshotter, str(archive)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     if result.returncode:
-        raise lab_errors.LabError(f"{node.name} did not take the images of {archive}: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"{node.name} could not import the images of {archive}: {result.stderr.strip()}")
 
 
 def _snapshotter(directory: Path) -> str:
-    """Choose by the file system: an overlay cannot be stacked on an overlay, as in a Docker container."""
+    """Return the snapshotter for this file system: an overlay cannot be stacked on an overlay, as in a Docker
+    container.
+    """
     mounts_by_length = sorted(
         (line.split()[4], line.partition(" - ")[2].split()[0])
         for line in Path("/proc/self/mountinfo").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""The control plane as values: etcd, API server, scheduler and controller manager of one lab.
+"""The control plane of a lab as values: etcd, API server, scheduler and controller manager.
 
-Pure but for `write_files`: a layout in, command lines out.
+Pure except for `write_files`: turns a layout into command lines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from lab import api_server_files, certificates, component, daemon_process, kubec
 
 ISSUER = "https://kubernetes.default.svc"
 ADMINISTRATORS = "system:masters"
-# Certificate and kubeconfig of each client of the API server: its user name and groups.
+# The API server's clients: certificate and kubeconfig name, user name, groups.
 CLIENTS = {
     "admin": ("kubernetes-admin", (ADMINISTRATORS,)),
     "kube-scheduler": ("system:kube-scheduler", ()),
     "kube-controller-manager": ("system:kube-controller-manager", ()),
 }
-# By default it asks the API server for 50 things a second, and so binds no more pods than that.
+# By default the scheduler sends at most 50 requests a second, and so binds at most 50 pods a second.
 UNTHROTTLED = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 
 
@@ -41,7 +41,7 @@ def identities(lab: lab_layout.Layout) -> list[certificates.Identity]:
 
 
 def write_files(lab: lab_layout.Layout) -> None:
-    """Write keys, certificates, kubeconfigs and configuration. Done once for a lab: restarted components keep them."""
+    """Write keys, certificates, kubeconfigs and configuration, once per lab: restarted components use the same ones."""
     done = lab.certificates / "complete"
     if done.exists():
         return
@@ -59,9 +59,9 @@ def write_files(lab: lab_layout.Layout) -> None:
 
 
 def etcd(lab: lab_layout.Layout, programs: Path) -> component.Component:
-    """Return the store. It listens on Unix sockets only, whose directory is the owner's."""
+    """Return etcd. It listens only on Unix sockets, in a directory that only the owner can enter."""
     client = lab.etcd / "client.sock"
-    # etcd insists on HOST:PORT for a peer, and makes of it the name of a socket in its working directory.
+    # etcd requires HOST:PORT for a peer, and uses it as the name of a socket in its working directory.
     peer = "unix://peer.sock:0"
     argv = (
         str(programs / "etcd"),
@@ -72,7 +72,7 @@ def etcd(lab: lab_layout.Layout, programs: Path) -> component.Component:
         f"--listen-peer-urls={peer}",
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=lab={peer}",
-        "--unsafe-no-fsync",  # what a killed process wrote is safe; only a crash of the machine would lose it
+        "--unsafe-no-fsync",  # data written by a killed process is safe; only a crash of the machine would lose it
         "--log-level=warn",
     )
     return component.Component(
@@ -81,7 +81,7 @@ def etcd(lab: lab_layout.Layout, programs: Path) -> component.Component:
 
 
 def api_server(lab: lab_layout.Layout, programs: Path) -> component.Component:
-    """Return the API server, with RBAC, node authorization and the admission plugins of any ordinary cluster."""
+    """Return the API server, with RBAC, node authorization and the usual admission plugins."""
     keys = lab.certificates
     argv = (
         str(programs / "kube-apiserver"),
@@ -90,8 +90,8 @@ def api_server(lab: lab_layout.Layout, programs: Path) -> component.Component:
         f"--advertise-address={lab.address}",
         f"--secure-port={lab.api_port}",
         f"--service-cluster-ip-range={lab.service_range}",
-        "--endpoint-reconciler-type=none",  # it refuses a loopback address as endpoint
-        "--enable-aggregator-routing",  # there is no kube-proxy: a webhook's Service is reached by its endpoints
+        "--endpoint-reconciler-type=none",  # the API server refuses a loopback address as its endpoint
+        "--enable-aggregator-routing",  # without kube-proxy, the API server has to reach a webhook's endpoints directly
         f"--tls-cert-file={keys / 'kube-apiserver.crt'}",
         f"--tls-private-key-file={keys / 'kube-apiserver.key'}",
         f"--client-ca-file={keys / 'ca.crt'}",

@@ -17,23 +17,23 @@ from pathlib import Path
 
 from lab import lab_errors
 
-# Arguments: record file, cgroups to join (blank-separated), program and its arguments. Field 22 of stat is the start
-# time, which no later process with the same pid shares; the boot id says the same of a machine that was restarted.
+# Arguments: record file, cgroups to join (separated by blanks), program and its arguments. Field 22 of stat is the
+# start time, which distinguishes the process from a later one with the same pid; the boot id does so across reboots.
 BECOME = """
 record=$1 groups=$2; shift 2
 for group in $groups; do echo 0 >"$group/cgroup.procs" || exit 1; done
 { cut -d ' ' -f 1,22 "/proc/$$/stat" && cat /proc/sys/kernel/random/boot_id; } >"$record.new" || exit 1
 mv "$record.new" "$record" && exec "$@" 9>&-
 """
-# The shell in between ends at once: the daemon belongs to init, not to the lab's launcher. Its standard input is a pipe
-# that the daemon's own shell has as descriptor 9 until it becomes the program, or ends without.
+# The intermediate shell exits at once, so the daemon's parent is init, not the lab's launcher. The daemon's shell keeps
+# the launcher's pipe open as descriptor 9 until it executes the program or exits, so the launcher notices either.
 LAUNCH = 'exec 9>&0; "$@" </dev/null &'
 LAUNCH_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A daemon to run: `name` is that of its record and its log; `groups` are cgroup directories it joins."""
+    """A daemon to run. name: names its record and its log. groups: the cgroup directories that it joins."""
 
     name: str
     argv: tuple[str, ...]
@@ -67,7 +67,7 @@ def start(process: Process, records: Path, logs: Path) -> int:
                 start_new_session=True,
                 check=True,
             )
-        select.select([launched], [], [], LAUNCH_SECONDS)  # the other end is closed: the daemon has begun, or failed
+        select.select([launched], [], [], LAUNCH_SECONDS)  # end of file: the daemon has started or failed
     if not record.exists():
         raise lab_errors.LabError(f"{process.name} did not start: {last_lines(logs / process.name)}")
     return int(record.read_text().split()[0])
@@ -86,21 +86,24 @@ def pid_of(name: str, records: Path) -> int | None:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when a process started, in clock ticks since boot; None when there is none, or only a zombie of it.
+    """Return when a process started, in clock ticks since boot; None if there is no such process, or only a zombie.
 
-    A killed one whose first thread has ended is no zombie yet while others end: its files and ports are still open.
+    A killed process whose main thread has exited is not a zombie while other threads exit: its files and ports are
+    still open.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, *fields = stat.rpartition(")")[2].split()  # the name in parentheses may hold blanks
+    state, *fields = stat.rpartition(")")[2].split()  # the name in parentheses may contain blanks
     threads = int(fields[16])
     return None if state in "ZX" and threads <= 1 else int(fields[18])
 
 
 def stop(processes: Iterable[tuple[str, float]], records: Path) -> None:
-    """End recorded daemons side by side: each (name, seconds it has to end by itself) gets SIGTERM, then SIGKILL."""
+    """Stop recorded daemons in parallel, each given by name and grace period in seconds: SIGTERM first, then
+    SIGKILL.
+    """
     waiting = []
     for name, seconds in processes:
         handle = _open(name, records)
@@ -114,17 +117,17 @@ def stop(processes: Iterable[tuple[str, float]], records: Path) -> None:
             if not ended(handle, deadline - time.monotonic()):
                 _send(handle, signal.SIGKILL)
                 if not ended(handle, 10.0):
-                    raise lab_errors.LabError(f"{name} does not end even by SIGKILL; look at {records / name}")
+                    raise lab_errors.LabError(f"{name} does not exit even after SIGKILL; look at {records / name}")
         (records / name).unlink(missing_ok=True)
 
 
 def ended(handle: int, seconds: float) -> bool:
-    """Wait until a process has ended, by its pidfd; return whether it did so in that many seconds."""
+    """Wait for a process to exit, by its pidfd; return whether it did so within `seconds`."""
     return bool(select.select([handle], [], [], max(0.0, seconds))[0])
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """Return the end of a log in one piece, for an error message."""
+    """Return the end of a log as one string, for an error message."""
     with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 8000))
         lines = file.read().decode(errors="replace").splitlines()
@@ -133,7 +136,7 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def _open(name: str, records: Path) -> int | None:
-    """Return a descriptor of the process itself, so that a signal can never reach another that got its pid."""
+    """Return a pidfd, so that a signal can never reach another process that got the same pid."""
     pid = pid_of(name, records)
     if pid is None:
         return None
@@ -141,7 +144,7 @@ def _open(name: str, records: Path) -> int | None:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    if pid_of(name, records) == pid:  # still the recorded one, now that the descriptor holds it
+    if pid_of(name, records) == pid:  # check again that it is the recorded process, now that the pidfd pins it
         return handle
     os.close(handle)
     return None

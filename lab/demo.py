@@ -1,7 +1,7 @@
-"""The demo: the real webhook on a cluster in memory, called as an API server would call it; `python -m lab.demo`.
+"""The demo, `python -m lab.demo`: calls the real webhook as an API server would, with a cluster in memory.
 
-Three nodes with four GPUs each, two models; the pods of config/samples, one after the other, as AdmissionReviews over
-HTTPS. It prints the differences between the pod sent and the pod admitted.
+The cluster has three nodes with four GPUs each, of two models. The demo sends the pods of config/samples one after the
+other, as AdmissionReviews over HTTPS, and prints the differences between the sent and the admitted pod.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 DIRECTORY = REPOSITORY / "build" / "demo"
 CLUSTER, STATE = "cluster.json", "state.json"  # in a separate directory for each webhook
 GIB = 1 << 30
-# node, and the model, memory and compute capability of its four GPUs
+# By node: the model, memory and compute capability of its four GPUs
 NODES = (
     ("gpu-a", "NVIDIA A100-SXM4-40GB", 40 * GIB, (8, 0)),
     ("gpu-b", "NVIDIA A100-SXM4-40GB", 40 * GIB, (8, 0)),
     ("gpu-c", "NVIDIA L4", 24 * GIB, (8, 9)),
 )
-# In an order in which each has something to show: the last two are gated and refused.
+# The order matters: the last two pods are gated and refused.
 SAMPLES = (
     *("half-gpu", "quarter-memory", "memory-only", "two-gpus", "two-containers", "burst", "by-model", "apart"),
     *("exclusion", "whole-gpu", "busy", "waits", "refused/too-much"),
 )
 START_SECONDS = 60.0
-CALL_SECONDS = 10.0  # what the API server grants the webhook as well
+CALL_SECONDS = 10.0  # the API server's timeout for the webhook
 STOP_SECONDS = 15.0
 
 Json = dict[str, Any]
@@ -53,13 +53,13 @@ Json = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Webhook:
-    """A running webhook: where it listens, and the CA that it made for itself."""
+    """A running webhook: its address, and the CA that it created for itself."""
 
     port: int
     trust: ssl.SSLContext
 
     def review(self, manifest: Json) -> Json:
-        """The `response` to an AdmissionReview for creating this pod."""
+        """Return the `response` to an AdmissionReview that creates this pod."""
         request = {
             "uid": str(uuid.uuid4()),
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
@@ -80,12 +80,12 @@ class Webhook:
         with urllib.request.urlopen(question, timeout=CALL_SECONDS, context=self.trust) as answer:  # noqa: S310
             response: Json = json.load(answer)["response"]
         if response["uid"] != request["uid"]:
-            raise lab_errors.LabError("the webhook answered another review than the one it was sent")
+            raise lab_errors.LabError("the webhook's response belongs to another review")
         return response
 
 
 def main() -> None:
-    """Run the demo; the exit code is not 0 unless every sample met the end that its comment promises."""
+    """Run the demo; exit with 0 only if every sample had the result that its comment promises."""
     began = time.monotonic()
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     DIRECTORY.mkdir(parents=True)
@@ -93,7 +93,9 @@ def main() -> None:
     state = DIRECTORY / STATE
     print(f"A cluster in memory: {', '.join(f'{node} with 4 × {model}' for node, model, *_ in NODES)}.")
     with webhook(DIRECTORY) as running:
-        print(f"The webhook listens on https://127.0.0.1:{running.port}; its self-made CA is verified.\n")
+        print(
+            f"The webhook listens on https://127.0.0.1:{running.port}; its certificate is verified with its own CA.\n"
+        )
         ends = [_send(running, manifest, says) for manifest, says in _manifests()]
     counts = {end: ends.count(end) for end in ("placed", "gated", "refused")}
     _print_top(state)
@@ -107,7 +109,7 @@ def main() -> None:
 
 
 def write_cluster(path: Path) -> None:
-    """Write the cluster as a list of its GPUNodes, as `--from` reads it."""
+    """Write the cluster as a list of its GPUNodes, in the format that `--from` reads."""
     nodes = [codec.to_document(_node(*described)) for described in NODES]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}, indent=1))
 
@@ -129,7 +131,7 @@ def _node(name: str, model: str, memory_bytes: int, capability: tuple[int, int])
 
 
 def _manifests() -> Iterator[tuple[Json, str]]:
-    """Each sample pod, with the first line of the comment on top of its file."""
+    """Yield each sample pod with the first line of the comment at the top of its file."""
     for name in SAMPLES:
         text = (REPOSITORY / "config" / "samples" / f"{name}.yaml").read_text()
         says = text.splitlines()[0].removeprefix("# ")
@@ -139,7 +141,7 @@ def _manifests() -> Iterator[tuple[Json, str]]:
 
 @contextlib.contextmanager
 def webhook(directory: Path) -> Iterator[Webhook]:
-    """The webhook on the cluster in `directory`, where it leaves its state as well. Raises LabError."""
+    """Run the webhook for the cluster in `directory`, where it also stores its state. Raises LabError."""
     port_file, certificates = directory / "port", directory / "certificates"
     argv = [
         *(sys.executable, "-m", "webhook", "--from", str(directory / CLUSTER), "--state", str(directory / STATE)),
@@ -167,7 +169,7 @@ def webhook(directory: Path) -> Iterator[Webhook]:
 
 
 def _send(webhook: Webhook, manifest: Json, says: str) -> str:
-    """Send one pod and show what became of it: `placed`, `gated` or `refused`."""
+    """Send a pod and print the outcome; return it: `placed`, `gated` or `refused`."""
     keys = {key: value for key, value in pod.annotations_of(manifest).items() if key.startswith(contract.PREFIX)}
     asked = ", ".join(f"{key.removeprefix(contract.PREFIX)}: {value}" for key, value in keys.items())
     print(f"● {manifest['metadata']['name']}  ({asked})\n  {says}")
@@ -211,7 +213,7 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
                 yield from _leaves(inner, f"{path}[{position}]")
             elif set(inner) == {"name"}:
                 yield path, named
-            else:  # an environment variable is its value
+            else:  # print an environment variable as its value
                 rest = {key: of_it for key, of_it in inner.items() if key != "name"}
                 yield from _leaves(rest.get("value", rest), f"{path}[{named}]")
     else:

@@ -1,6 +1,6 @@
-"""Building Go programs: once, from a module of the lab, kept outside the checkout by what they were built from.
+"""Builds Go programs from the lab's modules, once, and caches them outside the checkout under a hash of their sources.
 
-All are built with the same flags, so that what two modules have in common is compiled once.
+All builds use the same flags, so that common dependencies of two modules are compiled once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Build:
     """The arguments of `go build` for one program.
 
     module: the directory with go.mod, go.sum and, for the lab's own programs, main.go. package: the package, as `go
-    build` takes it. program: the resulting file. `links`: other names of it, next to it. stamps: values of the
-    program's variables that its own release process would set.
+    build` accepts it. program: the resulting file. links: its other names, as links next to it. stamps: values of
+    program variables that the project's own release process would set.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Build:
 
     @property
     def directory(self) -> Path:
-        """Where the program is, or will be."""
+        """The directory of the built program."""
         digest = hashlib.sha256()
         for name in ("go.mod", "go.sum", "main.go"):
             file = self.module / name
@@ -49,16 +49,16 @@ class Build:
 
 
 def cache_directory() -> Path:
-    """Return where built things are kept: `$GPUSHARE_CACHE`, by default below the user's cache directory."""
+    """Return the cache for build results: `$GPUSHARE_CACHE`, by default below the user's cache directory."""
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpushare"
     return Path(os.environ.get("GPUSHARE_CACHE") or default)
 
 
 def required_version(module: Path, dependency: str) -> str:
-    """Return the version that a go.mod asks for, as `v1.36.2`.
+    """Return the version that a go.mod requires, as `v1.36.2`.
 
     Raises:
-        LabError: it asks for none.
+        LabError: it requires none.
     """
     file = module / "go.mod"
     match = re.search(rf"^\s*{re.escape(dependency)} (v\S+)", file.read_text(), re.MULTILINE)
@@ -68,7 +68,7 @@ def required_version(module: Path, dependency: str) -> str:
 
 
 def ensure(build: Build) -> Path:
-    """Return the directory of the program, building it first where it is missing.
+    """Return the directory of the program; build it if it is missing.
 
     Raises:
         LabError: there is no Go, or the build failed.
@@ -77,7 +77,7 @@ def ensure(build: Build) -> Path:
     if (target / build.program).exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # The file stays: removing a lock file that another process may be waiting for would give two holders.
+    # Do not remove the lock file: another process may be waiting for it, and two could then hold the lock.
     with target.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / build.program).exists():

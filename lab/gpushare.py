@@ -1,7 +1,7 @@
-"""gpushare in the lab as anywhere: its images, brought into each node, and the manifests of config/lab.
+"""Installs gpushare into a lab: imports its images into each node, and applies the manifests of config/lab.
 
-Only what no administrator does is done here: the simulated GPUs are made, and the images come from files, for want of a
-registry.
+Only two steps differ from a real cluster: the GPUs are simulated, and the images are imported from files because there
+is no registry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.runtime import create
 REPOSITORY = Path(__file__).resolve().parent.parent
 DRIVER = REPOSITORY / "build" / "simgpu"
 MANIFESTS = REPOSITORY / "config" / "lab"
-DRIVER_VERSION = "550.54.15"  # of the description
+DRIVER_VERSION = "550.54.15"  # as in NODE_DESCRIPTION
 NODE_DESCRIPTION = REPOSITORY / "simgpu" / "samples" / "lab-node.ini"
 WEBHOOK, AGENT = "gpushare-webhook", "gpushare-agent"
 PROBE_PORT = 8081
@@ -37,7 +37,7 @@ AT_ONCE = ("--grace-period=0", "--force")
 
 
 def install(lab: lab_layout.Layout, administrator: access.Access) -> None:
-    """Install gpushare, or what is missing of it, and wait until pods can share GPUs.
+    """Install gpushare or its missing parts, and wait until pods can share GPUs.
 
     Raises:
         LabError: something is not built, or did not become ready in time.
@@ -47,14 +47,14 @@ def install(lab: lab_layout.Layout, administrator: access.Access) -> None:
     administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={crd}")
     administrator.wait_until_established("gpunodes.gpushare.io")
     administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={MANIFESTS}")
-    if changed:  # under the same name: only new pods have them
+    if changed:  # the names stay the same, so running pods keep the old images
         administrator.kubectl("rollout", "restart", *SCOPE, f"deployment/{WEBHOOK}", f"daemonset/{AGENT}")
         administrator.kubectl("delete", "pods", *_labelled("mps"), "--ignore-not-found", *AT_ONCE)
     ready(lab, administrator)
 
 
 def prepare(lab: lab_layout.Layout) -> bool:
-    """Make each node's GPUs and bring the images in; return whether an image of the same name was replaced."""
+    """Create each node's GPUs and import the images; return whether an image of the same name was replaced."""
     for part in (DRIVER / "simgpu", DRIVER / "libcuda.so.1"):
         if not part.exists():
             raise lab_errors.LabError(f"{part} is not built; build it by: make build")
@@ -68,12 +68,12 @@ def prepare(lab: lab_layout.Layout) -> bool:
 
 @functools.cache
 def built_images() -> images.Archives:
-    """Return the images of this checkout, built once: a caller that builds holds a lock."""
+    """Return the images of this checkout; build them once. The caller must hold a lock."""
     return images.ensure(kubectls=[build.ensure() / "kubectl"])
 
 
 def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
-    """Wait until webhook and agents are ready, and every node offers its GPUs.
+    """Wait until the webhook and the agents are ready, and every node offers its GPUs.
 
     Raises:
         LabError: that took too long.
@@ -83,7 +83,7 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
         administrator.kubectl("rollout", "status", workload, *SCOPE, patience, seconds=READY_SECONDS + 10)
     deadline = time.monotonic() + READY_SECONDS
     for node in lab.nodes:
-        # A DaemonSet that does not know yet that it has a node counts as rolled out.
+        # A DaemonSet counts as rolled out before it has noticed its node.
         while not any(map(is_ready, _of_node(pods(administrator, "agent"), node))):
             if time.monotonic() > deadline:
                 raise lab_errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
@@ -104,13 +104,13 @@ def is_ready(pod: dict[str, Any]) -> bool:
 
 
 def page(administrator: access.Access, pod: str, path: str = "metrics") -> str:
-    """Return what a pod of gpushare says on its probe port, through the API server's proxy."""
+    """Return a page from the probe port of one of gpushare's pods, through the API server's proxy."""
     proxy = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{PROBE_PORT}/proxy/{path.lstrip('/')}"
     return administrator.text(proxy)
 
 
 def agent_page(administrator: access.Access, node: lab_layout.Node, path: str = "metrics") -> str:
-    """Return a page of a node's agent."""
+    """Return a page from the probe port of a node's agent."""
     (agent,) = _of_node(pods(administrator, "agent"), node)
     return page(administrator, agent["metadata"]["name"], path)
 
@@ -125,7 +125,7 @@ def kill(lab: lab_layout.Layout, pod: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: access.Access) -> Iterator[None]:
-    """Take a node's agent away by SIGKILL, on a node that has left the DaemonSet; bring it back afterwards."""
+    """Remove a node from the DaemonSet and kill its agent with SIGKILL; restore both afterwards."""
     path = f"/api/v1/nodes/{node.name}"
     labels = administrator.read(path)["metadata"]["labels"]
     joined_by = {key: labels[key] for key in _labels_of_agents_nodes(administrator) if key in labels}
@@ -145,14 +145,14 @@ def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: 
 
 @contextlib.contextmanager
 def without_webhook(lab: lab_layout.Layout, administrator: access.Access) -> Iterator[None]:
-    """Take all replicas of the webhook away by SIGKILL; bring them back afterwards."""
+    """Scale the webhook to zero and kill all replicas with SIGKILL; restore them afterwards."""
     path = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/deployments/{WEBHOOK}"
 
     def replicas() -> list[dict[str, Any]]:
         return _listed(administrator, "webhook")
 
     try:
-        _kill_all(lab, replicas())  # without the grace in which they would go on answering
+        _kill_all(lab, replicas())  # without a grace period, in which they would continue to serve
         administrator.patch(path, {"spec": {"replicas": 0}})
         _kill_until_gone(lab, replicas)
         yield
@@ -162,9 +162,8 @@ def without_webhook(lab: lab_layout.Layout, administrator: access.Access) -> Ite
 
 
 def _kill_until_gone(lab: lab_layout.Layout, pods_left: Callable[[], list[dict[str, Any]]]) -> None:
-    # A pod is there until the kubelet, which starts a killed container again as long as it does not know that the pod
-    # has been deleted, says that nothing of it runs any more. By force it would go before, and its controller, which
-    # may not know yet either, make another one.
+    # The kubelet restarts killed containers until it knows that the pod was deleted, so kill again until the pod is
+    # gone. A forced deletion would remove the pod object earlier, and its controller could then create a replacement.
     deadline = time.monotonic() + READY_SECONDS
     while left := pods_left():
         if time.monotonic() > deadline:
@@ -211,15 +210,15 @@ def _of_node(candidates: list[dict[str, Any]], node: lab_layout.Node) -> list[di
 
 def _create_gpus(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
     if any(lab.gpus(node).glob("gpu*")):
-        return  # they outlive every process, as cards do
+        return  # simulated GPUs outlive every process, as real ones do
     command = [str(DRIVER / "simgpu"), "create", "--node", node.name, str(NODE_DESCRIPTION), str(lab.gpus(node))]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise lab_errors.LabError(f"the GPUs of {node.name} could not be made: {result.stderr.strip()}")
+        raise lab_errors.LabError(f"the GPUs of {node.name} could not be created: {result.stderr.strip()}")
 
 
 def _install_driver(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
-    """Have a driver root on the node, where the GPU Operator's has it: devices by CDI are described with its files."""
+    """Install a driver root on the node at the GPU Operator's path. The CDI specifications list its files."""
     root = node_mounts.inside_directory(lab, node, "/run/nvidia") / "driver"
     for name, directory in create.DRIVER.items():
         place = root / directory.removeprefix("/")
@@ -229,13 +228,13 @@ def _install_driver(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
         scratch = place / f"{name}.new"
         shutil.copyfile(DRIVER / name, scratch)
         scratch.chmod(0o755)
-        scratch.rename(place / versioned)  # in one step: an agent may have it mapped
+        scratch.rename(place / versioned)  # atomically, because an agent may have it mapped
         if library and not (place / name).exists():
             (place / name).symlink_to(versioned)
 
 
 def _import(lab: lab_layout.Layout, node: lab_layout.Node, archives: Sequence[images.Archive]) -> bool:
-    """Bring the images into a node that lacks them; return whether it had others of the same names."""
+    """Import the images that a node lacks; return whether it had others of the same names."""
     record = lab.node_directory(node) / "gpushare-images.json"
     before = json.loads(record.read_text()) if record.exists() else {}
     for archive in archives:

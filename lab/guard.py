@@ -1,4 +1,4 @@
-"""Takes a lab down when the process that wanted it is gone, so that a killed test run leaves no cluster behind."""
+"""Takes a lab down when the process that started it ends, so that a killed test run leaves no cluster behind."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def start(lab: lab_layout.Layout, owner: int) -> None:
-    """Watch over a lab for as long as the process `owner` lives."""
+    """Start a guard that takes the lab down when the process `owner` ends."""
     argv = (sys.executable, "-m", "lab", "guard", f"--directory={lab.directory}", f"--owner={owner}")
     daemon_process.start(daemon_process.Process(NAME, argv, directory=REPOSITORY), lab.processes, lab.logs)
 
 
 def stop(lab: lab_layout.Layout) -> None:
-    """End the guard, unless it is the guard that asks."""
+    """Stop the guard, unless the caller is the guard itself."""
     if daemon_process.pid_of(NAME, lab.processes) != os.getpid():
         daemon_process.stop([(NAME, 2.0)], lab.processes)
 
 
 def wait_for_end(owner: int) -> None:
-    """Return when a process has ended; at once when there is none."""
+    """Wait until a process has ended; return at once if there is none."""
     try:
         handle = os.pidfd_open(owner)
     except ProcessLookupError:

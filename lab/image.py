@@ -1,4 +1,4 @@
-"""The images of the lab, put together from this machine's own files: there is no registry to pull them from.
+"""Builds the lab's own images from files of this machine, because there is no registry to pull them from.
 
 `gpushare/sample:0.1` has a shell, this machine's C library, so that ordinary dynamic programs run in it, and the probe
 that allocates GPU memory. `gpushare/pause:0.1` holds a pod's namespaces.
@@ -24,12 +24,12 @@ PROBE = Path(__file__).resolve().parent.parent / "build" / "gpushare-probe"
 
 LIBRARY_DIRECTORY = f"usr/lib/{platform.machine()}-linux-gnu"
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libresolv.so.2", "libgcc_s.so.1")
-# The loader's path is written into every dynamic program.
+# This path is compiled into every dynamic program.
 LOADERS = {"x86_64": "lib64/ld-linux-x86-64.so.2", "aarch64": "lib/ld-linux-aarch64.so.1"}
 DIRECTORIES = ("usr", "usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "root", "run", "var")
 MERGED = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-Entry = tuple[tarfile.TarInfo, bytes]  # of a layer: its header and content
+Entry = tuple[tarfile.TarInfo, bytes]  # a file of a layer: its header and content
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class Image:
 
 
 def write(archive: Path) -> None:
-    """Write all images as one docker archive, which `ctr images import` reads."""
+    """Write all images as one Docker archive, which `ctr images import` reads."""
     base, libraries = _base_layer(), _library_layer()
     layers = [base, libraries]
     if PROBE.exists():
         layers.append(_layer(_file("usr/bin/gpushare-probe", PROBE.read_bytes(), 0o755)))
     else:
-        print(f"lab: {PROBE} is not built, so the image {SAMPLE} is without it", file=sys.stderr)
+        print(f"lab: {PROBE} is not built, so the image {SAMPLE} lacks it", file=sys.stderr)
     images = [Image(SAMPLE, ("sh",), tuple(layers)), Image(PAUSE, ("sleep", "infinity"), (base,))]
     scratch = archive.with_name(archive.name + ".new")
     with tarfile.open(scratch, "w") as tar:
@@ -58,7 +58,7 @@ def write(archive: Path) -> None:
 
 
 def _add(tar: tarfile.TarFile, image: Image) -> dict[str, object]:
-    """Put an image's layers and configuration into the archive; return its entry of the manifest."""
+    """Add an image's layers and configuration to the archive; return its entry in the manifest."""
     names = []
     for layer in image.layers:
         name = f"{hashlib.sha256(layer).hexdigest()}.tar"
@@ -79,7 +79,7 @@ def _add(tar: tarfile.TarFile, image: Image) -> dict[str, object]:
 
 
 def _base_layer() -> bytes:
-    """A file tree with busybox, under each of its names, and the files that name users."""
+    """Return the layer with busybox, a link for each of its commands, and the user database."""
     busybox = prerequisites.program("busybox")
     applets = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
     return _layer(
@@ -94,7 +94,7 @@ def _base_layer() -> bytes:
 
 
 def _library_layer() -> bytes:
-    """This machine's dynamic loader and the libraries a C program needs, where the loader looks for them."""
+    """Return the layer with this machine's dynamic loader and C libraries, at the paths that the loader searches."""
     entries = [_directory(LIBRARY_DIRECTORY)]
     for name in LIBRARIES:
         source = Path("/") / LIBRARY_DIRECTORY / name

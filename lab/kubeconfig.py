@@ -1,4 +1,4 @@
-"""Kubeconfig files with everything inside, so that they can be copied anywhere."""
+"""Writes kubeconfig files with embedded credentials, so that they can be copied anywhere."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import yaml
 
 
 def with_certificate(server: str, ca_file: Path, certificate: Path, key: Path) -> str:
-    """Return a kubeconfig of a client with a certificate."""
+    """Return a kubeconfig for a client with a certificate."""
     user = {"client-certificate-data": _data(certificate), "client-key-data": _data(key)}
     return _render(server, ca_file, user, namespace="default")
 
 
 def with_token(server: str, ca_file: Path, token: str, namespace: str) -> str:
-    """Return a kubeconfig of a client with a bearer token, as a ServiceAccount is."""
+    """Return a kubeconfig for a client with a bearer token, such as a ServiceAccount."""
     return _render(server, ca_file, {"token": token}, namespace)
 
 
 def write(path: Path, text: str) -> None:
-    """Write a kubeconfig that only its owner can read, in one step."""
+    """Write a kubeconfig atomically, readable by its owner only."""
     scratch = path.with_name(path.name + ".new")
     scratch.touch(mode=0o600)
     scratch.write_text(text)

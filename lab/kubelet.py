@@ -1,4 +1,4 @@
-"""A node's kubelet: configuration, command line, and the Node object it finds when it starts."""
+"""A node's kubelet: configuration, command line, and the Node object that it finds at its start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 from lab import component, containerd, daemon_process, lab_layout, node_cgroup, node_mounts, prerequisites
 
-GPU_LABEL = "nvidia.com/gpu.present"  # as NVIDIA's tools label a node on which they have found a GPU
+GPU_LABEL = "nvidia.com/gpu.present"  # the label that NVIDIA's tools put on a node with a GPU
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -34,23 +34,23 @@ def configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> dict[str, ob
         "failCgroupV1": False,
         "failSwapOn": False,
         "makeIPTablesUtilChains": False,
-        "oomScoreAdj": 0,  # lowering it takes a capability that a container, or a small machine, may lack
-        # A developer's disk is often nearly full: no reason to evict pods, or to delete the only copy of an image.
+        "oomScoreAdj": 0,  # lowering it needs a capability that a container may lack
+        # A developer's disk is often nearly full. That must neither evict pods nor delete the only copy of an image.
         "evictionHard": {"memory.available": "100Mi"},
         "imageGCHighThresholdPercent": 100,
-        # There is no cluster DNS. An address of the pod's own loopback refuses connections at once.
+        # There is no cluster DNS. The pod's own loopback address refuses connections at once.
         "clusterDNS": [f"127.77.{lab.number}.10"],
         "clusterDomain": "cluster.local",
-        "nodeStatusUpdateFrequency": "2s",  # tests wait for what the node reports
-        # The device manager's file: when it knows a plugin's devices.
+        "nodeStatusUpdateFrequency": "2s",  # tests wait for the node's status
+        # Show in the log when the device manager learns a plugin's devices.
         "logging": {"vmodule": [{"filePattern": "manager", "verbosity": 2}]},
     }
 
 
 def node_object(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
-    """Return the Node, as JSON, with the addresses that a cloud would give it.
+    """Return the Node as JSON, with the addresses that a cloud provider would set.
 
-    The kubelet refuses to choose a loopback address for itself, but takes what it finds.
+    The kubelet does not choose a loopback address by itself, but accepts one that the Node has.
     """
     labels = {
         "kubernetes.io/hostname": node.name,
@@ -73,13 +73,15 @@ def node_object(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
 
 
 def write_files(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
-    """Write the node's `kubelet.yaml`, which `build` names."""
+    """Write the node's `kubelet.yaml`, which the command of `build` refers to."""
     path = lab.node_directory(node) / "kubelet.yaml"
     path.write_text(yaml.safe_dump(configuration(lab, node), sort_keys=False))
 
 
 def build(lab: lab_layout.Layout, node: lab_layout.Node, programs: Path) -> component.Component:
-    """Return the kubelet as a component: in the node's mounts and cgroup, ready once its health port answers."""
+    """Return the kubelet as a component: in the node's mount namespace and cgroup, ready once its health port
+    answers.
+    """
     argv = (
         str(programs / "kubelet"),
         f"--config={lab.node_directory(node) / 'kubelet.yaml'}",

@@ -1,7 +1,7 @@
-"""The Service `kubernetes` without a kube-proxy: forwards connections to its address to the API server.
+"""Serves the Service `kubernetes` without a kube-proxy: forwards connections to the API server.
 
-The API server listens on loopback, which no pod reaches. This process listens in a network namespace on the pods'
-bridge, and connects from the machine's own.
+The API server listens on loopback, which pods cannot reach. This process listens in a network namespace on the pods'
+bridge, and connects to the API server from the machine's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab import component, daemon_process, lab_layout, network
 
 NAME = "service-kubernetes"
 PORT = 443
-CLONE_NEWNET = 0x40000000  # of sched.h
+CLONE_NEWNET = 0x40000000  # from sched.h
 READ_BYTES = 1 << 16
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -32,7 +32,7 @@ class Listening:
     port: int
 
     def answers(self) -> bool:
-        """Ask once whether the port accepts a connection."""
+        """Check once whether the port accepts a connection."""
         with (
             contextlib.suppress(OSError),
             socket.create_connection((self.address, self.port), component.ANSWER_SECONDS),
@@ -62,7 +62,7 @@ def listening(namespace: Path, address: str) -> socket.socket:
 
 
 async def relay(listener: socket.socket, host: str, port: int) -> None:
-    """Serve for ever: each connection gets a connection to the API server."""
+    """Serve forever: open one connection to the API server per client connection."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The one error of the lab: a sentence for the person who runs it."""
+"""The lab's only exception; its message is written for the user."""
 
 from __future__ import annotations
 
 
 class LabError(RuntimeError):
-    """The lab cannot do what was asked; the message says what, why and what to do about it."""
+    """The lab cannot do what the user wants; the message gives the reason and the remedy."""

@@ -1,4 +1,4 @@
-"""Where everything of one lab lies below its directory, and the few choices made when it was created."""
+"""The paths below a lab's directory, and the settings that were chosen when it was created."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 from lab import lab_errors
 
 MARKER = "lab.json"
-MAX_SOCKET_PATH = 107  # bytes, a limit of the kernel
+MAX_SOCKET_PATH = 107  # the kernel's limit, in bytes
 MAX_SOCKET = len("/nodes/lab-node-99/containerd.sock.ttrpc")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node: its name, its number from 0 and its kubelet's ports."""
+    """A node: its name, its number (from 0), and its kubelet's ports."""
 
     name: str
     number: int
@@ -28,7 +28,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A lab: its directory, the number that keeps its addresses apart from other labs', its ports and nodes."""
+    """A lab: its directory, the number that its addresses are derived from, its ports and nodes."""
 
     directory: Path
     number: int
@@ -46,14 +46,14 @@ class Layout:
     def service_address(self) -> str:
         """The address of the Service `kubernetes`, the first of `service_range`.
 
-        With nodes it lies in the pods' network, where `lab.kubernetes_service` answers it; without, it is
-        the API server's own.
+        In a lab with nodes it is in the pods' network, where `lab.kubernetes_service` listens; otherwise it is the API
+        server's own.
         """
         return f"{self.pod_network}.1" if self.nodes else self.address
 
     @property
     def service_range(self) -> str:
-        """The Services' addresses; those of pods, in the same network, come after them."""
+        """The address range of Services. With nodes, the pods' addresses follow in the same network."""
         return f"{self.pod_network}.0/27" if self.nodes else f"127.77.{self.number}.0/24"
 
     @property
@@ -67,27 +67,29 @@ class Layout:
 
     @property
     def pod_network(self) -> str:
-        """The first three bytes of the pods' private network; it ends at this machine's bridge."""
+        """The first three bytes of the pods' network, which is private to this machine."""
         return f"10.213.{self.number}"
 
     @property
     def bridge(self) -> str:
-        """The network device that joins the pods; also the network's name."""
+        """The bridge device that connects the pods; also the name of the CNI network."""
         return f"gpushare-{self.number}"
 
     @property
     def cgroup(self) -> str:
-        """The cgroup of all nodes, relative to each hierarchy's root: everything that a node started is below it."""
+        """The parent cgroup of all nodes, relative to each hierarchy's root. It contains every process that a node
+        started.
+        """
         return f"gpushare-lab-{self.number}"
 
     @property
     def certificates(self) -> Path:
-        """Keys and certificates, as `NAME.key` and `NAME.crt`."""
+        """The directory of keys and certificates, as `NAME.key` and `NAME.crt`."""
         return self.directory / "certificates"
 
     @property
     def kubeconfigs(self) -> Path:
-        """A kubeconfig for each client."""
+        """The directory with a kubeconfig for each client."""
         return self.directory / "kubeconfigs"
 
     @property
@@ -97,27 +99,27 @@ class Layout:
 
     @property
     def processes(self) -> Path:
-        """A file for each running process, see `lab.daemon_process`."""
+        """The directory with a file for each running process (`lab.daemon_process`)."""
         return self.directory / "processes"
 
     @property
     def logs(self) -> Path:
-        """A file for each component."""
+        """The directory with a log file for each component."""
         return self.directory / "logs"
 
     @property
     def audit_log(self) -> Path:
-        """The requests of gpushare's ServiceAccounts to the API server, see `lab.api_audit`."""
+        """The API server's audit log of gpushare's ServiceAccounts (`lab.api_audit`)."""
         return self.logs / "audit.jsonl"
 
     @property
     def etcd(self) -> Path:
-        """The store: its data and sockets."""
+        """The directory of etcd's data and sockets."""
         return self.directory / "etcd"
 
     @property
     def simgpu(self) -> Path:
-        """The simulated hardware: one file a GPU of a node, in `NODE/`."""
+        """The directory of the simulated GPUs: one file per GPU, in a subdirectory per node."""
         return self.directory / "simgpu"
 
     def node_directory(self, node: Node) -> Path:
@@ -125,31 +127,33 @@ class Layout:
         return self.directory / "nodes" / node.name
 
     def gpus(self, node: Node) -> Path:
-        """Return the directory with one file per simulated GPU of a node."""
+        """Return the directory of a node's simulated GPUs."""
         return self.simgpu / node.name
 
     def kubelet_directory(self, node: Node) -> Path:
-        """Return what is `/var/lib/kubelet` to the node's processes; `device-plugins/kubelet.sock` is in it."""
+        """Return the directory that the node's processes see as `/var/lib/kubelet`; it contains
+        `device-plugins/kubelet.sock`.
+        """
         return self.node_directory(node) / "mounts" / "var/lib/kubelet"
 
 
 def control_address(number: int) -> str:
-    """Return the address of the control plane of the lab with a number."""
+    """Return the control plane's address in the lab with this number."""
     return f"127.77.{number}.1"
 
 
 def default_directory() -> Path:
-    """Return the directory of the lab that `make lab` starts, outside any checkout."""
+    """Return the directory of the lab that `make lab` starts; it is outside any checkout."""
     return Path(os.environ.get("GPUSHARE_LAB") or common_directory() / "lab")
 
 
 def common_directory() -> Path:
-    """Return where all labs of this user find what they share: a lab elsewhere has to see the others too."""
+    """Return the directory that all labs of this user share, wherever their own directories are."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gpushare"
 
 
 def exists(directory: Path) -> bool:
-    """Return whether a lab was created there, running or not."""
+    """Return whether a lab was created in this directory, running or not."""
     return (directory / MARKER).exists()
 
 
@@ -168,19 +172,21 @@ def load(directory: Path) -> Layout:
 
 
 def check(directory: Path) -> None:
-    """Check that a directory can become a lab's.
+    """Check that a lab can be created in this directory.
 
     Raises:
-        LabError: it holds something else, or its path is too long for the sockets below it.
+        LabError: it contains something else, or its path is too long for the sockets below it.
     """
     if len(os.fsencode(directory)) + MAX_SOCKET > MAX_SOCKET_PATH:
         raise lab_errors.LabError(f"{directory} is too long for the sockets below it; choose a shorter --directory")
     if directory.exists() and any(not entry.name.startswith(MARKER) for entry in directory.iterdir()):
-        raise lab_errors.LabError(f"{directory} is not empty and no lab; choose another --directory")
+        raise lab_errors.LabError(
+            f"{directory} is neither empty nor the directory of a lab; choose another --directory"
+        )
 
 
 def save(layout: Layout) -> None:
-    """Write the layout; the directory is a lab from then on."""
+    """Write the layout, which makes the directory a lab."""
     directory = layout.directory
     fields = dataclasses.asdict(layout)
     del fields["directory"]
@@ -194,7 +200,7 @@ def save(layout: Layout) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Delete a lab's files, the marker last, so that an interrupted removal can be repeated."""
+    """Delete a lab's files, the layout last, so that an interrupted removal can be repeated."""
     for entry in directory.iterdir():
         if entry.name == MARKER:
             continue

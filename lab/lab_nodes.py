@@ -1,4 +1,4 @@
-"""The nodes of a lab: their components, and the order in which these start and end."""
+"""The nodes of a lab: starts and stops their components in order."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ handler: nvidia
 
 
 def process_names(node: lab_layout.Node) -> list[str]:
-    """Return the names of a node's daemons, in the order in which they end."""
+    """Return the names of a node's daemons, in the order in which they stop."""
     return [f"{node.name}.{part}" for part in ("kubelet", "containerd", "namespace")]
 
 
 def prepare(lab: lab_layout.Layout) -> None:
-    """Start what needs no API server: network, cgroups, namespaces, containerd with its images."""
+    """Start everything that needs no API server: network, cgroups, namespaces, containerd with its images."""
     if not lab.nodes:
         return
     network.create(lab)
@@ -55,7 +55,7 @@ def prepare(lab: lab_layout.Layout) -> None:
 
 
 def start(lab: lab_layout.Layout, programs: Path, administrator: access.Access) -> None:
-    """Start the kubelets; the API server serves and `prepare` was called."""
+    """Start the kubelets. The API server must serve, and `prepare` must have been called."""
     known = administrator.kubectl("get", "nodes", "--output=name").split()
     for node in lab.nodes:
         if f"node/{node.name}" not in known:
@@ -77,7 +77,7 @@ def wait(lab: lab_layout.Layout, programs: Path, administrator: access.Access) -
 
 
 def stop(lab: lab_layout.Layout) -> None:
-    """End everything the nodes started, at once, and remove what they made outside the lab's directory."""
+    """Kill everything that the nodes started, and remove what they created outside the lab's directory."""
     if not lab.nodes:
         return
     node_cgroup.kill(lab.cgroup)

@@ -1,7 +1,7 @@
-"""The pods' network: a bridge of the lab's own that leads nowhere but to this machine.
+"""The pods' network: a bridge that connects pods only with each other and with this machine.
 
-Pods reach each other and the machine, and have no default route: no forwarding, no masquerading, no iptables rule. One
-namespace on it belongs to no pod: in it the Service `kubernetes` is answered, see `lab.kubernetes_service`.
+Pods have no default route, and the lab needs no forwarding, masquerading or iptables rules. One namespace on the bridge
+belongs to no pod: the Service `kubernetes` is served there (`lab.kubernetes_service`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 
 from lab import lab_errors, lab_layout, prerequisites
 
-# Addresses of a lab's pod network that are given to pods: after those of Services, before the bridge's.
+# The pods' part of the network: after the addresses of Services, before the bridge's.
 FIRST_ADDRESS, LAST_ADDRESS = 32, 249
 BRIDGE_ADDRESS = 254
-MAC_PREFIX = "0a:58"  # before an IP address, as other container networks make theirs
+MAC_PREFIX = "0a:58"  # followed by an IP address: a MAC address, as other container networks form theirs
 
 
 def cni_configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
-    """Return the CNI configuration of one node, which gets its part of the addresses."""
+    """Return a node's CNI configuration, with its part of the address range."""
     count = (LAST_ADDRESS + 1 - FIRST_ADDRESS) // len(lab.nodes)
     first = FIRST_ADDRESS + node.number * count
     addresses = {
@@ -30,7 +30,7 @@ def cni_configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
     bridge = {
         "type": "bridge",
         "bridge": lab.bridge,
-        "isGateway": False,  # as a gateway the plugin would turn on forwarding for the whole machine
+        "isGateway": False,  # as a gateway, the plugin would enable forwarding on the whole machine
         "ipMasq": False,
         "ipam": {"type": "host-local", "ranges": [[addresses]]},
     }
@@ -38,16 +38,17 @@ def cni_configuration(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
 
 
 def create(lab: lab_layout.Layout) -> None:
-    """Make the bridge, unless it is there.
+    """Create the bridge; no-op if it exists.
 
     Raises:
         LabError: the kernel refused.
     """
     if exists(lab.bridge):
         return
-    # A bridge without a MAC address takes the lowest of its ports', which changes when pods come and go. Packets that
-    # other pods send to the machine at that moment are lost. If one was the end of a connection, the API server keeps
-    # using it for requests to a webhook that is gone, and each takes until its timeout.
+    # A bridge without a MAC address of its own takes the lowest one of its ports, which changes when pods start and
+    # stop. Packets that other pods send to the machine at that moment are lost. If such a packet ends a connection, the
+    # API server keeps using the connection for requests to a webhook that is gone, and each request takes until its
+    # timeout.
     _ip("link", "add", lab.bridge, "address", _mac_address(lab), "type", "bridge")
     _ip("address", "add", f"{lab.pod_network}.{BRIDGE_ADDRESS}/24", "dev", lab.bridge)
     _ip("link", "set", lab.bridge, "up")
@@ -55,24 +56,24 @@ def create(lab: lab_layout.Layout) -> None:
 
 
 def remove(lab: lab_layout.Layout) -> None:
-    """Remove the bridge and what is still plugged into it."""
+    """Remove the bridge and the devices that are still attached to it."""
     if service_namespace(lab).exists():
         _ip("netns", "delete", lab.bridge)
     if not exists(lab.bridge):
         return
     for port in json.loads(_ip("-json", "link", "show", "master", lab.bridge) or "[]"):
-        # Its other end may go with its namespace at this very moment.
+        # The device may disappear right now, together with the namespace at its other end.
         _ip("link", "delete", port["ifname"], check=False)
     _ip("link", "delete", lab.bridge)
 
 
 def exists(device: str) -> bool:
-    """Tell whether this machine has a network device of that name."""
+    """Return whether this machine has a network device of that name."""
     return any(link.get("ifname") == device for link in json.loads(_ip("-json", "link", "show") or "[]"))
 
 
 def service_namespace(lab: lab_layout.Layout) -> Path:
-    """Return the file of the network namespace in which the Service `kubernetes` has its address."""
+    """Return the path of the network namespace in which the Service `kubernetes` has its address."""
     return Path("/run/netns") / lab.bridge
 
 

@@ -1,4 +1,4 @@
-"""A cgroup that holds everything a lab's nodes start, so that ending it needs no bookkeeping and misses nothing.
+"""A cgroup with everything that a lab's nodes start, so that all of it can be killed without a record of processes.
 
 Works with version 2, version 1 and the hybrid of both, without systemd.
 """
@@ -16,12 +16,13 @@ from pathlib import Path
 from lab import lab_errors
 
 ROOT = Path("/sys/fs/cgroup")
-# Where a process joins, of version 1's hierarchies: those through which no container is ever left behind.
+# The hierarchies of version 1 that daemons join. Every container is in these, so no process is missed.
 JOINED = ("memory", "pids")
 KILL_SECONDS = 15.0
-# By default all of a lab gets no more of a core than one process beside it. It stands for a machine: ten times that.
-_WEIGHTS = (("cpu.shares", "10240"), ("cpu.weight", "1000"))  # of version 1 and 2
-_THAWED = (("freezer.state", "THAWED"), ("cgroup.freeze", "0"))  # of version 1 and 2
+# By default a whole lab gets as much of a core as one process outside it. It stands for a machine, so it gets ten times
+# that.
+_WEIGHTS = (("cpu.shares", "10240"), ("cpu.weight", "1000"))  # version 1, version 2
+_THAWED = (("freezer.state", "THAWED"), ("cgroup.freeze", "0"))  # version 1, version 2
 
 
 def hierarchies() -> list[Path]:
@@ -32,11 +33,11 @@ def hierarchies() -> list[Path]:
 
 
 def create(name: str) -> None:
-    """Make a cgroup in each hierarchy, ready for processes and for the kubelet to make others below it."""
+    """Create a cgroup in each hierarchy, ready for processes and for the kubelet's cgroups below it."""
     for root in hierarchies():
         path = root
         for part in name.split("/"):
-            if root == ROOT:  # version 2: a child has the controllers that its parent hands on
+            if root == ROOT:  # version 2: a child has only the controllers that its parent enables
                 controllers = (path / "cgroup.controllers").read_text().split()
                 (path / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
             parent, path = path, path / part
@@ -44,7 +45,7 @@ def create(name: str) -> None:
             for file_name, weight in _WEIGHTS:
                 if (path / file_name).exists():
                     (path / file_name).write_text(weight)
-            # version 1: empty in a new one, and then no process may join
+            # version 1: a new cgroup has no CPUs and no memory nodes, and no process can join it
             for inherited in ("cpuset.cpus", "cpuset.mems"):
                 file = path / inherited
                 if root != ROOT and file.exists() and not file.read_text().strip():
@@ -52,24 +53,24 @@ def create(name: str) -> None:
 
 
 def joined(name: str) -> tuple[Path, ...]:
-    """Return the cgroup's directories into which a process has to be put."""
+    """Return the directories of the cgroup that a process has to join."""
     roots = hierarchies()
     chosen = roots if roots == [ROOT] else [root for root in roots if root.name in JOINED]
     return tuple(root / name for root in chosen)
 
 
 def members(name: str) -> set[int]:
-    """Return the pids in a cgroup and all below it, in any hierarchy."""
+    """Return the pids in a cgroup and below it, in any hierarchy."""
     pids: set[int] = set()
     for root in hierarchies():
         for group in _groups(root / name):
-            with contextlib.suppress(OSError):  # removed, or emptied, just now
+            with contextlib.suppress(OSError):  # the cgroup was removed meanwhile
                 pids.update(map(int, (group / "cgroup.procs").read_text().split()))
     return pids - {0}
 
 
 def members_below(name: str, part: str) -> set[int]:
-    """Return the pids in those cgroups below `name` whose path has `part` in it, as a container's has its id."""
+    """Return the pids in the cgroups below `name` whose path contains `part`, such as a container's id."""
     pids: set[int] = set()
     for root in hierarchies():
         for group in _groups(root / name):
@@ -80,22 +81,22 @@ def members_below(name: str, part: str) -> set[int]:
 
 
 def kill(name: str) -> None:
-    """End every process in a cgroup and below it.
+    """Kill every process in a cgroup and below it.
 
     Raises:
-        LabError: one does not end.
+        LabError: a process does not exit.
     """
     deadline = time.monotonic() + KILL_SECONDS
     while pids := members(name):
         if time.monotonic() > deadline:
-            raise lab_errors.LabError(f"processes {sorted(pids)} in cgroup {name} do not end even by SIGKILL")
+            raise lab_errors.LabError(f"processes {sorted(pids)} in cgroup {name} do not exit even after SIGKILL")
         for pid in pids:
             _kill(pid, name)
         _thaw(name)
 
 
 def remove(name: str) -> None:
-    """Remove a cgroup without processes, and all below it.
+    """Remove a cgroup without processes, and all cgroups below it.
 
     Raises:
         LabError: the kernel still counts a process in it.
@@ -108,7 +109,7 @@ def remove(name: str) -> None:
                     group.rmdir()
                 except FileNotFoundError:
                     break
-                except OSError as error:  # a member just killed leaves a moment later
+                except OSError as error:  # a killed process leaves its cgroup a moment later
                     if time.monotonic() > deadline:
                         raise lab_errors.LabError(f"{group} cannot be removed: {error.strerror}") from error
                     time.sleep(0.01)
@@ -122,14 +123,14 @@ def _groups(top: Path) -> Iterator[Path]:
 
 
 def _thaw(name: str) -> None:
-    """Thaw a container. runc freezes it for a change, and it stays frozen if runc is killed; no signal reaches it
-    then.
+    """Thaw all containers. runc freezes a container to change it; if runc is killed then, the container stays frozen,
+    and no signal reaches it.
     """
     for root in hierarchies():
         for group in _groups(root / name):
             for file, word in _THAWED:
                 if (group / file).exists():
-                    with contextlib.suppress(OSError):  # removed just now
+                    with contextlib.suppress(OSError):  # removed meanwhile
                         (group / file).write_text(word)
 
 
@@ -139,7 +140,7 @@ def _kill(pid: int, name: str) -> None:
     except ProcessLookupError:
         return
     try:
-        # Checked again with the process held: the pid cannot have been reused.
+        # Check again while the pidfd is open: by now the pid cannot be reused.
         if f"/{name}" in Path(f"/proc/{pid}/cgroup").read_text():
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             select.select([handle], [], [], 1.0)

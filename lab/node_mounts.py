@@ -1,7 +1,7 @@
-"""A mount namespace for each node: its mounts are visible to no other process and go with its last process.
+"""A mount namespace for each node: no other process sees its mounts, and they end with its last process.
 
-Some paths are constants of the kubelet and of containerd. In the namespace they lead into the node's own directory, so
-that several nodes, and a real kubelet of the machine, stay apart.
+Some paths are constants of the kubelet and of containerd. In the namespace they refer to the node's own directory, so
+several nodes, and a real kubelet of the machine, do not conflict.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from lab import addresses, component, daemon_process, lab_layout, node_cgroup, prerequisites
 
-# The kubelet's plugins and state, sockets of containerd's shims, results of CNI calls, container logs; and where
-# gpushare's agent keeps what it has on a node, and describes devices; and where a driver in a container has its files.
+# The kubelet's plugins and state, sockets of containerd's shims, results of CNI calls, container logs; the state,
+# sockets and CDI files of gpushare's agent; and the driver root of a driver container.
 CONSTANT_PATHS = (
     *("/var/lib/kubelet", "/run/containerd", "/var/lib/cni", "/var/log/containers", "/var/log/pods"),
     *("/var/lib/gpushare", "/run/gpushare", "/run/cdi", "/run/nvidia"),
 )
-# Where the machine's mounts are shared, what is mounted outside later is seen inside; never the other way round. Pods
-# among themselves share as they ask for.
+# Mounts that are made later outside become visible inside, if they are shared there; mounts inside stay invisible
+# outside. Pods get the mount propagation that they request.
 MOUNT = """
 mount --make-rshared / || exit 1
 base=$1; shift
@@ -31,13 +31,13 @@ exec sleep infinity
 
 @dataclass(frozen=True, slots=True)
 class NamespaceHolder:
-    """Ready once the process that keeps the namespace has mounted everything, and sleeps."""
+    """Ready once the process that keeps the namespace has mounted everything and runs `sleep`."""
 
     records: Path
     name: str
 
     def answers(self) -> bool:
-        """Ask once whether everything is mounted."""
+        """Check once whether everything is mounted."""
         pid = daemon_process.pid_of(self.name, self.records)
         with contextlib.suppress(OSError):
             return pid is not None and Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
@@ -45,12 +45,12 @@ class NamespaceHolder:
 
 
 def cgroup(lab: lab_layout.Layout, node: lab_layout.Node) -> str:
-    """Return the cgroup of a node's daemons and shims; its pods are beside it."""
+    """Return the cgroup of a node's daemons and shims; its pods' cgroups are siblings."""
     return f"{lab.cgroup}/{node.name}/system"
 
 
 def create_directories(lab: lab_layout.Layout) -> None:
-    """Make the mount points, outside and in each node's directory; remember which were not there."""
+    """Create the mount points on the machine and in each node's directory; record those that did not exist."""
     missing = {path for path in CONSTANT_PATHS if not Path(path).exists()}
     if missing:
         _made_file().write_text(json.dumps(sorted(_made() | missing)))
@@ -61,17 +61,17 @@ def create_directories(lab: lab_layout.Layout) -> None:
 
 
 def remove_directories(lab: lab_layout.Layout) -> None:
-    """Remove the mount points that this or an earlier lab made, unless another lab may stand on them."""
+    """Remove the recorded mount points, unless another lab may use them."""
     if addresses.others_with_nodes(lab.directory):
         return
     for path in _made():
-        with contextlib.suppress(OSError):  # in use by now
+        with contextlib.suppress(OSError):  # used by another program by now
             Path(path).rmdir()
     _made_file().unlink(missing_ok=True)
 
 
 def holder(lab: lab_layout.Layout, node: lab_layout.Node) -> component.Component:
-    """Return the process that keeps a node's namespace while its daemons come and go."""
+    """Return the process that keeps a node's namespace while its daemons restart."""
     argv = _join(lab, node, ("sleep", "infinity"))
     if argv is None:
         base = lab.node_directory(node) / "mounts"
@@ -90,7 +90,7 @@ def inside(lab: lab_layout.Layout, node: lab_layout.Node, argv: tuple[str, ...])
 
 
 def _join(lab: lab_layout.Layout, node: lab_layout.Node, argv: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Enter through any living process of the node: whichever was killed, its pods have the same namespace."""
+    """Enter the namespace through any living process of the node; its pods have the same namespace as its daemons."""
     for pid in sorted(node_cgroup.members(cgroup(lab, node))):
         if Path(f"/proc/{pid}/exe").exists():  # not a zombie
             return (prerequisites.program("nsenter"), f"--mount=/proc/{pid}/ns/mnt", "--", *argv)
@@ -98,7 +98,7 @@ def _join(lab: lab_layout.Layout, node: lab_layout.Node, argv: tuple[str, ...]) 
 
 
 def _made_file() -> Path:
-    """Return the file of all labs together: the last one to end removes what the first one made."""
+    """Return the record of the mount points that labs created; all labs share it, and the last one removes them."""
     return addresses.claims_directory().parent / "made-directories.json"
 
 
@@ -107,5 +107,5 @@ def _made() -> set[str]:
 
 
 def inside_directory(lab: lab_layout.Layout, node: lab_layout.Node, path: str) -> Path:
-    """Return the directory that is one of `CONSTANT_PATHS` to the node's processes."""
+    """Return the directory that the node's processes see at `path`, one of `CONSTANT_PATHS`."""
     return lab.node_directory(node) / "mounts" / path.removeprefix("/")

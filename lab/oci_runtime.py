@@ -1,4 +1,6 @@
-"""The OCI runtime of a node: a script that hands some `create` calls to `lab/runtime/create.py`, and all to runc."""
+"""A node's OCI runtime: a script that passes some `create` calls through `lab/runtime/create.py`, and all calls to
+runc.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ from lab.runtime import create
 HERE = Path(__file__).resolve().parent
 # The simulated driver, as built by `make`.
 LIBRARIES = HERE.parent / "build" / "simgpu"
-# A container's start calls the runtime half a dozen times, and few containers have a GPU: only these wait for an
-# interpreter.
+# A container's start calls the runtime about six times, and few containers have a GPU. So Python starts only for those.
 SCRIPT = """\
 #!/bin/sh
 previous= bundle=. create=
@@ -30,12 +31,12 @@ exec {runc} "$@"
 
 
 def cdi_directory(lab: lab_layout.Layout, node: lab_layout.Node) -> Path:
-    """Where a node's devices are described for the runtime."""
+    """Return the directory of a node's CDI files."""
     return node_mounts.inside_directory(lab, node, "/run/cdi")
 
 
 def script(devices: Path, libraries: Path, cdi: Path, runc: str) -> str:
-    """Return the runtime of a node with these GPUs, libraries of the driver, and CDI files."""
+    """Return the runtime script for a node with these GPUs, driver libraries and CDI files."""
     words: dict[str, str | Path] = {
         "words": f"{create.VARIABLE}|{create.CDI_ANNOTATIONS}",
         "python": sys.executable,
@@ -49,8 +50,8 @@ def script(devices: Path, libraries: Path, cdi: Path, runc: str) -> str:
 
 
 def write(lab: lab_layout.Layout, node: lab_layout.Node, path: Path) -> None:
-    """Write the runtime of one node."""
+    """Write the runtime script of a node."""
     scratch = path.with_name(path.name + ".new")
     scratch.write_text(script(lab.gpus(node), LIBRARIES, cdi_directory(lab, node), prerequisites.program("runc")))
     scratch.chmod(0o755)
-    scratch.rename(path)  # in one step: a container may be starting
+    scratch.rename(path)  # atomically, because a container may be starting

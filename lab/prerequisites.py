@@ -1,6 +1,6 @@
-"""The distribution's programs that the lab's nodes, and tests of a terminal and of another processor, need.
+"""Finds or installs the distribution's programs that the lab's nodes and some tests need.
 
-They are looked up by program, not by package, so a machine that has them from elsewhere keeps its own. Packages whose
+They are looked up by program, not by package, so programs installed by other means are used too. Packages whose
 installation would start a daemon are in `unpacked`.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab import lab_errors
 
-# Program: the Debian package that brings it.
+# By program: the Debian package that contains it.
 PACKAGES = {
     "containerd": "containerd",
     "ctr": "containerd",
@@ -30,22 +30,22 @@ PACKAGES = {
     "skopeo": "skopeo",
     "clang": "clang",
 }
-# File: the package that brings it, of what is not a program.
+# By file that is not a program: the Debian package that contains it.
 FILES = {
     Path("/usr/share/bash-completion/bash_completion"): "bash-completion",
     Path("/usr/aarch64-linux-gnu/lib/libc.so.6"): "libc6-dev-arm64-cross",
 }
-# Program: its further requirements, and the packages that contain them.
+# By program: the files that it also needs, and their packages.
 BESIDES = {"aarch64-linux-gnu-gcc": "libc6-dev-arm64-cross"}
 CNI_PACKAGE = "containernetworking-plugins"
 CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))
 CNI_PLUGINS = ("bridge", "host-local", "loopback")
-# Debian keeps some of these outside an ordinary user's PATH.
+# Debian installs some of these outside an ordinary user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"])
 
 
 def program(name: str) -> str:
-    """Return the path of a program the lab needs.
+    """Return the path of a program that the lab needs.
 
     Raises:
         LabError: it is not installed.
@@ -69,7 +69,7 @@ def cni_directory() -> Path:
 
 
 def missing_packages() -> list[str]:
-    """Return the packages to install, sorted; empty when everything is there."""
+    """Return the packages to install, sorted; empty if nothing is missing."""
     missing = {package for name, package in PACKAGES.items() if shutil.which(name, path=SEARCH_PATH) is None}
     missing |= {package for file, package in FILES.items() if not file.exists()}
     try:
@@ -83,7 +83,7 @@ def ensure() -> None:
     """Install what the node needs and the machine lacks.
 
     Raises:
-        LabError: not root, no apt-get, or it failed.
+        LabError: the caller is not root, there is no apt-get, or it failed.
     """
     if os.geteuid() != 0:
         raise lab_errors.LabError("a node needs root (mounts, cgroups, a bridge); as another user only `api` works")
@@ -91,7 +91,7 @@ def ensure() -> None:
 
 
 def ensure_programs(*names: str) -> None:
-    """Install what is missing of some programs, as root; otherwise say how.
+    """Install the missing ones of these programs, as root; otherwise raise an error that says how.
 
     Raises:
         LabError: a program is missing and cannot be installed.
@@ -111,7 +111,7 @@ def _ensure(missing: list[str]) -> None:
         return
     if shutil.which("apt-get") is None:
         raise lab_errors.LabError(
-            f"this machine has no apt-get; install by hand what Debian calls: {', '.join(missing)}"
+            f"this machine has no apt-get; install these Debian packages or their equivalents: {', '.join(missing)}"
         )
     print(f"lab: installing {', '.join(missing)}", file=sys.stderr, flush=True)
     if not _install(missing):
@@ -122,16 +122,16 @@ def _ensure(missing: list[str]) -> None:
 
 
 def ensure_packages(*packages: str) -> None:
-    """Install these packages, of which nothing can be looked for by name.
+    """Install these packages, which contain no program to look up.
 
     Raises:
-        LabError: no apt-get, or it failed.
+        LabError: there is no apt-get, or it failed.
     """
     _ensure(list(packages))
 
 
 def update() -> None:
-    """Read the mirror's package lists again."""
+    """Update the package lists."""
     _apt("update")
 
 
@@ -142,7 +142,7 @@ def _install(packages: list[str]) -> bool:
 def _apt(*arguments: str) -> bool:
     command = ["apt-get", "-qq", *arguments]
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    # Standard output belongs to what `python -m lab env` prints for the shell.
+    # Standard output is reserved for the shell commands of `python -m lab env`.
     return subprocess.run(command, env=environment, stdout=2, check=False).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""The API server by HTTP, as `kubectl get --raw` has it, without the tenth of a second that starting kubectl takes."""
+"""An HTTP client for the API server, as `kubectl get --raw`, but without the tenth of a second for starting kubectl."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _JSON_PATCH: Final = "application/json-patch+json"
 
 
 class RawApi:
-    """A pool of connections to one API server, for any number of threads.
+    """A connection pool for one API server; thread-safe.
 
-    headers: the credentials, unless they are the client certificate of `tls`.
+    headers: the credentials, unless `tls` has a client certificate.
     """
 
     def __init__(self, server: str, tls: ssl.SSLContext, headers: dict[str, str]) -> None:
@@ -44,11 +44,11 @@ class RawApi:
     def send(self, method: str, path: str, document: object = None, *, user: str = "") -> bytes | None:
         """Return the API server's response, or None if the object does not exist.
 
-        document: the object to be stored; for PATCH a merge patch (a mapping) or a JSON patch (a sequence). user: the
-        user to impersonate, as kubectl's --as.
+        document: the object to store; for PATCH a merge patch (a mapping) or a JSON patch (a sequence). user: the user
+        to impersonate, as kubectl's --as.
 
         Raises:
-            LabError: the API server is not there, or refuses.
+            LabError: the API server is unreachable, or refuses.
         """
         headers = {**self._headers, **({"Impersonate-User": user} if user else {})}
         if method == "PATCH":
@@ -72,14 +72,14 @@ class RawApi:
         try:
             return self._connections().request(method, self._server + path, body=body, headers=headers)
         except urllib3.exceptions.ProtocolError:
-            if method != "GET":  # the API server may have done it
+            if method != "GET":  # the API server may have executed the request
                 raise
         return self._connections().request(method, self._server + path, headers=headers)
 
     def _connections(self) -> urllib3.PoolManager:
         with self._lock:
             if time.monotonic() - self._since > OLDEST_SECONDS:
-                self._renew()  # and not clear(): other threads may be about to take a connection of it
+                self._renew()  # not clear(), because other threads may be about to take a connection from the old list
             return self._pool
 
     def _renew(self) -> None:
@@ -91,9 +91,9 @@ def of(kubeconfig: Path) -> RawApi:
     """Return a client for a kubeconfig's context, with its certificates as data.
 
     Raises:
-        LabError: its user has neither a client certificate nor a token in it.
+        LabError: the user has neither an embedded client certificate nor a token.
     """
-    return _of(kubeconfig.read_text())  # and not by its path: the next lab there has another server
+    return _of(kubeconfig.read_text())  # not by its path, because a later lab in the same directory has another server
 
 
 @functools.cache
@@ -104,7 +104,8 @@ def _of(kubeconfig: str) -> RawApi:
     user = _named(document["users"], context["user"])["user"]
     authority = cluster.get("certificate-authority-data")
     tls = ssl.create_default_context(cadata=_decoded(authority) if authority else None)
-    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as kubectl: it asks for extensions that many clusters' lack
+    # as kubectl does: strict verification requires extensions that many clusters' certificates lack
+    tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if "token" in user:
         return RawApi(cluster["server"], tls, {"Authorization": f"Bearer {user['token']}"})
     if "client-certificate-data" not in user or "client-key-data" not in user:

@@ -13,7 +13,7 @@ from lab import build, cluster, daemon_process, lab_layout, lab_nodes
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A component: its pid and resident memory while it runs."""
+    """A component, with its pid and resident memory if it runs."""
 
     name: str
     pid: int | None
@@ -27,7 +27,7 @@ class Row:
 
 
 def rows(lab: lab_layout.Layout) -> list[Row]:
-    """Return a row for each component that a lab like this has, and for each other process recorded in it."""
+    """Return a row for each expected component, and for each other recorded process."""
     expected = [name for member in lab.nodes for name in lab_nodes.process_names(member)]
     expected += cluster.CONTROL_PLANE if lab.nodes else cluster.CONTROL_PLANE[2:]
     recorded = [record.name for record in lab.processes.iterdir() if not record.name.endswith(".new")]
@@ -36,7 +36,7 @@ def rows(lab: lab_layout.Layout) -> list[Row]:
 
 
 def table(components: list[Row]) -> str:
-    """Return the rows as a table, with their memory summed up."""
+    """Return the rows as a table with the total memory."""
     cells: list[tuple[object, ...]] = [
         (row.name, row.pid or "not running", f"{row.memory_bytes / 2**20:.0f} MiB", row.log) for row in components
     ]
@@ -48,7 +48,8 @@ def table(components: list[Row]) -> str:
 def shell_environment(lab: lab_layout.Layout) -> str:
     """Return the shell commands that point kubectl at the lab, put kubectl on PATH and name the simulated GPUs."""
     lines = [f"export KUBECONFIG={shlex.quote(str(lab.admin_kubeconfig))}"]
-    lines.append(f"export LAB_GPUS={shlex.quote(str(lab.simgpu))}")  # a directory for each node, for `simgpu fail`
+    # contains a directory for each node, for `simgpu fail`
+    lines.append(f"export LAB_GPUS={shlex.quote(str(lab.simgpu))}")
     lines.append(f"export PATH={shlex.quote(str(build.program_directory()))}:$PATH")
     return "\n".join(lines)
 

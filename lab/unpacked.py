@@ -1,6 +1,6 @@
-"""Programs of Debian packages that are unpacked and not installed: to install them would start a daemon.
+"""Programs of Debian packages that are only unpacked, because installing them would start a daemon.
 
-They lie in the cache, by the package's version, and are shared by all checkouts.
+They are cached by package version, and shared by all checkouts.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Final
 
 from lab import build, components, lab_errors, prerequisites
 
-# Program: the Debian package that has it.
+# By program: the Debian package that contains it.
 PACKAGES: Final = {"prometheus": "prometheus", "promtool": "prometheus"}
-# Program: the package of Debian's other components that has it, and where. These are never the machine's own.
+# By program: its package in contrib or non-free, and its path there. The machine's own programs are not used.
 OTHERS: Final = {"nvidia-smi": ("nvidia-smi", "usr/lib/nvidia/current"), "nvtop": ("nvtop", "usr/bin")}
 
 
 def program(name: str) -> Path:
-    """The path of a program: the machine's own, or one that is unpacked now if it was not before.
+    """Return the path of a program: the machine's own, or else one that is unpacked into the cache.
 
     Raises:
-        LabError: it is neither here nor to be had.
+        LabError: the machine does not have it, and it cannot be downloaded.
     """
     there = shutil.which(name, path=prerequisites.SEARCH_PATH)
     return Path(there) if there is not None else _directory(PACKAGES[name]) / "usr" / "bin" / name
 
 
 def other(name: str) -> tuple[Path, str]:
-    """The path of a program of contrib or non-free, and its version without Debian's part of it.
+    """Return the path of a program from contrib or non-free, and its upstream version.
 
     Raises:
-        LabError: it is not to be had.
+        LabError: it cannot be downloaded.
     """
     package, where = OTHERS[name]
     configuration = components.configuration()
@@ -45,9 +45,11 @@ def other(name: str) -> tuple[Path, str]:
 
 def _directory(package: str, configuration: Path | None = None) -> Path:
     if shutil.which("apt-get") is None:
-        raise lab_errors.LabError(f"this machine has no apt-get; install by hand what Debian calls {package}")
+        raise lab_errors.LabError(
+            f"this machine has no apt-get; install the Debian package {package} or its equivalent"
+        )
     version = _version(package, configuration)
-    if not version:  # no package list was ever read
+    if not version:  # the package lists were never read
         _update(configuration)
         version = _version(package, configuration)
     target = build.cache_directory() / f"{package}-{version}"
@@ -94,7 +96,7 @@ def _unpack(package: str, target: Path, configuration: Path | None) -> None:
 
 
 def _downloaded(package: str, directory: Path, configuration: Path | None) -> bool:
-    # As ourselves: apt's own user could not write into a directory of ours.
+    # Run as the current user: apt's own user could not write into our directory.
     user = ["-o", "APT::Sandbox::User=root"] if os.geteuid() == 0 else []
     command = ["apt-get", "-qq", *_options(configuration), *user, "download", package]
     return subprocess.run(command, cwd=directory, stdout=2, check=False).returncode == 0

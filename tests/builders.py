@@ -1,4 +1,4 @@
-"""Small makers of pods, GPUs and nodes, so that a test shows only what it is about."""
+"""Builders for pods, GPUs and nodes, so that a test shows only what it is about."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB = 2**30
 def pod(
     name: str = "trainer", *, namespace: str = "default", containers: tuple[str, ...] = ("main",), **annotations: str
 ) -> dict[str, Any]:
-    """A pod manifest; `request="0.5"` becomes the annotation `gpushare.io/request`, `min_memory` `…/min-memory`."""
+    """Build a pod; `request="0.5"` becomes the annotation `gpushare.io/request`, `min_memory` `…/min-memory`."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -34,7 +34,7 @@ def pod(
 
 
 def in_turn(*, warm: str, main: str, restarts: str | None = None, **annotations: str) -> dict[str, Any]:
-    """A pod whose init container `warm` and whose `main` have a share of their own each; memory follows the request."""
+    """Build a pod whose init container `warm` and container `main` have separate shares; memory follows the request."""
     manifest = pod(**{"request.warm": warm, "request.main": main}, **annotations)
     manifest["spec"]["initContainers"] = [
         {"name": "warm", "image": "x"} | ({"restartPolicy": restarts} if restarts else {})
@@ -43,20 +43,20 @@ def in_turn(*, warm: str, main: str, restarts: str | None = None, **annotations:
 
 
 def counted(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The pod with resources of ours in its first container, as one that was placed has them."""
+    """Return the pod with our resources in its first container, as a placed pod has them."""
     amounts = {contract.RESOURCE_PERCENT: "50"}
     manifest["spec"]["containers"][0]["resources"] = {"limits": amounts, "requests": amounts}
     return manifest
 
 
 def gpu(index: int = 0, *, node: str = "node-a", memory_gib: int = 80, **fields: Any) -> Gpu:
-    """A healthy fractional A100 unless told otherwise."""
+    """Build a GPU: by default a healthy, fractional A100."""
     known = {"model": "NVIDIA A100-SXM4-80GB", "compute_capability": (8, 0), **fields}
     return Gpu(uuid=f"GPU-{node}-{index}", index=index, memory_bytes=memory_gib * GIB, **known)
 
 
 def node(name: str = "node-a", *, gpus: int = 4, memory_gib: int = 80, **fields: Any) -> GpuNode:
-    """A node of equal GPUs."""
+    """Build a node of equal GPUs."""
     return GpuNode(name, gpus=tuple(gpu(index, node=name, memory_gib=memory_gib, **fields) for index in range(gpus)))
 
 
@@ -71,7 +71,7 @@ def allocation(
     reserved_until: float | None = None,
     **labels: str,
 ) -> Allocation:
-    """An allocation of one share on these GPUs."""
+    """Build an allocation with one share on these GPUs."""
     return Allocation(
         id=identity,
         pod=PodRef("default", pod_name, uid),
@@ -82,12 +82,12 @@ def allocation(
 
 
 def views(*nodes: GpuNode) -> list[NodeView]:
-    """What placement looks at."""
+    """Build the views that placement works on."""
     return [NodeView.from_node(node) for node in nodes]
 
 
 def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
-    """What a node with so many GPUs, whose agent runs, has in `status.allocatable` of our resources."""
+    """Return our resources in `status.allocatable` of a node with so many GPUs and a running agent."""
     return {
         contract.RESOURCE_PERCENT: str(gpus * 100),
         contract.RESOURCE_MEMORY: f"{gpus * memory_gib}Gi",
@@ -95,8 +95,25 @@ def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
     }
 
 
+def node_object(
+    name: str = "node-a",
+    *,
+    gpus: int = 4,
+    ready: str = "True",
+    allocatable: dict[str, str] | None = None,
+    spec: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """A Kubernetes Node whose agent runs, with 8 CPUs, 64Gi and room for 110 pods; `allocatable` overrides these."""
+    offers = {"cpu": "8", "memory": "64Gi", "pods": "110", **offered(gpus), **(allocatable or {})}
+    return {
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "spec": spec or {},
+        "status": {"allocatable": offers, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
 def mix(requests: Iterable[Request], hosts: Iterable[Host] | None = None) -> Mix:
-    """What pods with these requests ask for, and of their nodes what `hosts` has, if that is given."""
+    """Build a mix of these requests; with `hosts`, it also has the resources of their nodes."""
     pods = list(requests)
     node_hosts = list(hosts) if hosts is not None else [NO_HOST] * len(pods)
     counts = collections.Counter(

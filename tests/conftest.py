@@ -1,10 +1,10 @@
-"""The clusters that tests run on: the lab's, or one's own.
+"""The clusters that tests run on: the lab's, or your own.
 
-On the lab's, gpushare's programs may ask for nothing that they have no right to, whatever a test is about: this is looked at when
-the cluster goes.
+On the lab's, gpushare's programs must not make any call that they have no right to. This is checked when a cluster
+ends.
 
-With GPUSHARE_TEST_CLUSTER=1 the cluster of $KUBECONFIG is used instead of a lab: tests make namespaces of their own in it, but
-some install cluster-wide things, so it should be one that can be thrown away.
+With GPUSHARE_TEST_CLUSTER=1 the cluster in $KUBECONFIG is used instead of a lab. Tests create namespaces in it, and
+some install cluster-wide objects, so use a disposable cluster.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lab import access, api_audit, cluster, lab_layout
 from tests import rights, work_units
 from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
 
-# No test is timed, by hypothesis neither. What is drawn at random is new on every run of a developer, and the same on every
-# run of continuous integration: a change must not be held up by a case that it has nothing to do with.
+# Hypothesis sets no deadlines. Random inputs are new on every run of a developer, and the same on every run of
+# continuous integration: an unrelated failure must not block a change.
 hypothesis.settings.register_profile(
     "gpushare",
     deadline=None,
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     work_units.longest_first(items)
 
 
-@pytest.hookimpl(optionalhook=True)  # without workers there is no such hook
+@pytest.hookimpl(optionalhook=True)  # the hook exists only with xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> work_units.WorkUnits | None:
     return work_units.WorkUnits(config, log) if config.getoption("dist") == "loadfile" else None
 
@@ -49,14 +49,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> work_units.W
 _LEFT_OUT_OF_NUMPY = [
     match[1]
     for pattern in contents.WHEEL_FILES_LEFT_OUT
-    if (match := re.fullmatch(r"numpy/([a-z]\w*)/\*", pattern)) and match[1] != "random"  # hypothesis seeds that
+    if (match := re.fullmatch(r"numpy/([a-z]\w*)/\*", pattern)) and match[1] != "random"  # hypothesis seeds it
 ]
-_WITH_ALL_OF_NUMPY = {"bench", "frameworks", "gpu"}  # folders here, about programs that are in no image
+_WITH_ALL_OF_NUMPY = {"bench", "frameworks", "gpu"}  # folders with tests of programs that are not in an image
 
 
 @pytest.fixture(autouse=True, scope="module")
 def numpy_of_the_images(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the images leave out of numpy is missing in this process too: numpy imports some of it when it is needed."""
+    """Remove the modules that the images omit from numpy in this process too, because numpy imports some lazily."""
     with pytest.MonkeyPatch.context() as patched:
         if request.path.relative_to(Path(__file__).parent).parts[0] not in _WITH_ALL_OF_NUMPY:
             for name in _LEFT_OUT_OF_NUMPY:
@@ -67,13 +67,13 @@ def numpy_of_the_images(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[access.Access]:
-    """A real API server with its store, and no controllers: pods stay as admission left them."""
+    """A real API server with etcd and without controllers: pods stay as admission left them."""
     yield from _cluster(node_count=0)
 
 
 @pytest.fixture(scope="session")
 def scheduler() -> Iterator[access.Access]:
-    """A real API server and scheduler, nothing else: pods are bound to nodes that a test makes up, and never run."""
+    """A real API server and scheduler only: pods are bound to nodes that tests create, and never run."""
     if os.environ.get("GPUSHARE_TEST_CLUSTER") == "1":
         pytest.skip("nodes that are made up do not last in a cluster with controllers")
     yield from _cluster(node_count=0, scheduler=True)
@@ -81,12 +81,12 @@ def scheduler() -> Iterator[access.Access]:
 
 @pytest.fixture(scope="session")
 def lab() -> Iterator[access.Access]:
-    """A whole cluster with one node, on which pods run."""
+    """A whole cluster with one node on which pods run."""
     yield from _cluster(node_count=1)
 
 
 def _cluster(node_count: int, *, scheduler: bool = False) -> Iterator[access.Access]:
-    # Not pytest's own directory: its path is too long for the sockets below it.
+    # pytest's directory has a path too long for sockets.
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         if os.environ.get("GPUSHARE_TEST_CLUSTER") == "1":
             yield access.from_kubeconfig(Path(os.environ["KUBECONFIG"]), Path(scratch))

@@ -1,4 +1,4 @@
-"""What is read out of /metrics, and the rules that Prometheus asks of names, units and texts (as `promtool check metrics`).
+"""Parses /metrics, and checks Prometheus' rules for names, units and help texts (as `promtool check metrics` does).
 
 The rules: https://prometheus.io/docs/practices/naming/
 """
@@ -12,24 +12,27 @@ import prometheus_client
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-# Parts of names that are units, and are to be base units.
+# Units in names that are not base units.
 _SMALLER_OR_LARGER = re.compile(
     r"_(milli|micro|nano|kilo|mega|giga|mi|gi|ki)?(seconds|bytes)?_?(ms|ns|us|minutes|hours|days|kb|mb|gb|bits|percent)(_|$)"
 )
 _UNITS = ("_seconds", "_bytes", "_ratio", "_timestamp_seconds")
-# Words that say in a name what its unit must be.
+# Words in a name that imply its unit.
 _NEEDS = {"memory": "_bytes", "compute": "_ratio"}
 _TYPES = ("counter", "gauge", "histogram", "summary")
 
 
 def families(registry: prometheus_client.CollectorRegistry) -> dict[str, Metric]:
-    """By name, as a scraper reads them."""
+    """Return the metric families by name, as a scraper reads them."""
     text = prometheus_client.generate_latest(registry).decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def faults(metrics: dict[str, Metric], *, prefix: str, labels: Collection[str]) -> Iterator[str]:
-    """A sentence for each rule that is broken. labels: the names that labels may have."""
+    """Return a sentence for each violated rule.
+
+    labels: the allowed label names.
+    """
     for name, metric in metrics.items():
         if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or not name.startswith(prefix):
             yield f"{name}: not a name in snake case that begins with {prefix}"

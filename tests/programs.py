@@ -1,6 +1,6 @@
-"""Programs that tests run are functions in the folders `programs`; each is called in a Python of its own.
+"""Programs that tests run are functions in the folders `programs`; each is called in a separate Python process.
 
-They import what they need and no more, so that they start at once; nothing is done while such a file is imported.
+They import only what they need, so that they start quickly, and importing such a file has no side effects.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ParamSpec
 
 Parameters = ParamSpec("Parameters")
-PATH = str(Path(__file__).resolve().parents[1])  # where such a Python finds them: its PYTHONPATH
+PATH = str(Path(__file__).resolve().parents[1])  # the PYTHONPATH of such a process
 
 
 def _call(function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs) -> str:
@@ -20,10 +20,10 @@ def _call(function: Callable[Parameters, None], *values: Parameters.args, **name
 
 
 def command(function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs) -> list[str]:
-    """A Python that calls this function; what it is given is what literals can say."""
+    """Return the command line that calls this function; arguments must be literals."""
     return [sys.executable, "-c", _call(function, *values, **named)]
 
 
 def script(function: Callable[Parameters, None], *values: Parameters.args, **named: Parameters.kwargs) -> str:
-    """A file that can be executed and does the same, wherever it is."""
+    """Write an executable file that does the same from any directory."""
     return f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {PATH!r})\n{_call(function, *values, **named)}"

@@ -1,9 +1,9 @@
-"""A pytest plugin that decides whether continuous integration may run failed files again, and writes down which.
+"""A pytest plugin that decides whether continuous integration may rerun failed files, and records them.
 
-With --retryable=FILE, a run whose failures may be flaky ends with one line a failed test in FILE: test file, test, first
-error. FILE stays empty after anything that a second run of a few files cannot clear: a collection error (no test runs
-then), a crashed worker, an interrupted run, too many failed files. Errors in teardown count as such too, because a
-session's fixture reports there what any earlier test did.
+With --retryable=FILE, a run whose failures may be flaky ends with one line per failed test in FILE: test file, test,
+first error. FILE stays empty if a rerun of a few files cannot help: after a collection error (no test runs then), a
+crashed worker, an interrupted run, or too many failed files. This includes errors in teardown, because a session's
+fixture reports there what any earlier test did.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-MAX_FILES: Final = 5  # more failed files at once are a defect of the change, or of the machine
+MAX_FILES: Final = 5  # more failed files at once are a fault of the change or of the machine
 _MAX_ERROR: Final = 200
 
 
@@ -48,7 +48,7 @@ class RetryableFailures:
 
 
 def first_error(report: pytest.TestReport) -> str:
-    """Return the first line of what the test failed with, for a cell of a Markdown table."""
+    """Return the first line of the test's error, for a cell of a Markdown table."""
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = (crash.message if crash is not None else report.longreprtext).split("\n")
     line = next((line.strip() for line in lines if line.strip()), "no message")

@@ -1,8 +1,8 @@
-"""Every right that gpushare has, and what its programs do with them on the API servers of these tests.
+"""Every right that gpushare has, and the calls of its programs on the API servers of these tests.
 
-The API server's own account of the rights is compared with these tables by `tests/config/test_rbac.py`; what the programs
-ask for, after every run of tests that had an API server, by `tests/conftest.py`; and that none is too many by
-`tests/e2e/test_rights.py`.
+`tests/config/test_rbac.py` compares the rights that the API server reports with these tables. `tests/conftest.py`
+checks after every run with an API server that no call exceeded them, and `tests/e2e/test_rights.py` that none is
+superfluous.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from gpushare import contract
 from lab import access, api_audit
 
-Right = tuple[str, str]  # of "RESOURCE[/SUBRESOURCE][.GROUP][/NAME]" and verb
+Right = tuple[str, str]  # "RESOURCE[/SUBRESOURCE][.GROUP][/NAME]" and verb
 
 READ = "get list watch"
 DEFRAG = "gpushare-defrag"  # the ServiceAccount of config/components/defrag
@@ -66,16 +66,16 @@ AT_HOME = {
     DEFRAG: {f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "get"},
 }
 ACCOUNTS = sorted(set(EVERYWHERE) - {DEFRAG})  # of every installation
-PROGRAMS = "gpushare-"  # how the User-Agent of each begins; what a test does with such a token is another's
+PROGRAMS = "gpushare-"  # the start of each program's User-Agent; tests that use its token have another
 
 
 def expected(*tables: dict[str, str]) -> set[Right]:
-    """The rights of some tables."""
+    """Return the rights in some tables."""
     return {(what, verb) for table in tables for what, verbs in table.items() for verb in verbs.split()}
 
 
 def needed(call: api_audit.ApiCall) -> Right | None:
-    """The right by which a call is allowed; None where there is none in the tables."""
+    """Return the right that allows a call; None if the tables have none."""
     here = [EVERYWHERE.get(call.account, {})]
     if call.namespace == contract.SYSTEM_NAMESPACE:
         here.append(AT_HOME.get(call.account, {}))
@@ -84,21 +84,22 @@ def needed(call: api_audit.ApiCall) -> Right | None:
 
 
 def beyond(calls: Iterable[api_audit.ApiCall]) -> list[api_audit.ApiCall]:
-    """Calls of gpushare's programs for which no right is granted.
+    """Return calls of gpushare's programs that no right allows.
 
-    The authorizer's word alone would not do: an API server that has just been started forbids what it has yet to read.
+    The authorizer's decision is not enough: an API server that has just started forbids calls before it has read the
+    roles.
     """
     return sorted({call for call in calls if _is_of_a_program(call) and needed(call) is None}, key=repr)
 
 
 def used(calls: Iterable[api_audit.ApiCall], account: str) -> set[Right]:
-    """The rights of an account by which its programs were allowed something."""
+    """Return the rights of an account that its programs used."""
     own = (call for call in calls if call.account == account and _is_of_a_program(call))
     return {right for call in own if call.decision == "allow" and (right := needed(call)) is not None}
 
 
 def used_on(administrator: access.Access, account: str) -> set[Right]:
-    """The same, on one API server until now; of a cluster of one's own, which writes no such log, all rights."""
+    """Return the rights used on one API server so far; all rights for your own cluster, which has no such log."""
     if administrator.lab is None:
         return expected(EVERYWHERE[account], AT_HOME[account])
     return used(api_audit.calls(administrator.lab.audit_log), account)

@@ -1,4 +1,4 @@
-"""An API server that a test leads: what its collections hold, what its watches tell, and whether it is there."""
+"""An API server that a test scripts: the contents of its collections, its watch events, and its availability."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TURN_SECONDS = 0.005
 
 
 class ScriptedApi(api_client.ApiClient):
-    """Lists and watches only; whoever asks for more has found a defect of the test.
+    """An API client that supports list and watch only; any other call is a fault of the test.
 
-    objects: what a list of this path gives. keeps_watches: whether a watch stays open once it has told what there is
-    to tell; else it ends, so that `Informer.step` returns. is_away: whether nothing is answered, and open watches end.
-    asked: the paths that were asked for since it was cleared.
+    objects: the items of a list, by path. keeps_watches: whether a watch stays open after its events; otherwise it
+    ends, so that `Informer.step` returns. is_away: whether calls fail and open watches end. asked: the paths requested
+    since it was last cleared.
     """
 
     def __init__(self, *, keeps_watches: bool = False) -> None:
@@ -31,7 +31,7 @@ class ScriptedApi(api_client.ApiClient):
         self._events: dict[str, list[Json | Exception]] = collections.defaultdict(list)
 
     def tell(self, path: str, *events: Json | Exception) -> None:
-        """What the watch of this path tells next; an error ends it."""
+        """Queue an event for the watch of this path; an error ends the watch."""
         self._events[path] += events
 
     async def list(

@@ -1,4 +1,4 @@
-"""A mount namespace of one's own, as root or not."""
+"""Runs in a separate mount namespace, as root or not."""
 
 from __future__ import annotations
 

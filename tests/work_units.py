@@ -1,7 +1,7 @@
-"""Which tests go to one worker together: those of a file, and all that need the lab.
+"""Distributes tests to workers: the tests of a file go together, and so do all tests that need the lab.
 
-A lab takes a minute to start and much of a core while it runs, and what happens in it is mostly waiting. So one worker
-has it, and begins with it, while the others do everything else: the longest files first, so that all end together.
+A lab takes a minute to start and much of a core while it runs, and its tests mostly wait. So one worker has the lab and
+begins with it, while the others run everything else, the longest files first, so that all end at about the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX: Final = (LAB, "apiserver", "slow")
 
 
 class WorkUnits(LoadFileScheduling):
-    """A unit of work is a file, or the lab."""
+    """A scheduler whose unit of work is a file, or the lab."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -27,7 +27,7 @@ class WorkUnits(LoadFileScheduling):
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Put files in order, by the markers of the tests in them, as in `_MAX`; those without one are short."""
+    """Sort files by their tests' markers, in the order of `_MAX`; files without a marker are short."""
     ranks: dict[Path, int] = {}
     for item in items:
         rank = next((at for at, marker in enumerate(_MAX) if item.get_closest_marker(marker)), len(_MAX))

@@ -82,7 +82,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
             "running": lambda: "shutting down" if daemon.stopping.is_set() else None,
         }
         daemon.start("ledger", store.run())
-        daemon.start("garbage", garbage.keep(store.synced()))
+        daemon.start("garbage", garbage.freeze_when_ready(store.synced()))
         daemon.start("certificates", keeper.run())
         daemon.start("events", recorder.run())
         if settings.placer:

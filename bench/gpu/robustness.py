@@ -175,7 +175,7 @@ async def _holding(gpu: Gpu, pod: str) -> None:
     """Wait until a share holds the lease, which shows in its growing lease time. Raises ProgramError on timeout."""
     had: list[float] = []
     for _ in range(LOOKS):
-        had.append(sum(usage.seconds for usage in gpu.arbiter.server.leases.held() if usage.tenant.pod == pod))
+        had.append(sum(usage.seconds for usage in gpu.arbiter.server.leases.usage() if usage.tenant.pod == pod))
         if len(had) > 1 and had[-1] - had[-2] > LOOK_SECONDS / 2:
             return
         await asyncio.sleep(LOOK_SECONDS)

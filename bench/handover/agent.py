@@ -46,7 +46,7 @@ async def in_process(node: ArbiterNode) -> AsyncIterator[None]:
             context_bytes=lambda _: 0,
         )
         await made.listening.wait()
-        made.look()
+        made.refresh()
         reporting = asyncio.create_task(made.run())
         yield
         reporting.cancel()

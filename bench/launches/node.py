@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from unittest import mock
 
-from deviceplugin.arbiter import gpu_leases, lease_scheduler
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling import gpu_leases, lease_scheduler
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container

@@ -92,7 +92,7 @@ async def main(server: str, *, is_whole: bool) -> None:
         await asyncio.sleep(0.1)
     tasks: list[asyncio.Task[Any]] = []
     async with Stage("start").watched():
-        tasks += [asyncio.create_task(work) for work in (kept.run(), garbage.keep(kept.synced()))]
+        tasks += [asyncio.create_task(work) for work in (kept.run(), garbage.freeze_when_ready(kept.synced()))]
         await kept.synced()
         await asyncio.sleep(0.5)
     for name, changed in (("listed again", "no"), ("listed again, all changed", "yes")):

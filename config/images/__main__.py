@@ -1,4 +1,4 @@
-"""`python -m config.images`: build the images, push them, or write their lock of packages again."""
+"""`python -m config.images`: builds the images, pushes them, or updates their package lock."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lab import lab_errors, prerequisites
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m config.images", description="Build the images into build/images.")
     parser.add_argument("--architectures", default="", help="amd64, arm64 or both; this machine's by default")
-    parser.add_argument("--revision", default="", help="of the source, for a label")
-    parser.add_argument("--lock", action="store_true", help="write packages.lock again and build nothing")
-    parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push them there")
-    parser.add_argument("--push-options", default="", metavar="OPTIONS", help="of `skopeo copy`")
+    parser.add_argument("--revision", default="", help="revision of the source, for a label")
+    parser.add_argument("--lock", action="store_true", help="regenerate packages.lock without building")
+    parser.add_argument("--push", default="", metavar="REGISTRY/PREFIX", help="push the images there")
+    parser.add_argument("--push-options", default="", metavar="OPTIONS", help="options of `skopeo copy`")
     parser.add_argument(
-        "--kubectl", default="", metavar="PATH", help="for the image plugin; by default the one on PATH"
+        "--kubectl", default="", metavar="PATH", help="kubectl of the image plugin; by default the one on PATH"
     )
     options = parser.parse_args()
     try:

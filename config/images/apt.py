@@ -1,4 +1,4 @@
-"""apt with separate state: its lists lie below the cache directory, and the machine's own are not touched.
+"""Runs apt with separate state: its lists are below the cache directory, and the machine's own lists stay as they are.
 
 Sources, keys and proxies are the machine's; only packages of Debian 12 are used.
 """
@@ -49,7 +49,7 @@ Pin-Priority: -1
 
 
 class Apt:
-    """apt, as it is configured here."""
+    """apt with its configuration file and separate state."""
 
     def __init__(self) -> None:
         self._directory = build.cache_directory() / "images" / "apt"
@@ -73,17 +73,17 @@ class Apt:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """No other process changes anything of it meanwhile; not to be used around `run`, which does the same."""
+        """Lock this state against other processes. Do not call `run` inside: it takes the same lock."""
         with (self._directory / "held").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
     def update(self) -> None:
-        """Read the mirrors' lists. Errors of the machine's other sources are ignored."""
+        """Update the package lists. Errors of the machine's other sources are ignored."""
         self.run("apt-get", "-qq", "update")
 
     def run(self, program: str, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a program of apt. Its messages are in English."""
+        """Run one of apt's programs. Its messages are in English."""
         command = [prerequisites.program(program), f"--config-file={self._directory / 'apt.conf'}", *arguments]
         environment = os.environ | {"LC_ALL": "C"}
         with self.held():

@@ -1,6 +1,6 @@
-"""An OCI archive: layers and the JSON documents that name them, one file that container tools read.
+"""Writes an OCI archive: a single file with layers and the JSON documents that name them.
 
-Docker's `manifest.json` lies beside the index, for a Docker that does not read the other yet.
+It also contains Docker's `manifest.json`, for Docker versions that cannot read the OCI index.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Built:
-    """An image of one processor: its documents and its layers."""
+    """An image for one processor: its documents and its layers."""
 
     architecture: str
     config: bytes
@@ -37,7 +37,7 @@ class Built:
 def image(
     description: contents.Image, architecture: str, made: Sequence[layers.Layer], labels: Mapping[str, str]
 ) -> Built:
-    """The documents of an image."""
+    """Build an image's JSON documents from its layers."""
     config = _json(
         {
             "architecture": architecture,
@@ -49,7 +49,7 @@ def image(
                     f"PATH={SEARCH_PATH}",
                     "PYTHONDONTWRITEBYTECODE=1",
                     "PYTHONUNBUFFERED=1",
-                    "PYTHONSAFEPATH=1",  # a module is never taken from the working directory
+                    "PYTHONSAFEPATH=1",  # never import a module from the working directory
                 ],
                 "Entrypoint": ["python", "-m", description.module],
                 "WorkingDir": "/",
@@ -75,7 +75,7 @@ def image(
 
 
 def top(images: Sequence[Built]) -> tuple[dict[str, Any], bytes]:
-    """The descriptor and the document that a name stands for: a manifest, or an index of several."""
+    """Return the descriptor and the document that the image's name refers to: a manifest, or an index of several."""
     if len(images) == 1:
         return _platform(images[0]), images[0].manifest
     index = _json({"schemaVersion": 2, "mediaType": INDEX, "manifests": [_platform(built) for built in images]})
@@ -83,7 +83,7 @@ def top(images: Sequence[Built]) -> tuple[dict[str, Any], bytes]:
 
 
 def write(target: Path, name: str, tag: str, images: Sequence[Built]) -> str:
-    """Write the archive of an image, for one or more processors; return the digest of what the name stands for."""
+    """Write the archive of an image for one or more processors; return the digest of its manifest or index."""
     descriptor, document = top(images)
     full_name = f"{name}:{tag}"
     descriptor["annotations"] = {"io.containerd.image.name": full_name, "org.opencontainers.image.ref.name": tag}

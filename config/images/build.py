@@ -1,4 +1,6 @@
-"""Builds the images into build/images, of layers that are kept: after a change of code that takes seconds."""
+"""Builds the images into build/images. Unchanged layers come from a cache, so a rebuild after a code change takes
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ from lab import build, lab_errors
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Archive:
-    """An image that lies in an archive."""
+    """An image that is stored in an archive."""
 
     path: Path
-    name: str  # as in manifests, with its tag
+    name: str  # with its tag, as manifests write it
     digest: str
-    size: int  # of the layers of the first processor, compressed
+    size: int  # total compressed size of the first processor's layers
     unpacked_size: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Archives:
-    """The archives of all images; `plugin` is None where there was no kubectl for it."""
+    """The archives of all images; `plugin` is None if no suitable kubectl was found."""
 
     webhook: Archive
     agent: Archive
     plugin: Archive | None = None
 
     def by_name(self) -> Mapping[str, Archive]:
-        """The images that were built, by name."""
+        """Return the built images by name."""
         return {image.name: made for image in contents.IMAGES if (made := getattr(self, image.name)) is not None}
 
 
@@ -45,11 +47,11 @@ def ensure(
     revision: str = "",
     kubectls: Sequence[Path] = (),
 ) -> Archives:
-    """Return the archives, built again as far as something has changed.
+    """Build the images that have changed; return all archives.
 
-    architectures: by Debian's names; by default this machine's.
-    revision: of the source, for a label. By default there is none, so that the same files give the same digest.
-    kubectls: one for each architecture, for the image `plugin`. By default the one on PATH; if that one does not suit,
+    architectures: Debian's names; by default this machine's. revision: the source's, for a label. By default there is
+    none, so that the same files give the same digest. kubectls: one for each architecture, for the image `plugin`. By
+    default the one on PATH; if that one is unsuitable,
         the image is left out.
 
     Raises:

@@ -1,7 +1,7 @@
 """Compiles the Python files of a tree with the image's own interpreter, run through its own loader.
 
-So the machine's Python does not matter, and no file is compiled when a pod starts, on a read-only root. Compiled files
-are used without a check of their source: both are in the same layer.
+So the machine's Python version does not matter, and no file is compiled when a pod starts, on a read-only root. The
+compiled files are not checked against their source, because both are in the same layer.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def command(system: Path, architecture: str) -> list[str]:
 
 
 def compile_all(tree: Tree, system: Path, architecture: str) -> None:
-    """Add to a tree what its modules compile to.
+    """Add the compiled modules to a tree.
 
     Raises:
-        LabError: one cannot be compiled.
+        LabError: a module cannot be compiled.
     """
     with tempfile.TemporaryDirectory(prefix="gpushare-image-") as scratch:
         root = Path(scratch)

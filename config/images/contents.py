@@ -1,4 +1,4 @@
-"""The contents of the images, and the files that are left out: tables."""
+"""Tables of the images' contents, and of the files that are left out."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterable
 
 NAMESPACE = "localhost/gpushare"  # images that belong to no registry
 PYTHON = "3.11"  # Debian 12's
-SITE = f"usr/local/lib/python{PYTHON}/dist-packages"  # where Debian's interpreter looks by itself
+SITE = f"usr/local/lib/python{PYTHON}/dist-packages"  # on the default search path of Debian's interpreter
 LIBRARIES = "opt/gpushare"
 
-# Debian's names of architectures, and the usual ones.
+# Debian's name of each architecture, and the kernel's.
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
-# No dependency is followed: the interpreter's would bring a shell and perl. tests/images looks whether every program
-# and library finds what it is linked with.
+# Dependencies are not resolved: the interpreter's would bring a shell and perl. tests/images checks that every program
+# and library finds its shared libraries.
 PACKAGES = (
-    "base-files",  # the directories of a Debian system, its release, the texts of common licences
-    "gcc-12-base",  # the copyright of the two libraries of gcc
+    "base-files",  # Debian's directory layout, its release files, and the texts of common licences
+    "gcc-12-base",  # the copyright file of both gcc libraries
     "libbz2-1.0",
     "libc6",
     "libexpat1",
@@ -37,7 +37,7 @@ PACKAGES = (
 
 PACKAGE_FILES_KEPT = ("usr/share/doc/*/copyright",)
 PACKAGE_FILES_LEFT_OUT = (
-    # Files that no program reads. Copyright notices stay.
+    # Files that no program in the image reads. Copyright notices stay.
     "usr/share/doc/*/*",
     "usr/share/lintian*",
     "usr/share/man*",
@@ -72,7 +72,7 @@ PACKAGE_FILES_LEFT_OUT = (
     "usr/lib/*/ossl-modules*",
     "usr/lib/*/engines-3*",
     "etc/ld.so.conf.d*",
-    # Modules for development, for a screen, those whose library is not here, and those that stand in for one in C.
+    # Modules that are not needed: for development, for terminals, without their C library, or with a faster C version.
     *(
         f"usr/lib/python{PYTHON}/{name}{end}"
         for name in (
@@ -104,14 +104,14 @@ PACKAGE_FILES_LEFT_OUT = (
 )
 
 WHEEL_FILES_LEFT_OUT = (
-    # For compiling against them, for type checkers, and for pip, which is not in the image.
+    # Files for compiling extensions, for type checkers, and for pip, which is not in the image.
     *(f"*.{suffix}" for suffix in ("pyi", "pyx", "pxd", "pxi", "c", "cc", "cpp", "h", "hpp", "a", "hash", "typed")),
     *(f"*.dist-info/{name}" for name in ("RECORD", "REQUESTED", "INSTALLER", "direct_url.json", "uv_cache.json")),
     "bin/*",
     ".lock",
-    # Tests and builders.
+    # Test suites and build tools.
     "*/tests/*",
-    # Parts of numpy that are only imported by name, which no module here does (tests/images).
+    # Parts of numpy that are loaded only if a program imports them. Ours import none of them (checked in tests/images).
     "numpy/f2py/*",
     "numpy/fft/*",
     "numpy/ma/*",
@@ -126,7 +126,7 @@ WHEEL_FILES_LEFT_OUT = (
     "numpy/conftest.py",
 )
 
-# Passwords and shells there are none.
+# No user has a password or a shell.
 USERS = b"root:x:0:0:root:/:/nonexistent\ngpushare:x:65532:65532:gpushare:/:/nonexistent\n"
 GROUPS = b"root:x:0:\ngpushare:x:65532:\n"
 NAME_SERVICES = b"passwd: files\ngroup: files\nhosts: files dns\n"
@@ -146,11 +146,11 @@ class Image:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The folders of this repository in it."""
+        """The folders of this repository that the image contains."""
         return ("gpushare", self.module)
 
 
-# The dependencies of an extra of pyproject.toml, and the used part of the common ones; tests/images compares them.
+# The dependencies of the extra in pyproject.toml, and the common ones that are used; tests/images compares them.
 SERVING = (
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "prometheus-client"),
     *("propcache", "pyyaml", "typing-extensions", "yarl"),

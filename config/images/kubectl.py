@@ -1,4 +1,6 @@
-"""The kubectl of the image `plugin`: a static program of the machine that builds. Debian 12 has only 1.20."""
+"""Finds the kubectl for the image `plugin`: a static program on the build machine. Debian 12's kubectl 1.20 is too
+old.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _PT_INTERP: Final = 3  # the program header that names a dynamic loader
 
 
 def choose(paths: Sequence[Path], architectures: Sequence[str]) -> Mapping[str, Path]:
-    """Return the program for each architecture, out of `paths`; without any, the one on PATH.
+    """Return the kubectl for each architecture, chosen from `paths`; if that is empty, from PATH.
 
     Raises:
         LabError: an architecture has none, or a program would not run in the image.
@@ -39,7 +41,7 @@ def architecture(path: Path) -> str:
     """Return the architecture of a kubectl.
 
     Raises:
-        LabError: it is not a static program for Linux on an architecture of the images, or cannot run alone.
+        LabError: it is not a static Linux program for one of the images' architectures.
     """
     try:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""The layers of an image: system, wheels, gpushare. Each is kept by a hash of what it is made of."""
+"""The layers of an image: system, wheels, gpushare. Each is cached under a hash of its inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ImageComponent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer that lies in the cache."""
+    """A layer in the cache."""
 
     directory: Path
     digest: str
@@ -45,15 +45,15 @@ class Layer:
 
     @property
     def blob(self) -> Path:
-        """The layer as it is in the image: a compressed archive."""
+        """The compressed archive, as the image contains it."""
         return self.directory / "layer.tar.gz"
 
 
 def native() -> str:
-    """Debian's name of this machine's processor.
+    """Return Debian's name for this machine's architecture.
 
     Raises:
-        LabError: there are no images for it.
+        LabError: images cannot be built on it.
     """
     for architecture, machine in contents.MACHINES.items():
         if machine == platform.machine():
@@ -65,7 +65,7 @@ def native() -> str:
 
 @functools.cache
 def system(architecture: str) -> Layer:
-    """Return the layer of Debian's packages and of the users."""
+    """Return the layer with Debian's packages and the user database."""
     archives = packages.fetch(packages.locked(architecture))
     components = tuple(ImageComponent("deb", archive.name, archive.version, archive.sha256) for archive in archives)
 
@@ -76,7 +76,7 @@ def system(architecture: str) -> Layer:
         packages.unpack(archives, tree)
         for name in ("python", "python3"):
             tree.put(f"usr/bin/{name}", link(f"python{contents.PYTHON}"))
-        # As base-files does when it is installed, and no script of a package runs here.
+        # The maintainer script of base-files would create these links, but the build runs no package scripts.
         for name in ("run", "lock"):
             tree.put(f"var/{name}", link("/run" if name == "run" else "/run/lock"))
         tree.put("etc/passwd", Node(content=contents.USERS))
@@ -97,7 +97,7 @@ def system(architecture: str) -> Layer:
 
 @functools.cache
 def native_root() -> Path:
-    """A file system with this machine's system layer, whose interpreter compiles for all processors."""
+    """Return a directory with this machine's system layer; its interpreter compiles for all architectures."""
     made = system(native())
     target = made.directory / "root"
     if not target.exists():
@@ -110,7 +110,7 @@ def native_root() -> Path:
 
 
 def libraries(image: contents.Image, architecture: str) -> Layer:
-    """The layer with the wheels that the image needs, by the hashes of the lock."""
+    """Return the layer with the image's wheels, verified by the lock's hashes."""
     lines = requirements.of(image)
     key = [architecture, lines, system(native()).diff_id]
     fetched: list[ImageComponent] = []
@@ -128,7 +128,7 @@ def libraries(image: contents.Image, architecture: str) -> Layer:
 
 
 def kubectl(architecture: str, program: Path) -> Layer:
-    """The layer with a kubectl."""
+    """Return the layer with this kubectl."""
     content = program.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
 
@@ -141,7 +141,9 @@ def kubectl(architecture: str, program: Path) -> Layer:
 
 
 def own(image: contents.Image, architecture: str, further: dict[str, bytes]) -> Layer:
-    """Our own packages, for the agent the libraries that it gives to containers, and `further` files."""
+    """Return the layer with our own packages, `further` files and, for the agent, the libraries that it gives to
+    containers.
+    """
     tree = Tree()
     for package in image.packages:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -166,7 +168,7 @@ def own(image: contents.Image, architecture: str, further: dict[str, bytes]) -> 
 def kept(
     name: str, key: list[str], components: list[ImageComponent] | tuple[ImageComponent, ...], make: Callable[[], Tree]
 ) -> Layer:
-    """The layer that is made of what `key` says: from the cache, or made now."""
+    """Return the layer for these inputs (`key`): from the cache, or built now."""
     digest = hashlib.sha256("\n".join([_builder(), *key]).encode()).hexdigest()[:16]
     target = build.cache_directory() / "images" / "layers" / f"{name}-{digest}"
     if not target.exists():
@@ -197,13 +199,13 @@ def _write(directory: Path, tree: Tree, components: list[ImageComponent] | tuple
 
 
 def timestamp() -> int:
-    """The time of all files: 1970, or what reproducible builds agree on."""
+    """Return the modification time of all files: SOURCE_DATE_EPOCH if set, else 1970."""
     return int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
 
 
 @functools.cache
 def _builder() -> str:
-    """A layer made by another version of these modules is another layer."""
+    """Return a hash of the build modules, so that a change of them builds every layer again."""
     names = ("bytecode", "contents", "layers", "packages", "tree", "wheels")
     sources = ((Path(__file__).parent / f"{name}.py").read_bytes() for name in names)
     return hashlib.sha256(b"".join(sources) + str(timestamp()).encode()).hexdigest()

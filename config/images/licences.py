@@ -1,6 +1,7 @@
-"""Under which licences the images' parts may be handed on: SPDX expressions, each read once by a person.
+"""The licences of the images' parts, as SPDX expressions that a person has reviewed.
 
-A part that is not in a table is not shipped, and tests/images holds the tables to what the parts say of themselves.
+A part that is missing in these tables is not shipped. tests/images compares the tables with the parts' own licence
+files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ALLOWED: Final = frozenset(
     }
 )
 
-# As their copyright files have it, of the parts that are in the images.
+# Debian packages: from their copyright files, for the parts that the images contain.
 DEBIAN: Final[Mapping[str, str]] = {
     "base-files": "GPL-2.0-or-later",
     "gcc-12-base": "GPL-3.0-or-later",
@@ -39,7 +40,7 @@ DEBIAN: Final[Mapping[str, str]] = {
     "zlib1g": "Zlib",
 }
 
-# As in their metadata; the third-party parts of a wheel come after.
+# Wheels: from their metadata, followed by the licences of bundled third-party parts.
 _RUNTIME: Final = "GPL-3.0-or-later WITH GCC-exception-3.1 AND LGPL-2.1-or-later"
 WHEELS: Final[Mapping[str, str]] = {
     "aiohappyeyeballs": "PSF-2.0",

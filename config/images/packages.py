@@ -1,4 +1,6 @@
-"""Debian's packages: exactly those of packages.lock, by hash, and what is done where the mirrors have one no more."""
+"""Fetches exactly the Debian packages of packages.lock, by hash; if the mirrors no longer have one, takes the
+newest.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from lab import build, lab_errors
 
 LOCK = Path(__file__).parent / "packages.lock"
 HEADER = "# Made by `make images-lock`: the Debian packages of the images, with architecture, version and SHA-256.\n"
-# apt's messages about a version or package that is not in its lists, or whose file is gone from the mirror.
+# apt's messages if its lists lack a version or package, or if the mirror has removed the file.
 GONE = ("was not found", "Unable to locate package", "404")
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Package:
-    """A package of the lock."""
+    """A locked package."""
 
     name: str
     architecture: str
@@ -34,7 +36,7 @@ class Package:
 
 
 def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
-    """Return the packages that the lock names for an architecture.
+    """Return the locked packages of an architecture.
 
     Raises:
         LabError: a line is invalid, or a package is missing.
@@ -46,19 +48,19 @@ def locked(architecture: str, lock: Path = LOCK) -> list[Package]:
             continue
         if len(words) != 4 or not words[3].startswith("sha256:"):
             raise lab_errors.LabError(
-                f"{lock}:{number} is not a package of the lock; write it again by: make images-lock"
+                f"{lock}:{number} is not a package of the lock; regenerate it with: make images-lock"
             )
         if words[1] == architecture:
             packages[words[0]] = Package(words[0], words[1], words[2], words[3].removeprefix("sha256:"))
     missing = sorted(set(contents.PACKAGES) - set(packages))
     if missing:
         names = ", ".join(missing)
-        raise lab_errors.LabError(f"{lock} lacks {names} for {architecture}; write it again by: make images-lock")
+        raise lab_errors.LabError(f"{lock} lacks {names} for {architecture}; regenerate it with: make images-lock")
     return [packages[name] for name in sorted(contents.PACKAGES)]
 
 
 def fetch(wanted: Sequence[Package]) -> dict[Package, Path]:
-    """The archives of packages. A version that the mirrors no longer have is replaced by their newest, and said so.
+    """Return the packages' archives. A version that the mirrors dropped is replaced by the newest one, with a message.
 
     Raises:
         LabError: apt could not get one.
@@ -82,10 +84,10 @@ def fetch(wanted: Sequence[Package]) -> dict[Package, Path]:
 
 
 def newest(names: Iterable[str], architecture: str) -> list[Package]:
-    """The newest version of packages; the lists have to be up to date.
+    """Return the newest version of each package. The lists must be up to date.
 
     Raises:
-        LabError: there is none.
+        LabError: a package has none.
     """
     wanted = sorted(names)
     shown = (
@@ -101,14 +103,14 @@ def newest(names: Iterable[str], architecture: str) -> list[Package]:
 
 
 def lock(architectures: Iterable[str]) -> str:
-    """The text of a new lock."""
+    """Return the text of a new lock file."""
     apt.Apt().update()
     packages = [package for architecture in architectures for package in newest(contents.PACKAGES, architecture)]
     return HEADER + "".join(f"{package}\n" for package in sorted(packages))
 
 
 def unpack(archives: Mapping[Package, Path], tree: Tree) -> None:
-    """Put the files of packages into a tree, with what tells scanners which packages they are."""
+    """Unpack packages into a tree, with the metadata by which scanners recognise them."""
     kept, left_out = contents.pattern(contents.PACKAGE_FILES_KEPT), contents.pattern(contents.PACKAGE_FILES_LEFT_OUT)
     for package, path in archives.items():
         files = subprocess.run(["dpkg-deb", "--fsys-tarfile", path], check=True, stdout=subprocess.PIPE).stdout
@@ -118,7 +120,7 @@ def unpack(archives: Mapping[Package, Path], tree: Tree) -> None:
 
 
 def _download(packages: Sequence[Package]) -> None:
-    """Keep packages, except those that the mirrors do not have.
+    """Download packages into the cache, except those that the mirrors do not have.
 
     Raises:
         LabError: apt failed for another reason.
@@ -126,7 +128,7 @@ def _download(packages: Sequence[Package]) -> None:
     wanted = {package.sha256: package for package in packages}
     with tempfile.TemporaryDirectory(prefix="gpushare-packages-") as scratch:
         names = [f"{package.name}:{package.architecture}={package.version}" for package in packages]
-        # One version that is gone makes apt refuse all of them.
+        # A single missing version makes apt refuse the whole request.
         if apt.Apt().run("apt-get", "-q", "download", *names, directory=Path(scratch)).returncode:
             for name in names:
                 result = apt.Apt().run("apt-get", "-q", "download", name, directory=Path(scratch))

@@ -1,4 +1,4 @@
-"""libgpushare.so for a processor, which the agent gives to containers."""
+"""Builds libgpushare.so, which the agent mounts into containers, for each architecture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPILERS = {
 
 @functools.cache
 def library(machine: str) -> Path:
-    """The library, built where it is missing or old.
+    """Return the library's path; build it if it is missing or out of date.
 
     Raises:
         LabError: it could not be built.

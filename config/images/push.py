@@ -1,4 +1,4 @@
-"""Pushes the archives to a registry, by skopeo, which knows where credentials lie, and says what they are there."""
+"""Pushes the archives to a registry with skopeo, which has the credentials, and records their references."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from config.images import build, layers
 from lab import lab_errors, prerequisites
 
 PUSHED = "pushed.json"
-# A host has a dot or a port, or is localhost: so container tools tell it from a folder of their default registry.
+# A host has a dot or a port, or is localhost. By that, container tools distinguish it from a folder of their default
+# registry.
 PREFIX = re.compile(
     r"(?:localhost|[\w-]+(?:\.[\w-]+)+|[\w-]+(?=:)|\[[0-9a-f:]+\])(?::\d+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
 )
 
 
 def push(made: build.Archives, prefix: str, *, options: Sequence[str] = ()) -> dict[str, dict[str, str]]:
-    """Push them below REGISTRY/PREFIX; return where each is.
+    """Push the images to REGISTRY/FOLDER (`prefix`); return the reference of each.
 
     Raises:
-        LabError: the name is none, or the registry refuses.
+        LabError: the prefix is invalid, or the registry refuses.
     """
     checked(prefix)
     places = {}
@@ -35,17 +36,17 @@ def push(made: build.Archives, prefix: str, *, options: Sequence[str] = ()) -> d
 
 
 def record(places: Mapping[str, Mapping[str, str]], folder: Path = layers.BUILD) -> Path:
-    """Write down where they are, for ./install.sh to take them from there."""
+    """Record the references in a file that ./install.sh reads."""
     path = folder / PUSHED
     path.write_text(json.dumps(places, indent=2) + "\n")
     return path
 
 
 def checked(prefix: str) -> str:
-    """A registry, and a folder in it if that is wanted.
+    """Return `prefix` if it is a registry, optionally with a folder.
 
     Raises:
-        LabError: it is neither.
+        LabError: it is not.
     """
     if not PREFIX.fullmatch(prefix):
         raise lab_errors.LabError(
@@ -56,7 +57,8 @@ def checked(prefix: str) -> str:
 
 
 def _copy(archive: Path, target: str, options: Sequence[str]) -> None:
-    # skopeo's policy is about foreign images; this one was built here. The digest is ours, so nothing may be repacked.
+    # skopeo's policy is for third-party images, and this one was built here. The recorded digest must match, so skopeo
+    # must not repack anything.
     command = [prerequisites.program("skopeo"), "--insecure-policy", "copy", "--quiet", "--all", "--preserve-digests"]
     result = subprocess.run(
         [*command, *options, f"oci-archive:{archive}", f"docker://{target}"],

@@ -13,7 +13,7 @@ LOCK = ROOT / "requirements.lock"
 
 
 def of(image: contents.Image, lock: Path = LOCK) -> str:
-    """The entries of the image's wheels, with their hashes and conditions.
+    """Return the lock's entries for the image's wheels, with hashes and environment markers.
 
     Raises:
         ValueError: the lock lacks one.

@@ -1,4 +1,4 @@
-"""The software bill of materials of an image, as CycloneDX: every package and wheel in it, and our own parts.
+"""Writes an image's software bill of materials as CycloneDX: every package and wheel in it, and our own parts.
 
 It is in the image at PATH. Scanners do not need it: they read the package metadata that is in the image too.
 """
@@ -25,7 +25,7 @@ PATH: Final = "usr/share/sbom/gpushare.cdx.json"
 
 
 def write(image: contents.Image, architecture: str, parts: Sequence[layers.ImageComponent]) -> bytes:
-    """The document: the same for the same parts."""
+    """Return the document; the same parts give the same document."""
     version = gpushare.__version__
     subject = Component(
         name=f"gpushare-{image.name}",
@@ -67,7 +67,7 @@ def _component(part: layers.ImageComponent, architecture: str) -> Component:
 
 
 def _own(image: contents.Image) -> Iterator[Component]:
-    """Our Python, and the libraries that an agent gives to containers, for each processor."""
+    """List our Python code and, for each architecture, the libraries that an agent gives to containers."""
     made = [("gpushare", {"packages": " ".join(image.packages)}, "")]
     if image.has_library:
         for machine in contents.MACHINES.values():

@@ -1,6 +1,6 @@
-"""A tree of files in memory, and the tar archive that it becomes: the same bytes for the same tree.
+"""A tree of files in memory, and the tar archive made from it. The same tree gives the same bytes.
 
-Everything belongs to root and dates from 1970, so that nothing of the machine that builds gets into an image.
+Every file belongs to root and dates from 1970, so no property of the build machine gets into an image.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-# Debian 12 has one directory of programs and one of libraries; its packages still name both.
+# Debian 12 merges /bin into /usr/bin and /lib into /usr/lib; its packages still use both paths.
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
@@ -26,12 +26,12 @@ class Node:
 
 
 def directory(mode: int = 0o755) -> Node:
-    """A directory."""
+    """Return a directory node."""
     return Node(mode, is_directory=True)
 
 
 def link(target: str) -> Node:
-    """A symbolic link."""
+    """Return a symbolic link to `target`."""
     return Node(0o777, target=target)
 
 
@@ -42,7 +42,7 @@ class Tree:
         self._nodes: dict[str, Node] = {}
 
     def put(self, path: str, node: Node) -> None:
-        """Put a node at a path, in place of what was there."""
+        """Put a node at a path; replace an existing one."""
         merged = _merged(path)
         for parent in PurePosixPath(merged).parents:
             if (name := str(parent)) != ".":
@@ -77,11 +77,11 @@ class Tree:
         return self._nodes.get(path)
 
     def size(self) -> int:
-        """The bytes of all files."""
+        """The total size of all files, in bytes."""
         return sum(len(node.content) for node in self._nodes.values())
 
     def tar(self, *, timestamp: int = 0) -> bytes:
-        """The archive, sorted by path."""
+        """Return the tree as a tar archive, sorted by path."""
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for path, node in self:
@@ -93,7 +93,7 @@ class Tree:
         return buffer.getvalue()
 
     def write(self, root: Path) -> None:
-        """Write the tree below a directory of this machine, for its owner alone."""
+        """Write the tree below a directory, readable by its owner only."""
         for path, node in self:
             at = root / path
             if node.is_directory:

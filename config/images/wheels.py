@@ -1,4 +1,4 @@
-"""The wheels of an image: its part of requirements.lock, by hash, for its processor."""
+"""Installs an image's wheels: its part of requirements.lock, by hash, for its architecture."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ GLIBC = "2_36"  # Debian 12's
 
 
 def install(requirements: str, architecture: str, directory: Path) -> list[tuple[str, str]]:
-    """Lay out the wheels that requirements name; return name and version of each.
+    """Unpack the required wheels; return the name and version of each.
 
-    By uv: pip takes a hundred times as long to choose wheels of another platform.
+    Uses uv: pip takes a hundred times as long to choose wheels for another platform.
 
     Raises:
-        LabError: uv could not.
+        LabError: uv failed.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(requirements)
@@ -39,7 +39,7 @@ def install(requirements: str, architecture: str, directory: Path) -> list[tuple
 
 
 def add(directory: Path, tree: Tree) -> None:
-    """Put what was laid out into a tree, where the image's interpreter looks."""
+    """Add the unpacked wheels to a tree, on the interpreter's search path."""
     left_out = contents.pattern(contents.WHEEL_FILES_LEFT_OUT)
     for path in directory.rglob("*"):
         inside = path.relative_to(directory).as_posix()

@@ -156,7 +156,7 @@ class GpuPath(Protocol):
 
     @property
     def common(self) -> str:
-        """The nearest thing that both GPUs share."""
+        """The closest component that both GPUs are attached to, such as a PCIe switch or a NUMA node."""
 
     @property
     def nvlinks(self) -> int:

@@ -103,7 +103,7 @@ def _on_one_daemon(
 
 
 def _group(device: Offered) -> str:
-    """Return the GPU whose MPS daemon serves this device; empty without MPS. A container's devices share it."""
+    """Return the GPU whose MPS daemon serves this device; empty without MPS. A container can use only one daemon."""
     return device.gpu if device.mode is Mode.MPS else ""
 
 

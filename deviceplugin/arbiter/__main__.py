@@ -1,7 +1,7 @@
-"""`python -m deviceplugin.arbiter`: the arbiter in a process of its own, which the agent starts and which ends with it.
+"""`python -m deviceplugin.arbiter`: the arbiter's process, which the agent starts and which ends with the agent.
 
-It knows neither the API server nor the driver: the agent tells it what they say. So nothing of theirs, and no JSON of
-the cluster, makes a lease wait.
+The arbiter connects to neither the API server nor the driver; the agent sends it what it needs of both. So neither a
+slow API server nor parsing the cluster's JSON can delay a lease.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from deviceplugin.arbiter import socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.departed import DepartedShares
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.messages import ArbiterReady, Message
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.share_resizing import Resizing
-from deviceplugin.denial.registered import BEAT_SECONDS, RegisteredMap
+from deviceplugin.arbiter.share_resizing import ShareResizer
+from deviceplugin.denial.registered import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")
 
 LOCK_SUFFIX: Final = ".lock"
-AGAIN_SECONDS: Final = 0.05
+POLL_SECONDS: Final = 0.05
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     channel = Channel(socket.socket(fileno=options.agent))
     agent = AgentChannel(channel)
     registered = RegisteredMap(options.registered) if options.registered is not None else None
-    groups = ShareLedgers(
+    ledgers = ShareLedgers(
         options.ledgers,
         proc=options.proc_root,
         context_bytes=agent.context_bytes,
@@ -54,65 +54,67 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
     )
     arbiter = socket_server.Server(
         options.socket,
-        lookup=DepartedShares(agent, groups, node=lambda: agent.node, gpu_bytes=agent.gpu_bytes),
-        groups=groups,
+        lookup=DepartedShares(agent, ledgers, node=lambda: agent.node, gpu_bytes=agent.gpu_bytes),
+        ledgers=ledgers,
         identify=socket_server.by_cgroup(options.proc_root),
         proc=options.proc_root,
     )
-    resizing = Resizing(
-        groups, arbiter.leases, node=lambda: agent.node, tell=agent.changed, measured=lambda: agent.has_measured
+    resizing = ShareResizer(
+        ledgers, arbiter.leases, node=lambda: agent.node, notify=agent.changed, measured=lambda: agent.has_measured
     )
-    agent.serve(groups, arbiter, resizing)
+    agent.serve(ledgers, arbiter, resizing)
 
-    def heard(message: Message, _: Sequence[int]) -> None:
+    def handle(message: Message, _: Sequence[int]) -> None:
         try:
-            agent.heard(message)
+            agent.handle(message)
         except Exception as error:
-            # Half of what the agent tells is worse than another start: it would take an answer for that to another.
-            daemon.fail(f"The arbiter failed at a message of the agent, {type(message).__name__}", error)
+            # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
+            daemon.fail(f"The arbiter failed to handle the agent's message {type(message).__name__}", error)
 
-    alone = await _alone(options.ledgers, daemon)
+    lock = await _lock_ledgers(options.ledgers, daemon)
     try:
         if daemon.stopping.is_set():
             return
-        groups.inherit()
+        ledgers.recover()
         if registered is not None:
-            daemon.start("beat", _beat(registered))
-        garbage.settle()  # what is there now is there to stay, and looking at all of it takes longer than a handover
+            daemon.start("beat", _renew(registered))
+        garbage.freeze()  # startup objects live on, and scanning them takes longer than handing over a lease
         async with arbiter:
-            # Not before: of shares that were not taken over yet, nothing true can be said.
-            channel.listen(heard, lambda: daemon.stop("the agent has gone"))
+            # Listen only now: before recovery, reports about shares would be wrong.
+            channel.listen(handle, lambda: daemon.stop("the agent has ended"))
             channel.send(ArbiterReady())
             await daemon.stopping.wait()
     finally:
         resizing.close()
-        groups.close()
+        ledgers.close()
         channel.close()
-        os.close(alone)
+        os.close(lock)
 
 
-async def _beat(registered: RegisteredMap) -> None:
-    """Have the kernel know that there is an arbiter."""
+async def _renew(registered: RegisteredMap) -> None:
+    """Renew, in the kernel's map, the time until which the arbiter counts as running."""
     while True:
-        registered.beat()
-        await asyncio.sleep(BEAT_SECONDS)
+        registered.renew()
+        await asyncio.sleep(RENEW_SECONDS)
 
 
-async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
-    """The descriptor of a lock, once it is ours: an arbiter whose agent was killed may be there for a moment longer,
-    and would write over what we have taken over from it."""
+async def _lock_ledgers(ledgers: Path, daemon: shutdown.Daemon) -> int:
+    """Wait for the lock on the ledgers, and return its descriptor.
+
+    The arbiter of an agent that was killed may run for a moment longer, and would overwrite the records of this one.
+    """
     path = ledgers.with_name(f"{ledgers.name}{LOCK_SUFFIX}")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    waits = False
+    warned = False
     while not daemon.stopping.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if not waits:
-                logger.warning("Waiting for the arbiter before this one to end", extra={"lock": str(path)})
-            waits = True
-            await asyncio.sleep(AGAIN_SECONDS)
+            if not warned:
+                logger.warning("Waiting for the previous arbiter to end", extra={"lock": str(path)})
+            warned = True
+            await asyncio.sleep(POLL_SECONDS)
             continue
         break
     return descriptor
@@ -121,14 +123,14 @@ async def _alone(ledgers: Path, daemon: shutdown.Daemon) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m deviceplugin.arbiter",
-        description="The arbiter of a node's shares. The agent starts it, and tells it what there is to give.",
+        description="The arbiter of a node's shares. The agent starts it and sends it the allocations.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--agent", type=int, required=True, metavar="DESCRIPTOR", help="a socket whose other end the agent has")
-    add("--socket", type=Path, required=True, help="where processes of share containers connect")
-    add("--ledgers", type=Path, required=True, help="the directory for what the next arbiter must know")
-    add("--registered", type=int, metavar="DESCRIPTOR", help="the map in which the kernel looks up who is registered")
+    add("--agent", type=int, required=True, metavar="DESCRIPTOR", help="a socket connected to the agent")
+    add("--socket", type=Path, required=True, help="the socket for processes of share containers")
+    add("--ledgers", type=Path, required=True, help="the directory for the state that the next arbiter needs")
+    add("--registered", type=int, metavar="DESCRIPTOR", help="the kernel's map of registered processes")
     add("--proc-root", type=Path, default=kernel_process.PROC, help="the host's /proc (%(default)s)")
     add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
     return parser

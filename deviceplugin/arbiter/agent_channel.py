@@ -1,7 +1,7 @@
-"""The agent, as the arbiter's process knows it: what it has told, what is asked of it, and what it is told.
+"""The arbiter's end of the channel to the agent.
 
-The agent may be busy for seconds with what the cluster says. Nothing of a lease waits for it; only a process that has
-just connected does, until the agent has said what its container was given.
+The agent may be busy with the cluster for seconds. No lease waits for it. Only a process that has just connected waits,
+until the agent has sent the container's share.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Final
 
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.share_resizing import Resizing
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.identity import Container
@@ -28,7 +28,9 @@ TURNS_A_MESSAGE: Final = 64
 
 
 class AgentChannel:
-    """At the other end of the channel. `has_measured`: whether it knows what processes hold beyond their charges."""
+    """The agent, as the arbiter sees it. `has_measured`: whether the agent has measured what processes hold
+    uncharged.
+    """
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -37,33 +39,34 @@ class AgentChannel:
         self._contexts: dict[str, int] = {}
         self._gpu_bytes: dict[str, int] = {}
         self._asked: dict[Container, asyncio.Future[Tenant | Refusal]] = {}
-        self._told: dict[str, tuple[ShareLedger, int]] = {}  # by the key of a share: what, and how it was then
-        self._said_changed = False
+        # by share key: the ledger, and its count of changes then
+        self._reported: dict[str, tuple[ShareLedger, int]] = {}
+        self._announced_change = False
         self._measuring: dict[int, asyncio.Future[int | None]] = {}
         self._numbers = itertools.count(1)
-        self._askers: set[tuple[int, int]] = set()  # the processes whose questions are not answered yet
-        self._unspoken: set[Container] = set()  # those told of since the last report
+        self._askers: set[tuple[int, int]] = set()  # processes with an open question
+        self._refused: set[Container] = set()  # containers announced since the last report
         self.has_measured = False
 
-    def serve(self, groups: ShareLedgers, server: Server, resizing: Resizing) -> None:
-        """Be at its service with these, from when the channel listens to `heard`."""
-        self._groups, self._server, self._resizing = groups, server, resizing
-        server.unspoken = self.unspoken
+    def serve(self, ledgers: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
+        """Set the parts that handle the agent's messages; call it before the channel listens."""
+        self._ledgers, self._server, self._resizing = ledgers, server, resizing
+        server.on_library_refused = self.library_refused
 
     @property
     def node(self) -> GpuNode | None:
-        """What matters here of the GPUNode; None before it was told."""
+        """The GPUNode, with allocations and resizes only; None before the agent has sent it."""
         if self._resizes is None:
             return None
         return GpuNode("", allocations=tuple(self._entries.values()), resizes=self._resizes)
 
     @property
     def measuring(self) -> int:
-        """How many questions for what nobody is known to hold wait for an answer."""
+        """The number of open questions about unclaimed memory."""
         return len(self._measuring)
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """What a container was given, or why nothing. All of its processes wait for one answer."""
+        """Ask the agent for the container's share. All processes of the container wait for one answer."""
         asked = self._asked.get(container)
         if asked is None:
             asked = self._asked[container] = asyncio.get_running_loop().create_future()
@@ -71,50 +74,52 @@ class AgentChannel:
         return await asyncio.shield(asked)
 
     def context_bytes(self, gpu_uuid: str) -> int:
-        """What a context is to be charged before it is made."""
+        """Return the bytes to charge for a CUDA context before it is created."""
         return self._contexts.get(gpu_uuid, 0)
 
     def gpu_bytes(self, gpu_uuid: str) -> int:
-        """All memory of a GPU of a share; 0 when it is unknown."""
+        """Return the total memory of a GPU, or 0 if it is unknown."""
         return self._gpu_bytes.get(gpu_uuid, 0)
 
-    async def unclaimed_bytes(self, chosen: ShareLedger, slot: int, gpu: int) -> int | None:
-        """What of a GPU of a share nobody is known to hold beside the process of a slot; None where nobody knows."""
-        number, member = next(self._numbers), chosen.members[slot]
+    async def unclaimed_bytes(self, share: ShareLedger, slot: int, gpu: int) -> int | None:
+        """Return how much of a GPU's memory belongs to no known process, the one in this slot left out; None if
+        unknown.
+        """
+        number, member = next(self._numbers), share.members[slot]
         who = (member.pid, member.start_ticks)
-        if who in self._askers:  # a library asks one question at a time, and again when it got no answer
+        if who in self._askers:  # a library asks one question at a time, and repeats it if it gets no answer
             return None
         self._askers.add(who)
         asked: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         self._measuring[number] = asked
         try:
-            self._channel.send(messages.Measure(number, chosen.tenant.key, *who, gpu))
+            self._channel.send(messages.Measure(number, share.tenant.key, *who, gpu))
             return await asked
         finally:
             self._askers.discard(who)
             del self._measuring[number]
 
     def changed(self) -> None:
-        """There may be something new to be said of resizes; that is said once, until the agent asks."""
-        if not self._said_changed:
-            self._said_changed = True
+        """Announce that resizes may have changed; only once until the agent applies allocations again."""
+        if not self._announced_change:
+            self._announced_change = True
             self._channel.send(messages.Changed())
 
-    def unspoken(self, container: Container, sentence: str) -> None:
-        """A library was refused for its protocol; however often it asks, that is said once between two reports."""
-        if container not in self._unspoken:
-            self._unspoken.add(container)
+    def library_refused(self, container: Container, sentence: str) -> None:
+        """Report a library that speaks no supported protocol version, once per container between two reports."""
+        if container not in self._refused:
+            self._refused.add(container)
             self._channel.send(messages.LibraryRefused(container, sentence))
 
-    def heard(self, message: messages.Message) -> None:
-        """It says something. Raises ValueError for what only an arbiter says."""
+    def handle(self, message: messages.Message) -> None:
+        """Handle a message of the agent. Raises ValueError for messages that only an arbiter sends."""
         match message:
             case messages.HasAllocation(allocation):
                 self._entries[allocation.id] = allocation
             case messages.AllocationGone(identity):
                 self._entries.pop(identity, None)
             case messages.ApplyAllocations(resizes):
-                self._follow(resizes)
+                self._apply(resizes)
             case messages.Identified(container, tenant, refusal, gpus):
                 self._gpu_bytes |= {size.gpu: size.memory_bytes for size in gpus}
                 asked = self._asked.pop(container, None)
@@ -122,74 +127,74 @@ class AgentChannel:
                     asked.set_result(tenant or Refusal(refusal))
             case messages.ContextCharges(contexts):
                 self._contexts |= {context.gpu: context.memory_bytes for context in contexts}
-                for group in self._groups.all():
-                    self._groups.expect_contexts(group)
+                for share in self._ledgers.all():
+                    self._ledgers.expect_contexts(share)
             case messages.ShareOverheads(key, processes):
                 self._measured(key, processes)
             case messages.Measured():
                 self.has_measured = True
-            case messages.Runs(runs):
-                self._server.leases.seen({(run.gpu, run.share): run.works for run in runs})
+            case messages.ShareActivities(activities):
+                self._server.leases.observe({(one.gpu, one.share): one.active for one in activities})
             case messages.UnclaimedMemory(number, memory_bytes):
-                waiting = self._measuring.get(number)  # none if who asked has gone
+                waiting = self._measuring.get(number)  # None if the client has disconnected
                 if waiting is not None and not waiting.done():
                     waiting.set_result(memory_bytes)
             case messages.Report(turns):
                 self._report(turns=turns)
             case _:
-                raise ValueError(f"an agent does not say {message}")
+                raise ValueError(f"unexpected message from the agent: {message}")
 
-    def _follow(self, resizes: tuple[Resize, ...]) -> None:
-        self._said_changed = False
+    def _apply(self, resizes: tuple[Resize, ...]) -> None:
+        self._announced_change = False
         self._resizes = resizes
         node = self.node
         assert node is not None  # noqa: S101 - it has just been told
-        self._channel.send(messages.ResizesApplied(self._resizing.follow(node)))
+        self._channel.send(messages.ResizesApplied(self._resizing.apply(node)))
 
     def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
-        group = next((share for share in self._groups.all() if share.tenant.key == key), None)
-        if group is None:
+        share = next((share for share in self._ledgers.all() if share.tenant.key == key), None)
+        if share is None:
             return
         held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
-        group.measured(
+        share.set_overheads(
             {
                 slot: held[who]
-                for slot, member in group.members.items()
+                for slot, member in share.members.items()
                 if (who := (member.pid, member.start_ticks)) in held
             }
         )
 
     def _report(self, *, turns: bool) -> None:
-        self._unspoken.clear()
-        groups = {group.tenant.key: group for group in self._groups.all()}
-        for key in self._told.keys() - groups.keys():
-            del self._told[key]
+        self._refused.clear()
+        ledgers = {share.tenant.key: share for share in self._ledgers.all()}
+        for key in self._reported.keys() - ledgers.keys():
+            del self._reported[key]
             self._channel.send(messages.ShareGone(key))
-        for key, group in groups.items():
-            share, changes = self._told.get(key, (None, -1))
-            if share is not group or changes != group.changes:
-                self._told[key] = group, group.changes
-                pages = () if share is group else (group.limits.descriptor, group.ledger.descriptor)
-                self._channel.send(_share(group), pages)
+        for key, share in ledgers.items():
+            known, changes = self._reported.get(key, (None, -1))
+            if known is not share or changes != share.changes:
+                self._reported[key] = share, share.changes
+                pages = () if known is share else (share.limits.descriptor, share.ledger.descriptor)
+                self._channel.send(_share(share), pages)
         if turns:
-            had = tuple(map(_turn, self._server.leases.held()))
+            had = tuple(map(_turn, self._server.leases.usage()))
             for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
                 self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
-        unreachable = (holder for holders in self._groups.unreachable().values() for holder in holders)
+        unreachable = (holder for holders in self._ledgers.unreachable().values() for holder in holders)
         self._channel.send(
             messages.Reported(
                 connections=self._server.connections,
                 turned_away=self._server.turned_away,
-                speakers=tuple(messages.Speakers(*item) for item in self._server.versions.items()),
-                lost_ticks=self._groups.lost_ticks,
+                versions=tuple(messages.ProtocolVersion(*item) for item in self._server.versions.items()),
+                lost_ticks=self._ledgers.lost_ticks,
                 unreachable=tuple((process.pid, process.start_ticks) for process in unreachable),
             )
         )
 
 
-def _share(group: ShareLedger) -> messages.RunningShareState:
-    members = (messages.LedgerMember(slot, process.pid, process.start_ticks) for slot, process in group.members.items())
-    return messages.RunningShareState(group.tenant, tuple(members))
+def _share(share: ShareLedger) -> messages.RunningShareState:
+    members = (messages.LedgerMember(slot, process.pid, process.start_ticks) for slot, process in share.members.items())
+    return messages.RunningShareState(share.tenant, tuple(members))
 
 
 def _turn(held: LeaseUsage) -> messages.LeaseReport:

@@ -1,7 +1,7 @@
-"""The way between the agent and the arbiter's process: messages, some with descriptors, in order.
+"""The channel between agent and arbiter: messages in order, some with file descriptors.
 
-Neither end waits for the other: what does not fit into the socket is kept until it does. What has come is read in small
-portions, so that a long list does not keep a lease waiting.
+Neither end blocks: what does not fit into the socket buffer is queued. Incoming data is read in small portions, so that
+a long list does not delay a lease.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.messages import Message
 
 PORTION_BYTES: Final = 8192
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)  # two at a time are sent
-_HEADER: Final = struct.Struct("=IB")  # how many bytes follow, and how many descriptors belong to them
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)  # a message has two at most
+_HEADER: Final = struct.Struct("=IB")  # length of the message, and its number of descriptors
 
 Heard = Callable[[Message, Sequence[int]], None]
 
 
 class Channel:
-    """One end of it, in a running event loop; it owns `end`."""
+    """One end of the channel, inside a running event loop. It owns `end`."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -39,24 +39,25 @@ class Channel:
         self._open = True
 
     def listen(self, heard: Heard, ended: Callable[[], None]) -> None:
-        """Call `heard` with each message and its descriptors, which are its own to close; `ended` when the other end is
-        gone."""
+        """Call `heard` with each message and its descriptors, which `heard` closes, and `ended` when the other end
+        closes.
+        """
         self._heard, self._ended = heard, ended
         self._loop.add_reader(self._end, self._readable)
 
     def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """Send it, now or later; to nobody if the other end is gone. The descriptors stay the caller's."""
+        """Send a message, or queue it. Drop it if the other end is gone. The caller keeps the descriptors."""
         if not self._open:
             return
         body = messages.write(message)
-        # Who sends may close them before they are sent.
+        # Duplicate them: the caller may close its descriptors before they are sent.
         copies = [os.dup(descriptor) for descriptor in descriptors]
         self._unsent.append((_HEADER.pack(len(body), len(copies)) + body, copies))
         if len(self._unsent) == 1:
             self._write()
 
     def close(self) -> None:
-        """Say and hear nothing more: the other end sees that."""
+        """Close this end, and drop queued messages."""
         if not self._open:
             return
         self._open = False
@@ -76,7 +77,7 @@ class Channel:
             except BlockingIOError:
                 self._loop.add_writer(self._end, self._write)
                 return
-            except OSError:  # it is gone; whoever listens hears of it
+            except OSError:  # the other end is gone; the listener notices
                 sent = len(data)
             _close(copies)
             self._unsent[0] = data[sent:], []
@@ -86,7 +87,7 @@ class Channel:
 
     def _readable(self) -> None:
         try:
-            # Not by `socket.recv_fds`, which passes no flags on: a child would inherit the descriptors.
+            # `socket.recv_fds` does not pass flags on, so child processes would inherit the descriptors.
             data, ancillary, _, _ = self._end.recvmsg(PORTION_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
@@ -104,7 +105,7 @@ class Channel:
             self._heard(messages.read(body), own)
 
     def _next(self) -> tuple[bytes, list[int]] | None:
-        """The next message that is complete, with its descriptors: they come with its first byte."""
+        """Return the next complete message and its descriptors, which arrive with its first byte."""
         if len(self._unread) < _HEADER.size:
             return None
         size, count = _HEADER.unpack_from(self._unread)

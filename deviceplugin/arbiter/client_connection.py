@@ -1,8 +1,8 @@
-"""One client's connection: HELLO, then leases and RECLAIM as often as it likes. Nothing it does makes others wait.
+"""One client's connection: HELLO first, then messages about leases and memory. No client can delay another one.
 
-What is not a message of ours ends the connection; one of a type that only a newer library knows is ignored. What comes
-too fast is read later, so that only the sender waits. An answer that the client does not take ends the connection too.
-All answers of one container are paced together, or many connections would buy what one may not.
+Malformed messages end the connection. Message types that only newer libraries know are ignored. Messages that arrive
+too fast are read later, so that only their sender waits. A client that does not read its answers is disconnected. All
+connections of a container share one rate limit; otherwise more connections would buy a higher rate.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.connection_limits import ConnectedContainer
-from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.rate_limiter import RateLimiter
-from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.connection_limits import ConnectedContainer, RateLimiter
+from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.identity import Container
 from deviceplugin.host.kernel_process import KernelProcess
@@ -35,14 +34,14 @@ _ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED
 
 
 class ShareLookup(Protocol):
-    """Who knows what containers were given."""
+    """A source of the containers' shares."""
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """The share of a container, or why it has none."""
+        """Return the container's share, or the reason why it has none."""
 
 
 class ClientConnection:
-    """A connection of a process of `container`. It owns `connected` and the pidfd of `who`."""
+    """A connection from a process of `container`. It owns `connected` and the pidfd of `who`."""
 
     def __init__(
         self,
@@ -50,34 +49,34 @@ class ClientConnection:
         *,
         who: KernelProcess,
         container: Container,
-        guest: ConnectedContainer,
+        limits: ConnectedContainer,
         leases: Leases,
         lookup: ShareLookup,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         closed: Callable[[ClientConnection], None],
-        unspoken: Callable[[Container, str], None],
+        on_library_refused: Callable[[Container, str], None],
     ) -> None:
         self.container = container
-        self.version: int | None = None  # of the protocol, as it was agreed on
+        self.version: int | None = None  # the negotiated protocol version
         self._socket = connected
         self._who = who
-        self._guest = guest
+        self._limits = limits
         self._leases = leases
         self._lookup = lookup
-        self._groups = groups
+        self._ledgers = ledgers
         self._closed = closed
-        self._unspoken = unspoken
+        self._on_library_refused = on_library_refused
         self._loop = asyncio.get_running_loop()
-        self._group: ShareLedger | None = None
-        self._told_freed_bytes = 0
+        self._share: ShareLedger | None = None
+        self._reported_freed_bytes = 0
         self._greeting: asyncio.Task[None] | None = None
         self._measuring: set[asyncio.Task[None]] = set()
         self._open = True
-        self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "it said nothing")
+        self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "no HELLO in time")
         self._loop.add_reader(connected, self._readable)
 
     def close(self) -> None:
-        """End it; the process keeps its slot as long as it lives."""
+        """Close the connection. The process keeps its slot as long as it lives."""
         if not self._open:
             return
         self._open = False
@@ -87,25 +86,25 @@ class ClientConnection:
                 task.cancel()
         self._loop.remove_reader(self._socket)
         self._socket.close()
-        self._leases.left(self)
-        if self._group is not None:
-            self._groups.disconnected(self._group, self._who)
+        self._leases.remove(self)
+        if self._share is not None:
+            self._ledgers.disconnected(self._share, self._who)
         os.close(self._who.pidfd)
         self._closed(self)
 
     @property
     def tenant(self) -> Tenant:
-        """The share that its process uses; only once it has been welcomed."""
-        assert self._group is not None  # noqa: S101
-        return self._group.tenant
+        """The share of the process, once it has been welcomed."""
+        assert self._share is not None  # noqa: S101
+        return self._share.tenant
 
-    def tell(self, message: bytes) -> None:
-        """Send it; a client that does not take it is disconnected."""
+    def send(self, message: bytes) -> None:
+        """Send a message. A client that does not read it is disconnected."""
         if self._open:
             self._send(message)
 
     def refuse(self, sentence: str) -> None:
-        """Say why not, and end it."""
+        """Send the reason, and close the connection."""
         self._log(logging.INFO, "Refused a process", err=sentence)
         self._send(wire.refused(sentence))
         self.close()
@@ -115,7 +114,7 @@ class ClientConnection:
             if not self._open:
                 return
             try:
-                # What is longer is cut; one byte more than allowed is enough to see that.
+                # A longer message is truncated. One byte above the maximum is enough to notice that.
                 data = self._socket.recv(contract.WIRE_MAX + 1)
             except BlockingIOError:
                 return
@@ -124,8 +123,8 @@ class ClientConnection:
             if not data:
                 self.close()
                 return
-            pace = self._take(data)
-            wait_seconds = pace.take(time.monotonic())
+            limiter = self._handle(data)
+            wait_seconds = limiter.take(time.monotonic())
             if wait_seconds and self._open:
                 self._loop.remove_reader(self._socket)
                 self._timer.cancel()
@@ -135,8 +134,8 @@ class ClientConnection:
     def _resume(self) -> None:
         self._loop.add_reader(self._socket, self._readable)
 
-    def _take(self, data: bytes) -> RateLimiter:
-        """Do as it says; return the pace that such messages must keep."""
+    def _handle(self, data: bytes) -> RateLimiter:
+        """Handle one message, and return the rate limiter that counts it."""
         try:
             kind = wire.read(data)
             said_hello = kind == contract.MESSAGE_HELLO and self.version is None
@@ -148,43 +147,43 @@ class ClientConnection:
             self.version = error.version
             self.refuse(str(error))
             if has_none_of_ours:
-                self._unspoken(self.container, str(error))
-            return self._guest.pace
+                self._on_library_refused(self.container, str(error))
+            return self._limits.messages
         except wire.WireError as error:
             self._end(str(error))
-            return self._guest.pace
-        if self._group is not None and self._group.outdated:
-            self._groups.heard(self._group, self._who)
-        if kind in _ABOUT_LEASES and self._group is not None:
+            return self._limits.messages
+        if self._share is not None and self._share.outdated:
+            self._ledgers.confirm_page(self._share, self._who)
+        if kind in _ABOUT_LEASES and self._share is not None:
             said = wire.lease(data)
-            if said.gpu < len(self._group.tenant.grants):
-                self._leases.said(self, kind, said)
-                return self._guest.lease_pace
+            if said.gpu < len(self._share.tenant.grants):
+                self._leases.handle(self, kind, said)
+                return self._limits.lease_messages
         if hello is not None:
             self._timer.cancel()
             self.version = hello.version
-            self._greeting = self._loop.create_task(self._greeted(hello.library))
-        elif kind == contract.MESSAGE_RECLAIM and self._group is not None:
-            self._reclaim(self._group)
-        elif kind == contract.MESSAGE_MEASURE and self._group is not None:
-            self._measure(self._group, wire.lease(data))
-        elif kind not in wire.KNOWN and self._group is not None:
-            self._log(logging.DEBUG, "Ignored a message", err=f"this agent knows none of type {kind}")
+            self._greeting = self._loop.create_task(self._greet_safely(hello.library))
+        elif kind == contract.MESSAGE_RECLAIM and self._share is not None:
+            self._reclaim(self._share)
+        elif kind == contract.MESSAGE_MEASURE and self._share is not None:
+            self._measure(self._share, wire.lease(data))
+        elif kind not in wire.KNOWN and self._share is not None:
+            self._log(logging.DEBUG, "Ignored a message", err=f"unknown type {kind}")
         else:
-            self._end(f"a message of type {kind} has no place here")
-        return self._guest.pace
+            self._end(f"unexpected message of type {kind}")
+        return self._limits.messages
 
-    async def _greeted(self, library_version: str) -> None:
+    async def _greet_safely(self, library_version: str) -> None:
         try:
             await self._greet(library_version)
         except Exception:
-            logger.exception("Could not answer a process", extra=self._named())
+            logger.exception("Could not answer a process", extra=self._log_fields())
             self.refuse("the node's agent failed to answer: its log says why")
 
     async def _greet(self, library_version: str) -> None:
         tenant = await self._lookup.tenant(self.container)
-        if isinstance(tenant, Tenant) and await self._groups.settled(tenant, self._who):
-            tenant = await self._lookup.tenant(self.container)  # that may have taken a while
+        if isinstance(tenant, Tenant) and await self._ledgers.check_exec(tenant, self._who):
+            tenant = await self._lookup.tenant(self.container)  # the share may have changed during the check
         if isinstance(tenant, Refusal):
             self.refuse(str(tenant))
             return
@@ -192,20 +191,20 @@ class ClientConnection:
             self.close()
             return
         try:
-            self._group, slot = self._groups.join(tenant, self._who)
+            self._share, slot = self._ledgers.join(tenant, self._who)
         except JoinError as error:
             self.refuse(str(error))
             return
         except OSError as error:
-            logger.error("Could not make a ledger", extra={**self._named(), "err": str(error)})  # noqa: TRY400
+            logger.error("Could not make a ledger", extra={**self._log_fields(), "err": str(error)})  # noqa: TRY400
             self.refuse(f"the node's agent could not make a ledger: {error.strerror}")
             return
-        self._told_freed_bytes = self._group.freed_bytes
+        self._reported_freed_bytes = self._share.freed_bytes
         self._send(
             wire.welcome(gpu_count=len(tenant.grants), slot=slot),
-            [self._group.limits.descriptor, self._group.ledger.descriptor],
+            [self._share.limits.descriptor, self._share.ledger.descriptor],
         )
-        self._leases.joined(self)
+        self._leases.join(self)
         self._log(
             logging.INFO,
             "Admitted a process",
@@ -216,32 +215,32 @@ class ClientConnection:
             gpus={grant.uuid: grant.memory_bytes for grant in tenant.grants},
         )
 
-    def _reclaim(self, group: ShareLedger) -> None:
-        self._groups.reap(group)
-        # Also what was freed since this client last heard of it: it may have counted before that.
-        freed, self._told_freed_bytes = group.freed_bytes - self._told_freed_bytes, group.freed_bytes
+    def _reclaim(self, share: ShareLedger) -> None:
+        self._ledgers.reap(share)
+        # Include bytes freed since this client's last answer: it may have read the ledger before that.
+        freed, self._reported_freed_bytes = share.freed_bytes - self._reported_freed_bytes, share.freed_bytes
         self._send(wire.reclaimed(freed))
 
-    def _measure(self, group: ShareLedger, asked: wire.Lease) -> None:
-        task = self._loop.create_task(self._measured(group, asked))
+    def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
+        task = self._loop.create_task(self._measured(share, asked))
         self._measuring.add(task)
         task.add_done_callback(self._measuring.discard)
 
-    async def _measured(self, group: ShareLedger, asked: wire.Lease) -> None:
+    async def _measured(self, share: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None
-        if asked.gpu < len(group.tenant.grants):
-            unclaimed_bytes = await self._groups.measure(group, self._who, asked.gpu)
-        self.tell(wire.measured(asked, unclaimed_bytes))
+        if asked.gpu < len(share.tenant.grants):
+            unclaimed_bytes = await self._ledgers.measure(share, self._who, asked.gpu)
+        self.send(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
-        said = wire.of_version(message, self.version or contract.WIRE_OLDEST)
+        said = wire.with_version(message, self.version or contract.WIRE_OLDEST)
         try:
             socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        # Neither from here: whoever sends may be in the middle of the books of a GPU.
+        # Close later: the caller may be in the middle of a GPU's scheduling.
         except (BrokenPipeError, ConnectionResetError):
-            self._loop.call_soon(self.close)  # it has just ended, as processes do
+            self._loop.call_soon(self.close)  # the process has just ended
         except OSError as error:
-            self._loop.call_soon(self._end, f"it does not take its answer: {error.strerror}")
+            self._loop.call_soon(self._end, f"it does not read its answers: {error.strerror}")
 
     def _end(self, why: str) -> None:
         if not self._open:
@@ -250,10 +249,11 @@ class ClientConnection:
         self.close()
 
     def _log(self, level: int, message: str, **extra: object) -> None:
-        """A line that a container can cause as often as it likes."""
-        left_out = self._guest.line(time.monotonic())
-        if left_out is not None:
-            logger.log(level, message, extra={**self._named(), **extra, **({"left_out": left_out} if left_out else {})})
+        """Log a line that a container can cause at any rate; excess lines are suppressed."""
+        suppressed = self._limits.suppressed_lines(time.monotonic())
+        if suppressed is not None:
+            counted = {"left_out": suppressed} if suppressed else {}
+            logger.log(level, message, extra={**self._log_fields(), **extra, **counted})
 
-    def _named(self) -> dict[str, object]:
+    def _log_fields(self) -> dict[str, object]:
         return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

@@ -1,9 +1,9 @@
 """Departed shares: pods that are gone from the GPUNode while their processes still hold GPU memory.
 
-`kubectl delete --force` removes a pod at once, and its share with it. Its processes run until the kubelet has killed
-them, so the next share on that GPU would find less memory than it was promised. It waits here until there is room for
-all of it, for a bounded time: the library gives up on an answer after twenty seconds. Memory of processes without the
-library is unknown, and not waited for.
+`kubectl delete --force` removes a pod, and so its share, at once. Its processes run until the kubelet has killed them,
+so the next share on that GPU would find less memory than it was promised. The new share waits here until all of its
+memory is free, but not for long: the library stops waiting for an answer after twenty seconds. Memory of processes
+without the library is unknown, and not waited for.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from deviceplugin.arbiter.client_connection import ShareLookup
-from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
-from deviceplugin.arbiter.tenant import Tenant, entry_of
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers, ShareUse
+from deviceplugin.arbiter.tenant import Tenant, find_allocation
 from deviceplugin.host.identity import Container
 from gpushare import ledger, quantity
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 
 WAIT_SECONDS: Final = 15.0
-AGAIN_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 
 
 class DepartedShares:
-    """Answers what a container was given, once that is there.
+    """A share lookup that answers once the share's memory is free.
 
-    node: the GPUNode, None when it is unknown. gpu_bytes: all memory of the GPU with this UUID; 0 when it is unknown.
+    node: returns the GPUNode, or None if unknown. gpu_bytes: returns a GPU's total memory by UUID, or 0 if unknown.
     """
 
     def __init__(
         self,
         lookup: ShareLookup,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         *,
         node: Callable[[], GpuNode | None],
         gpu_bytes: Callable[[str], int],
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self._lookup = lookup
-        self._groups = groups
+        self._ledgers = ledgers
         self._node = node
         self._gpu_bytes = gpu_bytes
         self._wait_seconds = wait_seconds
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """The share of a container, or why it has none, or not all of its memory."""
+        """Return the container's share, or the reason why it has none or its memory is still in use."""
         tenant = await self._lookup.tenant(container)
         if isinstance(tenant, Refusal):
             return tenant
@@ -54,18 +54,23 @@ class DepartedShares:
         while (problem := self._problem(tenant)) is not None:
             if asyncio.get_running_loop().time() > deadline:
                 return Refusal(problem) if problem else tenant
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
         return tenant
 
     def _problem(self, tenant: Tenant) -> str | None:
         node = self._node()
-        return None if node is None else in_the_way(tenant, self._groups.uses(), node, self._gpu_bytes)
+        return None if node is None else departed_holders(tenant, self._ledgers.uses(), node, self._gpu_bytes)
 
 
-def in_the_way(tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]) -> str | None:
-    """Who holds memory of a share, as a sentence; empty if that may be because `node` is old; None if nobody does."""
-    is_old = entry_of(tenant, node) is None
-    departed = [use for use in uses if use.tenant.key != tenant.key and entry_of(use.tenant, node) is None]
+def departed_holders(
+    tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
+) -> str | None:
+    """Return a sentence that names the deleted pods which hold the share's memory, or None if there are none.
+
+    The sentence is empty if memory is missing and an outdated `node` may be the reason.
+    """
+    is_old = find_allocation(tenant, node) is None
+    departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
     if not departed and not is_old:
         return None
     for grant in tenant.grants:
@@ -78,8 +83,7 @@ def in_the_way(tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_byte
             names = ", ".join(name for name, bytes_held in held.items() if bytes_held)
             return names and (
                 f"processes of {names}, which was deleted, still hold {quantity.format_bytes(sum(held.values()))} of "
-                f"{grant.uuid}, so that this share would have less than it was given: start the container again once "
-                "they have ended"
+                f"{grant.uuid}, so this share's memory is not free yet: restart the container once they have ended"
             )
     return None
 

@@ -1,15 +1,16 @@
-"""What the agent and the arbiter's process tell each other, to and from bytes. Pure.
+"""The messages between agent and arbiter, encoded as JSON. Pure.
 
-The agent knows the cluster and the driver, the arbiter the processes and their ledgers. Both are of one release, so the
-messages have no versions. Each is answered, if at all, in the order in which they were sent.
+The agent knows the cluster and the driver; the arbiter knows the processes and their ledgers. Both are always of the
+same release, so the messages need no version. Answers come in the order of the questions.
 
-    agent → arbiter                                  arbiter → agent
-    Entry, NoEntry   the GPUNode's allocations       Listening    processes can connect
-    Follow           give them that; Followed        Changed      something to be said of resizes
-    Identified       answers Identify                Identify     who is this container?
-    Contexts, Overheads, Measured, Runs   by the audit   Unspoken     a library speaks another protocol
-    Unclaimed        answers Measure                 Measure      what of a GPU does nobody hold?
-    Report           what is there?                  Share, NoShare, Turns, Reported   answer Report
+    agent → arbiter                                     arbiter → agent
+    HasAllocation, AllocationGone                       ArbiterReady, Changed
+    ApplyAllocations                                    ResizesApplied
+    Identified                                          Identify
+    UnclaimedMemory                                     Measure
+    Report                                              RunningShareState, ShareGone, LeaseReports, Reported
+    ContextCharges, ShareOverheads, Measured,           LibraryRefused
+    ShareActivities
 """
 
 from __future__ import annotations
@@ -28,52 +29,52 @@ from gpushare.gpunode import Resize
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HasAllocation:
-    """The GPUNode has this allocation, from now on as it is here."""
+    """An allocation that is new in the GPUNode, or has changed."""
 
     allocation: Allocation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AllocationGone:
-    """It has the allocation with this id no more."""
+    """The id of an allocation that is gone from the GPUNode."""
 
     allocation: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ApplyAllocations:
-    """That is all of the GPUNode, with what its status says of resizes: shares are to be given what it says."""
+    """A request to apply the allocations sent so far; `resizes` are those in the GPUNode's status."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizesApplied:
-    """It was done; its status is to say this of resizes."""
+    """The answer to ApplyAllocations: the resizes that the GPUNode's status should have."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Changed:
-    """There may be something else to be said of resizes than the status says."""
+    """A notice that the resizes in the GPUNode's status may be outdated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ArbiterReady:
-    """Processes can connect; what an earlier arbiter left was taken over."""
+    """A notice that the arbiter has recovered the ledgers and accepts connections."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identify:
-    """What was this container given?"""
+    """A request for the share of a container."""
 
     container: Container
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuSize:
-    """All memory of a GPU."""
+    """The total memory of a GPU."""
 
     gpu: str
     memory_bytes: int
@@ -81,7 +82,7 @@ class GpuSize:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identified:
-    """A share and the size of its GPUs, or, as a sentence for its processes, why it has none."""
+    """The answer to Identify: the share and the sizes of its GPUs, or the reason for the container's processes."""
 
     container: Container
     tenant: Tenant | None
@@ -91,7 +92,7 @@ class Identified:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """What is to be charged for a context on a GPU before it is made."""
+    """Bytes to charge for a CUDA context on a GPU before it is created."""
 
     gpu: str
     memory_bytes: int
@@ -99,14 +100,14 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContextCharges:
-    """What is to be charged for contexts from now on, of these GPUs."""
+    """The context charges of these GPUs, from now on."""
 
     contexts: tuple[Context, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overhead:
-    """What a process holds beyond its charges, by GPU in the order of the grants."""
+    """Bytes that a process holds beyond its charges, by GPU in the order of the grants."""
 
     pid: int
     start_ticks: int
@@ -115,7 +116,7 @@ class Overhead:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareOverheads:
-    """The same of all processes of a share, by its key."""
+    """The overheads of all processes of a share, by the share's key."""
 
     share: str
     processes: tuple[Overhead, ...]
@@ -123,28 +124,28 @@ class ShareOverheads:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
-    """From now on it is known what processes hold beyond their charges: shares may give up memory."""
+    """A notice that overheads are known from now on, so that shares may shrink."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Run:
-    """Whether the driver has run anything of a share, by its key, on a GPU lately."""
+class ShareActivity:
+    """Whether the driver has recently run work of a share, by its key, on a GPU."""
 
     gpu: str
     share: str
-    works: bool
+    active: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Runs:
-    """The same of all shares that were looked at."""
+class ShareActivities:
+    """The activity of all shares that the agent has sampled."""
 
-    runs: tuple[Run, ...]
+    activities: tuple[ShareActivity, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LibraryRefused:
-    """A process of this container was refused, in these words: its library speaks none of our versions."""
+    """A notice that a process of this container was refused because of its library's protocol version."""
 
     container: Container
     sentence: str
@@ -152,18 +153,20 @@ class LibraryRefused:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measure:
-    """How much of a GPU, by its place in a share, does nobody hold beside this process of the share?"""
+    """A question: how much of a GPU's memory belongs to no process other than this one? `gpu` is its place in the
+    share.
+    """
 
     number: int
     share: str
     pid: int
     start_ticks: int
-    card: int
+    gpu: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnclaimedMemory:
-    """So much, by the number of the question; None: that is unknown."""
+    """The answer to the Measure with this number; None if unknown."""
 
     number: int
     memory_bytes: int | None
@@ -171,14 +174,14 @@ class UnclaimedMemory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Report:
-    """Tell what has changed since the last report. turns: with what every share has had of its GPUs."""
+    """A request for all changes since the last report. `turns`: include the shares' use of their GPUs."""
 
     turns: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LedgerMember:
-    """A process that has a slot of a ledger."""
+    """A process with a slot in a ledger."""
 
     slot: int
     pid: int
@@ -187,7 +190,7 @@ class LedgerMember:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunningShareState:
-    """A share that has processes, as it is now; with the descriptors of limits and ledger if it is a new one."""
+    """A share with processes. A new share comes with the descriptors of its limits and ledger."""
 
     tenant: Tenant
     members: tuple[LedgerMember, ...]
@@ -195,14 +198,14 @@ class RunningShareState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareGone:
-    """The share with this key has no process any more."""
+    """The key of a share whose last process has ended."""
 
     share: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseReport:
-    """What a share has had of a GPU: `gpu_leases.Held`, with the share's key in place of the share."""
+    """How a share has used a GPU: `gpu_leases.LeaseUsage`, with the share's key in place of the share."""
 
     share: str
     gpu_uuid: str
@@ -217,14 +220,14 @@ class LeaseReport:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseReports:
-    """Some of them; together those of a report are all there are."""
+    """Some of a report's lease reports; long lists are sent in parts."""
 
     turns: tuple[LeaseReport, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Speakers:
-    """How many connections speak a version of the protocol."""
+class ProtocolVersion:
+    """The number of connections that speak a version of the protocol."""
 
     version: int
     connections: int
@@ -232,11 +235,11 @@ class Speakers:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reported:
-    """The end of a report. unreachable: pid and start of the processes whose ledgers cannot be opened."""
+    """The end of a report. `unreachable`: pid and start of processes whose ledgers the arbiter cannot open."""
 
     connections: int
     turned_away: int
-    speakers: tuple[Speakers, ...]
+    versions: tuple[ProtocolVersion, ...]
     lost_ticks: int
     unreachable: tuple[tuple[int, int], ...]
 
@@ -249,7 +252,7 @@ FromAgent = (
     | ContextCharges
     | ShareOverheads
     | Measured
-    | Runs
+    | ShareActivities
     | UnclaimedMemory
     | Report
 )
@@ -271,16 +274,16 @@ _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in typing.ge
 
 
 def write(message: Message) -> bytes:
-    """The message as bytes."""
+    """Encode a message."""
     return json.dumps([type(message).__name__, records.write(message)], separators=(",", ":")).encode()
 
 
 def read(data: bytes) -> Message:
-    """The message that was written. Raises ValueError."""
+    """Decode a message. Raises ValueError."""
     said = records.loads(data)
-    records.check(isinstance(said, list) and len(said) == 2, "a message is its name and what it says")
+    records.check(isinstance(said, list) and len(said) == 2, "a message must be a pair of name and content")
     name, document = said
     if not isinstance(name, str) or name not in _KINDS:
-        raise ValueError(f"there is no message {name!r}")
+        raise ValueError(f"unknown message {name!r}")
     message: Message = records.read(_KINDS[name], document)
     return message

@@ -1,12 +1,12 @@
-"""Keeps what shares are given true to the GPUNode while they run: more at once, less as soon as it is not in use.
+"""Applies the GPUNode's allocations to running shares: increases at once, decreases as soon as the memory is unused.
 
-Less memory is a promise to the placer, which gives the rest to somebody else. So the limit is lowered first and what is
-in use is looked at after, for a process adds to what it holds before it looks at the limit: either it sees the new one
-or we see its bytes. It is written down before it is told, so that the next agent knows, and it is told in the GPUNode's
-status on the very state of the GPUNode that it answers. What was told is taken back there before a limit is raised
-again. At every moment, then, no process goes by a higher limit than the status tells, whoever dies.
+A decrease is a promise to the placer, which gives the rest to another pod. So the limit is lowered first, and use is
+checked afterwards: a process charges its bytes before it checks the limit, so either the process sees the new limit or
+we see its bytes. The new limit is recorded on disk for the next agent, and then published in the status of that same
+version of the GPUNode. Before a limit is raised again, the published value is withdrawn. So whatever crashes, no
+process ever has a higher limit than the status says.
 
-While a process goes by a limits page of an earlier agent, which nobody can write, nothing is lowered.
+Nothing is lowered while a process uses the limits page of an earlier agent, because that page cannot be written.
 """
 
 from __future__ import annotations
@@ -19,172 +19,175 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.leases import Leases
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
 
 logger = logging.getLogger(__name__)
 
-AGAIN_SECONDS: Final = 1.0  # between two looks whether a share can give up memory by now
-MAX_BYTES: Final = (1 << 63) - 1  # that the GPUNode's schema lets be
-TOLD_SECONDS: Final = 10.0  # for so long a figure of what is in use is left as it was told, then for twice as long, …
-MAX_TOLD_SECONDS: Final = 320.0
+RETRY_SECONDS: Final = 1.0  # between two checks whether a share can shrink
+MAX_BYTES: Final = (1 << 63) - 1  # the maximum in the GPUNode's schema
+PUBLISHED_SECONDS: Final = 10.0  # before `used_bytes` is updated; doubles with each update
+MAX_PUBLISHED_SECONDS: Final = 320.0
 
-_Place = tuple[str, int]  # of a share: its allocation's id, and which one it is
+_Place = tuple[str, int]  # an allocation's id, and the position of the share in it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
-    """What the status says of a share, since when, and for how long it is to stay."""
+class _Published:
+    """A resize in the GPUNode's status: since when it is there, and how long it stays before the next update."""
 
     said: Resize
     since: float
     pause_seconds: float
 
 
-class Resizing:
-    """To be used in a running event loop.
+class ShareResizer:
+    """Applies allocations to the shares of this node, inside a running event loop.
 
-    node: the GPUNode as last seen; tell: to be called when there is something new to be told in its status.
-    measured: whether it is known by now what processes hold beyond their charges: before, nothing is lowered.
+    node: returns the GPUNode as last seen. notify: called when the status needs an update. measured: whether the agent
+    knows what processes hold beyond their charges; before that, no limit is lowered.
     """
 
     def __init__(
         self,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         leases: Leases,
         *,
         node: Callable[[], GpuNode | None],
-        tell: Callable[[], None],
+        notify: Callable[[], None],
         measured: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._groups = groups
+        self._ledgers = ledgers
         self._leases = leases
         self._node = node
-        self._tell = tell
+        self._notify = notify
         self._measured = measured
         self._clock = clock
-        self._told: dict[_Place, _Told] = {}
-        self._lost: frozenset[str] = frozenset()  # shares with processes that the ledger does not have
+        self._published: dict[_Place, _Published] = {}
+        self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
         self._timer: asyncio.TimerHandle | None = None
-        groups.all_have_our_page = self.look
+        ledgers.on_pages_current = self.refresh
 
-    def look(self) -> None:
-        """The GPUNode, or what is in use, may have changed."""
+    def refresh(self) -> None:
+        """Apply the current GPUNode, and notify if its status is outdated."""
         node = self._node()
-        if node is not None and self.follow(node) != node.resizes:
-            self._tell()
+        if node is not None and self.apply(node) != node.resizes:
+            self._notify()
 
-    def follow(self, node: GpuNode) -> tuple[Resize, ...]:
-        """Give all shares what they have in this GPUNode; return what its status is to say of it."""
-        groups: dict[_Place, ShareLedger] = {}
+    def apply(self, node: GpuNode) -> tuple[Resize, ...]:
+        """Apply this GPUNode to all shares, and return the resizes that its status should have."""
+        running: dict[_Place, ShareLedger] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
-        for group in self._groups.all():
-            entry = tenant.entry_of(group.tenant, node)
+        for ledger in self._ledgers.all():
+            entry = tenant.find_allocation(ledger.tenant, node)
             if entry is None:
-                lost[group.tenant.key] = group
+                lost[ledger.tenant.key] = ledger
                 continue
-            groups[entry.id, group.tenant.share] = group
-            waits |= not self._give(group, node, entry)
-        self._note(lost)
+            running[entry.id, ledger.tenant.share] = ledger
+            waits |= not self._apply_to(ledger, node, entry)
+        self._warn_about_lost(lost)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
         for entry in node.allocations:
             for position, share in enumerate(entry.shares):
                 if share.shrink_to_bytes is not None:
                     place = (entry.id, position)
-                    said = self._said(entry, position, groups.get(place), resizes.get(place))
+                    said = self._resize_status(entry, position, running.get(place), resizes.get(place))
                     waits |= said.memory_bytes > share.shrink_to_bytes
                     entries.append(said)
-        self._told = {place: since for place, since in self._told.items() if place in resizes}
+        self._published = {place: since for place, since in self._published.items() if place in resizes}
         self.close()
         if waits:
-            self._timer = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self.look)
+            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self.refresh)
         return tuple(sorted(entries, key=lambda resize: (resize.allocation, resize.share)))
 
     def close(self) -> None:
-        """Cancel the next look; nothing is resized until `look` is called again."""
+        """Cancel the timer. The next `refresh` or `apply` starts it again."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give(self, share: ShareLedger, node: GpuNode, entry: Allocation) -> bool:
-        """Whether it has all that it is to have, and no more."""
+    def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation) -> bool:
+        """Apply the allocation to one share. Return whether its memory limit is as it should be."""
         most_bytes, has_bytes = tenant.memory_bytes(node, entry, share.tenant.share), share.tenant.memory_bytes
         counted_bytes = entry.shares[share.tenant.share].memory_bytes
-        # What is above what the ledger counts may be somebody else's already: that goes without asking.
+        # Memory above the ledger's amount may already belong to another share, so it is taken even if it is in use.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
-        self._change(share, tenant.renewed(share.tenant, entry, now_bytes))
+        self._change(share, tenant.updated(share.tenant, entry, now_bytes))
         if most_bytes < share.tenant.memory_bytes:
-            self._shrink(share, tenant.renewed(share.tenant, entry, most_bytes))
+            self._shrink(share, tenant.updated(share.tenant, entry, most_bytes))
         return share.tenant.memory_bytes == most_bytes
 
     def _change(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
         if renewed == share.tenant:
             return
-        # Nobody may go by more than what is written down; less holds also if that is not possible.
-        if not self._groups.keep(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
+        # No limit may exceed the record on disk. A decrease applies even if the record cannot be written.
+        if not self._ledgers.record(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
             renewed = tenant.with_memory(renewed, share.tenant.memory_bytes)
         if renewed != share.tenant:
-            share.change(renewed)
-            self._groups.schedule()
-            self._leases.changed(renewed)
-            logger.info("Changed what a share is given", extra=_named(renewed))
+            share.update(renewed)
+            self._ledgers.publish_timetable()
+            self._leases.update(renewed)
+            logger.info("Changed the amounts of a share", extra=_log_fields(renewed))
 
     def _shrink(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
         before = share.tenant
         if share.outdated or not self._measured() or share.held_bytes() > renewed.memory_bytes:
             return
-        share.change(renewed)
-        if share.held_bytes() > renewed.memory_bytes or not self._groups.keep(share, renewed):
-            share.change(before)
+        share.update(renewed)
+        if share.held_bytes() > renewed.memory_bytes or not self._ledgers.record(share, renewed):
+            share.update(before)
             return
-        logger.info("Lowered the memory limit of a share", extra=_named(renewed))
+        logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
-    def _said(self, entry: Allocation, position: int, group: ShareLedger | None, before: Resize | None) -> Resize:
+    def _resize_status(
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
+    ) -> Resize:
         share = entry.shares[position]
         wanted_bytes = share.shrink_to_bytes or 0
-        if group is not None:
-            # Below what is wanted it is for a moment, while what was told before is taken back.
-            # Programs write their own figures: what no GPU has would be refused, and the whole status with it.
-            has_bytes = max(group.tenant.memory_bytes, wanted_bytes)
-            used_bytes = min(group.held_bytes(), MAX_BYTES)
-        elif self._groups.out_of_reach(entry.pod.uid, position):
+        if ledger is not None:
+            # The limit is below the wanted size for a moment, while the published value is withdrawn. Processes write
+            # `used_bytes` themselves: a value above the schema's maximum would make the API server reject the whole
+            # status.
+            has_bytes = max(ledger.tenant.memory_bytes, wanted_bytes)
+            used_bytes = min(ledger.held_bytes(), MAX_BYTES)
+        elif self._ledgers.is_unreachable(entry.pod.uid, position):
             has_bytes = used_bytes = share.memory_bytes
-        else:  # no process has it; those that come will find the lower limit
+        else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0
         if before is None or before.memory_bytes != has_bytes:
             return Resize(entry.id, position, has_bytes, used_bytes)
-        # A figure that is always another one is not to be written every second; once it is done, nobody needs it.
+        # A value that changes all the time is not written every second, and not at all once the resize is done.
         is_new = has_bytes != wanted_bytes and self._is_old(before)
         return dataclasses.replace(before, used_bytes=used_bytes) if is_new else before
 
     def _is_old(self, said: Resize) -> bool:
-        """Whether a figure was told for long enough."""
+        """Whether this value has been published for long enough to update it."""
         place, now = (said.allocation, said.share), self._clock()
-        known = self._told.get(place)
+        known = self._published.get(place)
         if known is not None and known.said == said:
             return now - known.since >= known.pause_seconds
         is_next = known is not None and known.said.memory_bytes == said.memory_bytes
-        pause_seconds = min(MAX_TOLD_SECONDS, 2 * known.pause_seconds) if known and is_next else TOLD_SECONDS
-        self._told[place] = _Told(said, now, pause_seconds)
+        pause_seconds = min(MAX_PUBLISHED_SECONDS, 2 * known.pause_seconds) if known and is_next else PUBLISHED_SECONDS
+        self._published[place] = _Published(said, now, pause_seconds)
         return False
 
-    def _note(self, lost: Mapping[str, ShareLedger]) -> None:
+    def _warn_about_lost(self, lost: Mapping[str, ShareLedger]) -> None:
         for key, share in lost.items():
             if key not in self._lost:
                 logger.warning(
-                    "The ledger does not have a share that processes use: they keep what they had",
-                    extra=_named(share.tenant),
+                    "A running share is not in the ledger: its processes keep their limits",
+                    extra=_log_fields(share.tenant),
                 )
         self._lost = frozenset(lost)
 
 
-def _named(renewed: tenant.Tenant) -> dict[str, object]:
+def _log_fields(renewed: tenant.Tenant) -> dict[str, object]:
     compute = {grant.uuid: f"{grant.request_percent}-{grant.limit_percent} %" for grant in renewed.grants}
     return {
         "pod": {"namespace": renewed.namespace, "name": renewed.pod},

@@ -1,10 +1,10 @@
-"""The arbiter's socket: who may connect, and how many.
+"""The arbiter's socket, and which connections it accepts.
 
-Every share container of the node has this one socket mounted, so no number of containers must be able to use it up.
-Each gets as many connections as there are slots for its processes, but only half of all are for who comes first: the
-other half is kept for containers that have few, so that more of them than a node ever has find room for some each. All
-together stay below what the agent can hold open. Those that no pod's container is at the other end of are turned away
-at once. Who it is, the kernel says.
+All share containers of the node mount this one socket, so no set of containers may use it up. A container can have as
+many connections as its ledger has slots, but only half of all connections are first come, first served. The other half
+is reserved for containers with few connections, so that more containers than a node has get some each. The total stays
+within the limit of open files. Clients that are not in a container of a pod are rejected at once; the kernel says who
+they are.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from typing import Final
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
-from deviceplugin.arbiter.connection_limits import ConnectionLimits
-from deviceplugin.arbiter.leases import Leases
-from deviceplugin.arbiter.rate_limiter import RateLimiter
-from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.host import identity, kernel_process
 from deviceplugin.host.identity import Container
 from gpushare import contract
@@ -34,8 +33,8 @@ from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
-# Who connects and goes leaves its place taken until we come to it, and all others wait behind that. Those for whom
-# there is no place have their turns one after the other, by the kernel.
+# A client that connects and leaves keeps its place in the backlog until it is accepted, and all later ones wait behind
+# it. Clients that do not fit into the backlog are served in order by the kernel.
 BACKLOG: Final = 32
 ACCEPTS_A_TURN: Final = 16
 ACCEPTS_PER_SECOND: Final = 1000.0
@@ -43,16 +42,16 @@ ACCEPT_BURST: Final = 4096
 MAX_CONNECTIONS: Final = 8192
 DESCRIPTORS_A_CONNECTION: Final = 3  # the socket, its pidfd, and the pidfd of its slot
 OTHER_DESCRIPTORS: Final = 512
-CONTAINERS: Final = 512  # that find room whatever others do; a node of Kubernetes has 110 pods if nothing else is said
+CONTAINERS: Final = 512  # that always get connections; a node has 110 pods by default
 FULL_PAUSE_SECONDS: Final = 0.1
-LEAVE_SECONDS: Final = 1.0  # for those turned away, to send what they were about to send
-MAX_LEAVING: Final = 256
+REJECTED_SECONDS: Final = 1.0  # for rejected clients to send the message that they are about to send
+MAX_REJECTED: Final = 256
 
 Identify = Callable[[int], Container | Refusal]
 
 
 def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
-    """Tell the container of a pid by its cgroup."""
+    """Return a function that finds a process's container by its cgroup."""
 
     def identify(pid: int) -> Container | Refusal:
         try:
@@ -64,10 +63,10 @@ def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
 
 
 class Server:
-    """The socket at `path`, for as long as the context lasts.
+    """The socket at `path`, as a context manager.
 
-    The socket is made under another name and moved into place, so a client finds the old one, the new one, or, once we
-    have ended, none.
+    The socket is bound under another name and then renamed, so a client finds the old socket, the new one, or, after
+    the arbiter has ended, none.
     """
 
     def __init__(
@@ -75,43 +74,43 @@ class Server:
         path: Path,
         *,
         lookup: ShareLookup,
-        groups: ShareLedgers,
+        ledgers: ShareLedgers,
         identify: Identify,
         proc: Path = kernel_process.PROC,
     ) -> None:
         self._path = path
         self._lookup = lookup
-        self._groups = groups
+        self._ledgers = ledgers
         self._identify = identify
         self._proc = proc
         self._connections: set[ClientConnection] = set()
-        self._guests = ConnectionLimits(time.monotonic)
+        self._limits = ConnectionLimits(time.monotonic)
         self.leases = Leases()
         self._accepts = RateLimiter(per_second=ACCEPTS_PER_SECOND, burst=ACCEPT_BURST)
         self._paused: asyncio.TimerHandle | None = None
-        self._leaving: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._rejected: dict[socket.socket, asyncio.TimerHandle] = {}
         self.turned_away = 0
-        # Called when a library of a container is refused for the versions of the protocol that it speaks, with why.
-        self.unspoken: Callable[[Container, str], None] = lambda *_: None
+        # Called with the container and the reason when a library speaks no supported protocol version.
+        self.on_library_refused: Callable[[Container, str], None] = lambda *_: None
 
     @property
     def connections(self) -> int:
-        """How many there are now."""
+        """The number of open connections."""
         return len(self._connections)
 
     @property
     def versions(self) -> Mapping[int, int]:
-        """How many of them speak each version of the protocol; those that have yet to say hello speak none."""
+        """The number of connections by protocol version. Connections that have not sent HELLO are left out."""
         return Counter(connection.version for connection in self._connections if connection.version is not None)
 
     async def __aenter__(self) -> Server:
-        self._most = min(MAX_CONNECTIONS, (raised_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
+        self._most = min(MAX_CONNECTIONS, (raise_file_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         fresh = self._path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         self._socket.bind(str(fresh))
-        fresh.chmod(0o666)  # whatever user a container runs as; who it is, is asked of the kernel
+        fresh.chmod(0o666)  # containers run as any user; the kernel identifies the client
         self._socket.listen(BACKLOG)
         self._inode = fresh.stat().st_ino
         fresh.replace(self._path)
@@ -127,12 +126,12 @@ class Server:
         with contextlib.suppress(FileNotFoundError):
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
-        # First, or each that leaves would be a turn for the next one, and all would go on believing that it is theirs.
+        # Close the leases first. Otherwise each closed connection would grant the next client a lease.
         self.leases.close()
         for connection in list(self._connections):
             connection.close()
-        for connected in list(self._leaving):
-            self._leave(connected)
+        for connected in list(self._rejected):
+            self._close_rejected(connected)
 
     def _acceptable(self) -> None:
         for _ in range(ACCEPTS_A_TURN):
@@ -141,7 +140,7 @@ class Server:
             except BlockingIOError:
                 return
             except OSError as error:
-                # No descriptors left, most likely: trying again at once would only burn the CPU.
+                # Most likely out of file descriptors: an immediate retry would only burn CPU.
                 logger.warning("Could not accept a connection", extra={"err": str(error)})
                 self._pause(FULL_PAUSE_SECONDS)
                 return
@@ -160,67 +159,67 @@ class Server:
         try:
             who = kernel_process.peer(connected, proc=self._proc)
         except OSError as error:
-            self._turn_away(connected, str(error))
+            self._reject(connected, str(error))
             return
         container = self._identify(who.pid)
         if who.is_dead():
-            # By its pid we may have asked about another process, which has that pid now.
+            # The cgroup may be another process's, which has got this pid since.
             reason = "this process has ended"
         elif isinstance(container, Refusal):
             reason = str(container)
-        elif (has := self._guests.connections_of(container)) >= contract.LEDGER_SLOTS:
-            reason = f"this container has {contract.LEDGER_SLOTS} connections to the node's agent already"
-        elif has >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
+        elif (count := self._limits.connections(container)) >= contract.LEDGER_SLOTS:
+            reason = f"this container already has {contract.LEDGER_SLOTS} connections to the node's agent"
+        elif count >= max(1, self._most // 2 // CONTAINERS) and len(self._connections) >= self._most // 2:
             reason = (
-                f"the node's agent has {len(self._connections)} connections, and keeps the others that it can have for "
-                f"containers with fewer than the {has} of this one: no more are possible now"
+                f"the node's agent has {len(self._connections)} connections and reserves the rest for "
+                f"containers with fewer than the {count} of this one"
             )
         elif len(self._connections) >= self._most:
-            reason = f"the node's agent has {self._most} connections already: no more are possible"
+            reason = f"the node's agent has {self._most} connections, which is the maximum"
         else:
             self._connections.add(
                 ClientConnection(
                     connected,
                     who=who,
                     container=container,
-                    guest=self._guests.came(container),
+                    limits=self._limits.connect(container),
                     leases=self.leases,
                     lookup=self._lookup,
-                    groups=self._groups,
-                    closed=self._forget,
-                    unspoken=lambda *what: self.unspoken(*what),
+                    ledgers=self._ledgers,
+                    closed=self._remove,
+                    on_library_refused=lambda *what: self.on_library_refused(*what),
                 )
             )
             return
         os.close(who.pidfd)
-        self._turn_away(connected, reason)
+        self._reject(connected, reason)
 
-    def _turn_away(self, connected: socket.socket, reason: str) -> None:
+    def _reject(self, connected: socket.socket, reason: str) -> None:
         self.turned_away += 1
-        logger.debug("Turned a connection away", extra={"err": reason})
+        logger.debug("Rejected a connection", extra={"err": reason})
         with contextlib.suppress(OSError):
             connected.send(wire.refused(reason), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        if len(self._leaving) >= MAX_LEAVING:
+        if len(self._rejected) >= MAX_REJECTED:
             connected.close()
             return
-        # Closed with a message of theirs unread, the socket would give them a reset before our sentence.
-        timer = self._loop.call_later(LEAVE_SECONDS, self._leave, connected)
-        self._leaving[connected] = timer
-        self._loop.add_reader(connected, self._leave, connected)
+        # Closing a socket with unread data sends a reset, and the client would lose the reason.
+        timer = self._loop.call_later(REJECTED_SECONDS, self._close_rejected, connected)
+        self._rejected[connected] = timer
+        self._loop.add_reader(connected, self._close_rejected, connected)
 
-    def _leave(self, connected: socket.socket) -> None:
-        self._leaving.pop(connected).cancel()
+    def _close_rejected(self, connected: socket.socket) -> None:
+        self._rejected.pop(connected).cancel()
         self._loop.remove_reader(connected)
         with contextlib.suppress(OSError), connected:
             connected.recv(contract.WIRE_MAX)
 
-    def _forget(self, connection: ClientConnection) -> None:
+    def _remove(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
-        self._guests.left(connection.container)
+        self._limits.disconnect(connection.container)
 
 
-def raised_limit() -> int:
-    """Allow ourselves as many descriptors as the system does; return how many."""
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

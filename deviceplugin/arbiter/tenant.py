@@ -1,7 +1,7 @@
-"""What a container was given: from the pods of this node and the ledger. Pure.
+"""Finds the share of a container in this node's pods and the GPUNode. Pure.
 
-The pod is found by the UID that the kernel's cgroup names. Its annotation says which allocation is its own, and is
-believed only if the GPUNode says the same of that allocation: users cannot write GPUNodes.
+The process's cgroup contains the pod's UID. The pod's annotation names its allocation, but counts only if the GPUNode
+agrees: users can write pods and cannot write GPUNodes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpushare.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """What there is to use on one GPU."""
+    """The amounts that a share has of one GPU."""
 
     uuid: str
     memory_bytes: int
@@ -32,7 +32,7 @@ class Grant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tenant:
-    """One share: the containers that use it together, and what they may use. `share` is its place in `allocation`."""
+    """A share: its containers, and its grants of GPUs. `share` is its position in `allocation`."""
 
     pod_uid: str
     namespace: str
@@ -41,23 +41,23 @@ class Tenant:
     share: int
     grants: tuple[Grant, ...]
     latency: bool = False
-    allocation: str = ""  # its id; an agent that did not know of resizing left none
-    group: str = ""  # with the namespace; its shares are served together
+    allocation: str = ""  # its id; empty in records of agents without resizing
+    group: str = ""  # namespace and name; the group's shares are scheduled together
 
     @property
     def memory_bytes(self) -> int:
-        """What it may hold on each of its GPUs."""
+        """The memory limit on each of its GPUs."""
         return min((grant.memory_bytes for grant in self.grants), default=0)
 
     @property
     def key(self) -> str:
-        """A name that no other share on the node has, fit for a file."""
+        """A name that is unique on the node and valid as a file name."""
         return f"{self.pod_uid}-{self.share}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Given:
-    """The GPUs of a container that is about to start, its pod, and the RuntimeClass that it names, empty for none."""
+class StartingContainer:
+    """A container that is about to start: its pod, its GPUs, and its RuntimeClass (empty for none)."""
 
     namespace: str
     pod: str
@@ -67,7 +67,7 @@ class Given:
 
 
 class Missing(enum.Enum):
-    """What is not known yet, and may become known."""
+    """The kind of object that is not known yet."""
 
     POD = "pod"
     ALLOCATION = "allocation"
@@ -76,17 +76,14 @@ class Missing(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NotYet:
-    """No answer yet; `reason` is the refusal's sentence should it stay so."""
+    """No answer yet, because an object is missing. `reason` is the refusal if it does not appear."""
 
     missing: Missing
     reason: str
 
 
 def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None) -> Tenant | Refusal | NotYet:
-    """The share of `container`.
-
-    pods: of this node; node: its GPUNode, None when it is unknown.
-    """
+    """Find the share of a container. `pods`: of this node. `node`: its GPUNode, or None if unknown."""
     manifest = next((manifest for manifest in pods if pod.uid(manifest) == container.pod_uid), None)
     if manifest is None:
         return NotYet(Missing.POD, f"this node has no pod with the UID {container.pod_uid}")
@@ -99,9 +96,10 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     if called is None and len(entry.shares) > 1:
         return NotYet(
             Missing.CONTAINER,
-            f"the status of the pod {namespace}/{name} does not show yet which container {container.container_id} is",
+            f"the status of the pod {namespace}/{name} does not list the container {container.container_id} yet",
         )
-    # An unnamed container of a pod with one share is one of that share: no other gets the library and the socket.
+    # If the pod has only one share, an unnamed container belongs to it: no other container gets the library and the
+    # socket.
     for position, share in enumerate(entry.shares):
         if called is None or called in share.containers:
             grants = _grants(share, memory_bytes(node, entry, position))
@@ -117,15 +115,15 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
                 entry.id,
                 f"{namespace}/{group}" if group else "",
             )
-            return unusable(tenant) or tenant
+            return invalid(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
 
 
 def find_by_name(
     namespace: str, name: str, container: str, *, pods: Iterable[PodJson], node: GpuNode | None
-) -> Given | Refusal | NotYet:
-    """The GPUs of a container by its name, which no runtime has made yet."""
-    # Of two pods of one name the one that is over is still listed.
+) -> StartingContainer | Refusal | NotYet:
+    """Find the GPUs of a container that the runtime has not created yet, by its name."""
+    # Finished pods of the same name may still be listed.
     known = [
         manifest
         for manifest in pods
@@ -139,11 +137,11 @@ def find_by_name(
     share = next((share for share in entry.shares if container in share.containers), None)
     if share is None:
         return Refusal(f"the container {container} of the pod {namespace}/{name} has no share of a GPU")
-    return Given(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
+    return StartingContainer(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
 
 
-def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:
-    """The allocation that a share belongs to; None when the ledger has that share no more, or on other GPUs."""
+def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:
+    """Return the share's allocation, or None if the ledger no longer has the share on these GPUs."""
     for entry in node.allocations:
         is_it = entry.id == tenant.allocation or (not tenant.allocation and entry.pod.uid == tenant.pod_uid)
         if is_it and _belongs(entry, tenant.namespace, tenant.pod, tenant.pod_uid):
@@ -152,23 +150,23 @@ def entry_of(tenant: Tenant, node: GpuNode) -> Allocation | None:
     return None
 
 
-def renewed(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
-    """The same share, as its allocation has it now, with this memory."""
+def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
+    """Return the share as its allocation has it now, with this memory limit."""
     grants = _grants(entry.shares[tenant.share], memory_bytes)
     return dataclasses.replace(tenant, grants=grants, latency=entry.latency, allocation=entry.id)
 
 
 def with_memory(tenant: Tenant, memory_bytes: int) -> Tenant:
-    """The same share with this memory on each GPU."""
+    """Return the share with this memory limit on each GPU."""
     grants = tuple(dataclasses.replace(grant, memory_bytes=memory_bytes) for grant in tenant.grants)
     return dataclasses.replace(tenant, grants=grants)
 
 
 def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
-    """The most that the limit of a share may be set to on each of its GPUs.
+    """Return the highest memory limit that the share may have on each of its GPUs.
 
-    It is what the ledger counts, and less while the share is to shrink; and never more than we have said that it is
-    held to: the placer may just be giving the rest to somebody else.
+    That is the ledger's amount, or less while the share shrinks. It never exceeds the amount in the GPUNode's status,
+    because the placer may be giving the rest to another share.
     """
     share = entry.shares[position]
     said = (resize.memory_bytes for resize in node.resizes if (resize.allocation, resize.share) == (entry.id, position))
@@ -177,27 +175,25 @@ def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
 
 
 def raw_uuid(text: str) -> bytes:
-    """The 16 bytes of `GPU-…` or `MIG-…`; ValueError if it is neither."""
+    """Return the 16 bytes of `GPU-…` or `MIG-…`. Raises ValueError for anything else."""
     kind, _, number = text.partition("-")
     if kind not in {"GPU", "MIG"}:
         raise ValueError(f"{text} is not a GPU's UUID")
     return uuid.UUID(number).bytes
 
 
-def unusable(tenant: Tenant) -> Refusal | None:
-    """Why no page can say what it was given; None if one can."""
+def invalid(tenant: Tenant) -> Refusal | None:
+    """Return why the share does not fit into a limits page, or None if it does."""
     if len(tenant.grants) > contract.MAX_GPUS:
-        return Refusal(
-            f"a share of {len(tenant.grants)} GPUs is more than the {contract.MAX_GPUS} a container can have"
-        )
+        return Refusal(f"the share has {len(tenant.grants)} GPUs, but a container can have {contract.MAX_GPUS} at most")
     for grant in tenant.grants:
         if not (0 <= grant.memory_bytes < 2**63 and 0 <= grant.request_percent <= grant.limit_percent <= 100):
-            return Refusal(f"the allocation of the pod {tenant.namespace}/{tenant.pod} gives what nobody can have")
+            return Refusal(f"the allocation of the pod {tenant.namespace}/{tenant.pod} has amounts out of range")
         try:
             raw_uuid(grant.uuid)
         except ValueError:
             return Refusal(
-                f"the allocation of the pod {tenant.namespace}/{tenant.pod} names {grant.uuid}, no GPU's UUID"
+                f"the allocation of the pod {tenant.namespace}/{tenant.pod} has the invalid GPU UUID {grant.uuid}"
             )
     return None
 
@@ -207,7 +203,7 @@ def _grants(share: GivenShare, memory_bytes: int) -> tuple[Grant, ...]:
 
 
 def _entry(manifest: PodJson, node: GpuNode | None) -> Allocation | Refusal | NotYet:
-    """The allocation of a pod, if the ledger says that it is the pod's."""
+    """Return the pod's allocation, if the ledger confirms that it belongs to the pod."""
     namespace, name = pod.namespaced_name(manifest)
     identity = pod.annotations_of(manifest).get(contract.ALLOCATION)
     if not identity:
@@ -232,7 +228,7 @@ def _belongs(entry: Allocation, namespace: str, name: str, uid: str) -> bool:
 
 
 def container_name(manifest: PodJson, container_id: str) -> str | None:
-    """What the pod calls the container with this id; None while its status does not tell."""
+    """Return the container's name in the pod, or None while the pod's status lacks this id."""
     status: Mapping[str, Any] = manifest.get("status") or {}
     for kind in ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"):
         for entry in status.get(kind) or []:

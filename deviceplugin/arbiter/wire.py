@@ -1,7 +1,7 @@
-"""Messages between library and arbiter, to and from bytes. Pure; the layouts are the contract's.
+"""Encodes and decodes the messages between library and arbiter. Pure; `gpushare.contract` defines the layouts.
 
-Library and arbiter each speak a range of versions. The library names its range in HELLO, in the form of the oldest
-version, which any arbiter that can serve it reads; from then on both speak the newest that is in both ranges.
+Library and arbiter each speak a range of versions. The library sends its range in HELLO, in the oldest version's
+format, which every compatible arbiter can read. From then on both use the newest version in both ranges.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REFUSED: Final = struct.Struct(contract.WIRE_REFUSED)
 _RECLAIMED: Final = struct.Struct(contract.WIRE_RECLAIMED)
 _LEASE: Final = struct.Struct(contract.WIRE_LEASE)
 
-# What a client may send, and how long each is at least, with its header.
+# The messages that a client may send, with their minimum lengths including the header.
 _SIZES: Final = {
     contract.MESSAGE_HELLO: _HEADER.size + _HELLO.size,
     contract.MESSAGE_RECLAIM: _HEADER.size,
@@ -32,11 +32,11 @@ KNOWN: Final = frozenset(_SIZES)
 
 
 class WireError(Exception):
-    """Not a message of ours; nothing is said to whoever sent it."""
+    """A malformed message. Its sender gets no answer."""
 
 
 class ProtocolVersionError(Exception):
-    """A message of a version that is not spoken here; the sentence is for the other side, who speaks `version`."""
+    """An unsupported protocol version. The message is for the client, which speaks `version`."""
 
     def __init__(self, sentence: str, version: int) -> None:
         super().__init__(sentence)
@@ -45,26 +45,26 @@ class ProtocolVersionError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hello:
-    """What a library says first. version: the newest that both sides speak; library: what it says it is, for logs."""
+    """A client's first message: the newest common `version`, and the library's own version, for logs."""
 
     version: int
     library: str
 
 
 def read(data: bytes) -> int:
-    """The type of a client's message, which may be one that is not in KNOWN. Raises WireError."""
+    """Return the type of a client's message, which need not be in KNOWN. Raises WireError."""
     if len(data) < _HEADER.size:
-        raise WireError(f"{len(data)} bytes are not a message")
+        raise WireError(f"a message of {len(data)} bytes is too short")
     magic, _, kind, size, _ = _HEADER.unpack_from(data)
     if magic != contract.WIRE_MAGIC:
-        raise WireError("it does not begin as a message does")
+        raise WireError("a message with a wrong magic number")
     if size != len(data) or size > contract.WIRE_MAX or size < _SIZES.get(kind, 0):
-        raise WireError(f"a message of type {kind} has not {len(data)} bytes")
+        raise WireError(f"a message of type {kind} with a wrong length, {len(data)} bytes")
     return int(kind)
 
 
 def hello(data: bytes) -> Hello:
-    """What a HELLO says. Raises ProtocolVersionError."""
+    """Decode a HELLO. Raises ProtocolVersionError."""
     _, oldest, _, _, newest = _HEADER.unpack_from(data)
     newest = max(oldest, newest)
     version = min(newest, contract.WIRE_VERSION)
@@ -80,22 +80,24 @@ def hello(data: bytes) -> Hello:
 
 
 def check_version(data: bytes, version: int) -> None:
-    """Raises ProtocolVersionError unless a message is of the version that was agreed on."""
+    """Raise ProtocolVersionError unless the message has the negotiated version."""
     _, spoken, _, _, _ = _HEADER.unpack_from(data)
     if spoken != version:
-        sentence = f"the library said something in version {spoken} of the protocol: version {version} was agreed on"
+        sentence = (
+            f"the library sent a message in version {spoken} of the protocol after version {version} was agreed on"
+        )
         raise ProtocolVersionError(sentence, version)
 
 
-def of_version(message: bytes, version: int) -> bytes:
-    """The message as a client gets it with whom this version was agreed on."""
+def with_version(message: bytes, version: int) -> bytes:
+    """Return the message with the client's protocol version in its header."""
     magic, _, kind, size, newest = _HEADER.unpack_from(message)
     return _HEADER.pack(magic, version, kind, size, newest) + message[_HEADER.size :]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lease:
-    """What a message about a lease says; `gpu`: the place of the GPU in the limits page."""
+    """The content of a message about a lease. `gpu` is the GPU's position in the limits page."""
 
     gpu: int
     flags: int
@@ -103,38 +105,38 @@ class Lease:
 
 
 def lease(data: bytes) -> Lease:
-    """What a client says of a lease."""
+    """Decode a client's message about a lease."""
     return Lease(*_LEASE.unpack_from(data, _HEADER.size))
 
 
 def opened(said: Lease) -> bytes:
-    """The message that a process may launch, with these flags."""
+    """Encode OPEN: the process may launch, with these flags."""
     return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.gpu, said.flags, said.number))
 
 
 def revoked(said: Lease) -> bytes:
-    """The message that a process may launch nothing more."""
+    """Encode REVOKE: the process must stop launching."""
     return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.gpu, said.flags, said.number))
 
 
 def welcome(*, gpu_count: int, slot: int) -> bytes:
-    """Goes with two descriptors: limits, ledger."""
+    """Encode WELCOME, which carries two descriptors: limits and ledger."""
     return _message(contract.MESSAGE_WELCOME, _WELCOME.pack(gpu_count, slot))
 
 
 def refused(sentence: str) -> bytes:
-    """One sentence, cut to what fits, always ended by a NUL."""
+    """Encode REFUSED with one sentence, truncated to fit and NUL-terminated."""
     encoded = sentence.encode()[: _REFUSED.size - 1]
     return _message(contract.MESSAGE_REFUSED, _REFUSED.pack(encoded.decode(errors="ignore").encode()))
 
 
 def reclaimed(freed_bytes: int) -> bytes:
-    """The message of how many bytes became free."""
+    """Encode RECLAIMED: how many bytes became free."""
     return _message(contract.MESSAGE_RECLAIMED, _RECLAIMED.pack(min(freed_bytes, 2**64 - 1)))
 
 
 def measured(asked: Lease, unclaimed_bytes: int | None) -> bytes:
-    """The answer to a MEASURE; None: it is unknown."""
+    """Encode MEASURED, the answer to MEASURE; None means unknown."""
     most = 2**64 - 1
     left = most if unclaimed_bytes is None else min(unclaimed_bytes, most)
     return _message(contract.MESSAGE_MEASURED, _LEASE.pack(asked.gpu, asked.flags, left))

@@ -12,7 +12,7 @@ from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitSta
 from gpushare import contract
 from gpushare.gpunode import Condition
 
-ALL_LIMITED: Final = "every process on a shared GPU is held to its limits"
+ALL_LIMITED: Final = "limits apply to every process on a shared GPU"
 _MAX_NAMED: Final = 10
 
 

@@ -17,7 +17,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter import leases, timetable
+from deviceplugin.arbiter.ledgers import timetable
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import audit_document, excess, overhead, process_limits, process_listing
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
@@ -112,7 +113,7 @@ class Auditor:
             self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
         self._scans += 1
         if self.has_measured:
-            self._arbiter.measured()
+            self._arbiter.publish_measured()
 
     @property
     def used(self) -> Mapping[excess.Place, float]:
@@ -131,7 +132,7 @@ class Auditor:
         measured = await self._driver.ask(self._scanner.measure, gpus, groups)
         snapshot = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
         self._charge(snapshot)
-        self._arbiter.seen(snapshot.works)
+        self._arbiter.publish_activity(snapshot.works)
         now = self._clock()  # the time of the arbiter's accounts, even if reading them takes long
         await self._arbiter.report(turns=True)  # by then the limits pages contain the new charges
         shares = tuple(self._current(snapshot.seen.shares))
@@ -175,19 +176,19 @@ class Auditor:
         self._contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self._arbiter.shares.all():
             uuids = [grant.uuid for grant in share.tenant.grants]
-            self._arbiter.charge(
+            self._arbiter.publish_overheads(
                 share,
                 {
                     slot: [self._overheads.bytes_of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
                     for slot, member in share.members.items()
                 },
             )
-            self._arbiter.expect(uuids)
+            self._arbiter.publish_context_bytes(uuids)
 
     def _compare(self, now: float, snapshot: process_listing.ProcessSnapshot, shares: Iterable[SeenShare]) -> None:
         """Compare the GPU time that shares used, according to the driver, with the time that they were allowed."""
         self._usage.update(now, snapshot.used)
-        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.held()}
+        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.lease_usage()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
             (grant.uuid, share.tenant.key): record.turn_permille / timetable.PERIOD

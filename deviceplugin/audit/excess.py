@@ -25,7 +25,9 @@ Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overuse:
-    """The fractions of a GPU's time that a share used and was allowed, since the excess began; 1 is all of it."""
+    """The fractions of a GPU's time that a share used and that it was allowed, since the excess began; 1 is all the
+    time.
+    """
 
     used: float
     allowed: float
@@ -64,8 +66,8 @@ class Excess:
         """Add the time since the last call.
 
         used: the fraction of that time in which the driver ran kernels of a share; missing if not reported. held: the
-        seconds that the arbiter has ever allowed a share; missing if it has no account now. turns: the fraction of time
-        that a share may use by itself if it may have been without an arbiter.
+        total seconds for which the arbiter gave a share its GPU; missing if it has no account now. turns: the fraction
+        of the time in which a share launches without an arbiter; given while it may have been without one.
         """
         passed = now - self._at
         sums = dict.fromkeys(used, _NOTHING)
@@ -110,7 +112,8 @@ class DriverUsage:
 
     def __init__(self) -> None:
         self._at = 0.0
-        self._sums: dict[Place, tuple[float, float]] = {}  # the faded sums of used and of measured time
+        # exponentially weighted sums of the used and the measured time
+        self._sums: dict[Place, tuple[float, float]] = {}
         self.recent: Mapping[Place, float] = {}
 
     def update(self, now: float, used: Mapping[Place, float]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Hashable, Mapping
 
-from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.identity import Container
@@ -60,7 +60,7 @@ class SeenShare:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Why the audit is incomplete. blind: whether an unlimited process could go unnoticed."""
+    """Why the audit is incomplete. blind: whether it could miss an unlimited process."""
 
     sentence: str
     blind: bool = True

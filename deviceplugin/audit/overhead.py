@@ -137,7 +137,7 @@ def _read(path: Path) -> dict[str, tuple[int, ...]]:
     try:
         learned = records.read(dict[str, tuple[int, ...]], records.load(path))
         wrong = [figure for figures in learned.values() for figure in figures if not 0 <= figure < 2**63]
-        records.check(not wrong, f"no context takes {wrong} bytes")
+        records.check(not wrong, f"invalid context size: {wrong} bytes")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

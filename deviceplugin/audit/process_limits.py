@@ -32,11 +32,11 @@ from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
 AGAIN: Final = ": the next audit decides"
-MAY_TAKE: Final = ", and it may use what shares were promised"
+MAY_DEPRIVE_SHARES: Final = ", and it may use memory and compute that belong to shares"
 ELSEWHERE: Final = "its container has a share, but not of this GPU"
-GOT_AROUND: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
+NOT_REGISTERED: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
 ORPHANED: Final = "it uses limits from a previous agent whose records were lost: restart its container"
-NO_LIBRARY: Final = f"{GOT_AROUND}: the library is not loaded (a static program, or the preload file was removed)"
+NO_LIBRARY: Final = f"{NOT_REGISTERED}: the library is not loaded (a static program, or the preload file was removed)"
 CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
 _REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
 
@@ -128,9 +128,9 @@ class _Processes:
                 return LimitState.FOREIGN, ELSEWHERE
             if process.orphaned:
                 return LimitState.UNLIMITED, ORPHANED
-            return LimitState.UNLIMITED, NO_LIBRARY if process.with_library is False else GOT_AROUND
+            return LimitState.UNLIMITED, NO_LIBRARY if process.with_library is False else NOT_REGISTERED
         if tenant is None:
-            return LimitState.FOREIGN, process.outside + MAY_TAKE
+            return LimitState.FOREIGN, process.outside + MAY_DEPRIVE_SHARES
         # A pod's status lags a second behind its containers, but pods and allocations are known before a container
         # starts.
         late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
-from deviceplugin.arbiter import pages
+from deviceplugin.arbiter.ledgers import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
@@ -226,7 +226,7 @@ class ProcessScanner:
     def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, ProcessIdentity]) -> SeenProcess | None:
         """Describe a listed process; None if it has exited and the driver has not noticed."""
         # A member's pid cannot be reused while the arbiter holds its pidfd.
-        identity = members.get(listed.pid) or kernel_process.identified(listed.pid, proc=self._proc)
+        identity = members.get(listed.pid) or kernel_process.with_start(listed.pid, proc=self._proc)
         if identity is None:
             return None
         known = self._describe_process(identity, again=listed.pid not in members)

@@ -49,7 +49,7 @@ def _compared(
     """Yield each share with its place. Its reason says how it differs from the GPUNode; empty if it does not."""
     by_place: dict[tuple[str, int], SeenShare] = {}
     for seen_share in seen:
-        entry = tenant.entry_of(seen_share.tenant, node)
+        entry = tenant.find_allocation(seen_share.tenant, node)
         if entry is not None:
             by_place[entry.id, seen_share.tenant.share] = seen_share
             continue
@@ -104,7 +104,7 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
         return ""
     amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
     granted = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
-    return f"its processes are held to {amounts}, but the GPUNode grants {granted}"
+    return f"its processes run with {amounts}, but the GPUNode grants {granted}"
 
 
 def _without_library(count: int, processes: int) -> str:
@@ -116,14 +116,14 @@ def _got_around(processes: Sequence[AuditedProcess]) -> str:
         return ""
     names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
     more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
-    return f"{names}{more} got around its limits"
+    return f"{names}{more} bypassed its limits"
 
 
 def _memory_reason(share: AuditedShare) -> str:
     if not share.beyond_bytes:
         return ""
     beyond = quantity.format_bytes(share.beyond_bytes)
-    return f"with contexts it holds {beyond} more than its limit: it gets no more memory until it frees that much"
+    return f"including contexts, it uses {beyond} more than its limit: it gets no more memory until it frees that much"
 
 
 def _amounts(request_percent: int, limit_percent: int, memory_bytes: int) -> str:

@@ -2,7 +2,8 @@
 
 A process that exported memory and released it cannot know whether another process still has it. NVML does not tell
 either: it counts such memory for one of the importers, or for no process while only a file descriptor keeps it. But the
-memory is part of the GPU's total use, from which everything is subtracted that is certainly something else:
+memory is part of the GPU's total use. So everything that certainly belongs to something else is subtracted from the
+total:
 
 - the bytes that processes of the share report as certain. Their charges for memory that may not exist (yet) do not
   count, because released memory could hide behind them;
@@ -21,7 +22,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.arbiter import pages
+from deviceplugin.arbiter.ledgers import pages
 from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.audit.process_listing import ShareLedgerView
 from deviceplugin.hardware import nvml, nvml_call
@@ -46,7 +47,11 @@ class KnownHolding:
 
 
 def claim_bytes(before: KnownHolding, after: KnownHolding, *, listed_bytes: int, own_share: bool, asks: bool) -> int:
-    """Return the bytes that a process had throughout. listed_bytes: by NVML, in between."""
+    """Return the bytes that a process certainly used during the whole measurement.
+
+    listed_bytes: its memory according to NVML, read between `before` and `after`. own_share: whether the process
+    belongs to the asking share. asks: whether it is the asking process itself.
+    """
     if own_share:
         held_bytes = before.certain[0] if before.certain[1] == after.certain[1] else 0
     else:

@@ -76,7 +76,7 @@ def _libraries(folder: Path, version: str) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DriverRoot:
-    """A driver root: its path in this container, and its path on the host."""
+    """A directory tree with the driver's files: its path in this container, and its path on the host."""
 
     path: Path
     host: str

@@ -1,14 +1,11 @@
-"""The GPU's device files are denied to processes of share containers that are not registered with the arbiter.
+"""Denies the GPU's device files to processes of share containers that are not registered with the arbiter.
 
-An option, off by default (`--deny-unregistered`). The kernel asks a small program of ours whenever a process in the
-cgroup of such a pod opens a device file, by whatever path, and it looks the process up among those that are registered.
+This is an option, off by default (`--deny-unregistered`). Whenever a process in the cgroup of such a pod opens a device
+file, by whatever path, the kernel runs a small program of ours, which looks the process up in a map.
 
-kernel_fields   where this kernel has the fields of its structures; pure
-program         the program itself; pure
-kernel          the system call bpf(2)
-registered      who is registered, as the arbiter tells the kernel
-pod_cgroups     the cgroups of pods
-denial          the program in the kernel, from one agent to the next
-denied_pods     which pods it is for; pure
-covering        who has it attached, and says so
+  program         the instructions of that program, and where this kernel has the fields that it reads; pure
+  kernel          the system call bpf(2)
+  registered      the map of registered processes, which the arbiter writes
+  denial_program  loads the program, hands it on to the next agent, and attaches it to cgroups
+  pod_denial      chooses the pods, attaches the program to them, and reports the condition
 """

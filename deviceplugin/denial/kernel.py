@@ -1,7 +1,7 @@
-"""The system call bpf(2): maps, programs for the devices of a cgroup, and where both are kept.
+"""The system call bpf(2): maps, programs for the devices of a cgroup, and their pins in the bpf file system.
 
-By its number, as libc has no function for it. What is laid out here is `union bpf_attr` of linux/bpf.h. Everything
-raises OSError with what the kernel says.
+libc has no function for it, so it is called by number, with the layouts of `union bpf_attr` in linux/bpf.h. All
+functions raise OSError with the kernel's error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _HASH: Final = 1  # BPF_MAP_TYPE_HASH
 _NO_PREALLOC: Final = 1  # BPF_F_NO_PREALLOC
 _CGROUP_DEVICE_PROGRAM, _CGROUP_DEVICE = 15, 6  # BPF_PROG_TYPE_CGROUP_DEVICE, BPF_CGROUP_DEVICE
 _ALLOW_MULTI, _REPLACE = 2, 4  # BPF_F_ALLOW_MULTI, BPF_F_REPLACE
-MAX_PROGRAMS: Final = 64  # that a cgroup can have
+MAX_PROGRAMS: Final = 64  # the kernel's maximum per cgroup
 _LOG_BYTES: Final = 1 << 16
 _INSTRUCTION_BYTES: Final = 8
-_INFO_START: Final = struct.Struct("<II8s")  # of struct bpf_prog_info: its kind, id and tag
+_INFO_START: Final = struct.Struct("<II8s")  # type, id and tag in struct bpf_prog_info
 
-_STATFS_BYTES: Final = 256  # struct statfs, which begins with the kind, and room to spare
+_STATFS_BYTES: Final = 256  # more than struct statfs, which begins with the type
 _BPF_FS_MAGIC: Final = 0xCAFE4A11
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -40,7 +40,7 @@ def _bpf(command: int, attributes: bytes) -> int:
 def _call(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
     number = _NUMBERS.get(platform.machine())
     if number is None:
-        raise OSError(f"bpf(2) has no number here for {platform.machine()}")
+        raise OSError(f"the number of bpf(2) is unknown for {platform.machine()}")
     answer: int = _libc.syscall(number, command, buffer, _ATTRIBUTES_BYTES)
     if answer < 0:
         code = ctypes.get_errno()
@@ -49,7 +49,7 @@ def _call(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
 
 
 class Map:
-    """A hash map behind a descriptor, with keys and values of fixed sizes."""
+    """A hash map with keys and values of fixed sizes."""
 
     def __init__(self, descriptor: int, *, key_bytes: int, value_bytes: int) -> None:
         self.descriptor = descriptor
@@ -57,7 +57,7 @@ class Map:
         self._value_bytes = value_bytes
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
+        """Return the value of a key, or None."""
         value = ctypes.create_string_buffer(self._value_bytes)
         try:
             self._element(_LOOKUP, key, value)
@@ -66,18 +66,18 @@ class Map:
         return value.raw
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Give a key a value, in place of the one that it may have."""
+        """Set the value of a key."""
         self._element(_UPDATE, key, ctypes.create_string_buffer(value, self._value_bytes))
 
     def drop(self, key: bytes) -> None:
-        """A key has no value any more."""
+        """Remove a key; no-op if absent."""
         try:
             self._element(_DELETE, key, None)
         except FileNotFoundError:
             return
 
     def every_key(self) -> frozenset[bytes]:
-        """The keys of a map, all of them."""
+        """Return all keys."""
         keys: set[bytes] = set()
         following = ctypes.create_string_buffer(self._key_bytes)
         key: bytes | None = None
@@ -87,7 +87,7 @@ class Map:
             except FileNotFoundError:
                 return frozenset(keys)
             key = following.raw
-            if key in keys:  # one was dropped meanwhile, and it begins again
+            if key in keys:  # a key was removed meanwhile, so the iteration has restarted
                 return frozenset(keys)
             keys.add(key)
 
@@ -98,13 +98,13 @@ class Map:
 
 
 def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:
-    """The descriptor of a new map."""
+    """Create a map, and return its descriptor."""
     sizes = (key_bytes, value_bytes, most)
     return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, name.encode()))
 
 
 def load(name: str, instructions: bytes) -> int:
-    """The descriptor of a program for the devices of a cgroup, which has been found to be sound."""
+    """Load a program for the devices of a cgroup, which the kernel verifies. Return its descriptor."""
     code, terms = ctypes.create_string_buffer(instructions), ctypes.create_string_buffer(b"GPL")
     log = ctypes.create_string_buffer(_LOG_BYTES)
 
@@ -128,13 +128,13 @@ def load(name: str, instructions: bytes) -> int:
 
 
 def attach(cgroup: int, program: int, *, instead_of: int | None = None) -> None:
-    """Have the kernel ask the program, beside others that it asks there, or in place of one."""
+    """Attach the program to a cgroup, in addition to others there or in place of one."""
     flags = _ALLOW_MULTI | (_REPLACE if instead_of is not None else 0)
     _bpf(_ATTACH, struct.pack("<5I", cgroup, program, _CGROUP_DEVICE, flags, instead_of or 0))
 
 
 def attached(cgroup: int) -> frozenset[int]:
-    """The ids of the programs that the kernel asks in this very cgroup."""
+    """Return the ids of the programs attached to this very cgroup."""
     ids = (ctypes.c_uint32 * MAX_PROGRAMS)()
     fields = struct.pack("<4IQI", cgroup, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MAX_PROGRAMS)
     buffer = ctypes.create_string_buffer(fields, _ATTRIBUTES_BYTES)
@@ -144,28 +144,28 @@ def attached(cgroup: int) -> frozenset[int]:
 
 
 def identity(program: int) -> tuple[int, bytes]:
-    """The id of a program, and what is the same of all with its instructions."""
+    """Return the id of a program, and the tag that all programs with its instructions have."""
     info = ctypes.create_string_buffer(_INFO_START.size)
     _bpf(_INFO, struct.pack("<IIQ", program, len(info), ctypes.addressof(info)))
     _, number, tag = _INFO_START.unpack(info.raw)
     return int(number), bytes(tag)
 
 
-def keeps(directory: Path) -> bool:
-    """Whether it is in a bpf file system, where things can be kept."""
+def is_bpf_fs(directory: Path) -> bool:
+    """Whether the directory is in a bpf file system."""
     status = ctypes.create_string_buffer(_STATFS_BYTES)
     done: int = _libc.statfs(os.fsencode(directory), status)
     return done == 0 and bool(struct.unpack_from("<q", status)[0] == _BPF_FS_MAGIC)
 
 
 def pin(descriptor: int, path: Path) -> None:
-    """Keep it at a path of a bpf file system, as long as that is there."""
+    """Pin a descriptor at a path of a bpf file system."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     _bpf(_PIN, struct.pack("<QII", ctypes.addressof(name), descriptor, 0))
 
 
 def pinned(path: Path) -> int | None:
-    """A descriptor of what is kept there; None for nothing."""
+    """Return a descriptor of the object pinned at the path, or None."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     try:
         return _bpf(_GET, struct.pack("<QII", ctypes.addressof(name), 0, 0))

@@ -1,4 +1,6 @@
-"""The processes that are registered with the arbiter, where the kernel looks them up. For the arbiter's process."""
+"""The map of processes that are registered with the arbiter, which the kernel program reads. Used in the arbiter's
+process.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +10,38 @@ from typing import Final
 
 from deviceplugin.denial import kernel, program
 
-BEAT_SECONDS: Final = 30.0
-# For so long nobody but those who are registered already gets at a GPU without an arbiter; after that it is as if
-# nobody had ever been denied one. An upgrade takes less, and who turns this off, or takes gpushare away, leaves no trap
-# behind.
+RENEW_SECONDS: Final = 30.0
+# How long only registered processes get a GPU while no arbiter runs. After that, every process does. An upgrade takes
+# less; a node where the option or gpushare was removed does not stay locked.
 AWAY_SECONDS: Final = 600.0
 _NANOSECONDS: Final = 10**9
 MAX: Final = 1 << 16
 
-Who = tuple[int, int]  # a process: its pid and when it started, in the kernel's ticks
+Who = tuple[int, int]  # a process: pid and start ticks
 
 
 class RegisteredMap:
-    """By the descriptor of the map that the program looks into. What the kernel refuses raises OSError."""
+    """The map behind a descriptor. Errors of the kernel raise OSError."""
 
     def __init__(self, descriptor: int, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
         self._clock_ns = clock_ns
 
-    def beat(self) -> None:
-        """An arbiter is there, and will be taken to be for AWAY_SECONDS."""
+    def renew(self) -> None:
+        """Let the arbiter count as running for another AWAY_SECONDS."""
         until = self._clock_ns() + round(AWAY_SECONDS * _NANOSECONDS)
         self._map.put(program.KEY.pack(program.ARBITER_KEY), program.VALUE.pack(until, 0))
 
     def add(self, pid: int, start_ticks: int) -> None:
-        """A process registers, as whatever program it is when it next opens a device file."""
+        """Register a process, as the program that next opens a device file."""
         self._map.put(program.KEY.pack(pid), program.VALUE.pack(start_ticks, 0))
 
     def drop(self, pid: int) -> None:
-        """It has ended, or is another program."""
+        """Remove a process that has ended or become another program."""
         self._map.drop(program.KEY.pack(pid))
 
-    def keep(self, processes: Iterable[Who]) -> None:
-        """These are registered and no others; those that were before are so as the program that they were."""
+    def replace(self, processes: Iterable[Who]) -> None:
+        """Register exactly these processes. Those that were registered already keep their program."""
         wanted = dict(processes)
         for key in self._map.every_key() - {program.KEY.pack(number) for number in (program.ARBITER_KEY, *wanted)}:
             self._map.drop(key)
@@ -51,5 +52,5 @@ class RegisteredMap:
 
 
 def make() -> int:
-    """The descriptor of a new map, in which nobody is."""
+    """Create an empty map, and return its descriptor."""
     return kernel.make_map("gpushare", key_bytes=program.KEY.size, value_bytes=program.VALUE.size, most=MAX)

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "libraries.json"
 POLL_SECONDS: Final = 60.0
-MAX_BYTES: Final = 64 << 20  # of one process's mappings: a container controls the length of this text
+MAX_BYTES: Final = 64 << 20  # per process, because a container controls how long its list of mappings is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class OldLibraries:
         holders = {name: before.holders.get(name, pods) & pods | unseen for name in sorted(old)}
         for name in holders.keys() - before.holders.keys():
             extra = {"library": name, "pods": len(holders[name])}
-            logger.info("Keeping a library for the pods that may have it", extra=extra)
+            logger.info("Keeping a library that pods may still use", extra=extra)
         self._record, self._has_run = LibraryRecord(pods, holders), True
         if self._record != before:
             self._write_record()
@@ -147,7 +147,7 @@ def _mapped_by(directory: Path) -> Iterator[int]:
         for line in lines:
             yield int(line.split(maxsplit=5)[4])
             left_bytes -= len(line)
-            records.check(left_bytes >= 0, f"it has more mapped than {MAX_BYTES} bytes tell")
+            records.check(left_bytes >= 0, f"the list of its mappings is longer than {MAX_BYTES} bytes")
 
 
 def _in_a_pod(directory: Path) -> bool:

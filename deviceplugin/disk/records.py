@@ -78,7 +78,7 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
         if kind is str:
             document.encode()  # raises ValueError for a lone surrogate, which cannot be encoded
         return document
-    raise ValueError(f"{document!r} is no {getattr(kind, '__name__', kind)}")
+    raise ValueError(f"{document!r} is not a {getattr(kind, '__name__', kind)}")
 
 
 def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any, ...]:
@@ -89,7 +89,7 @@ def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any,
 
 
 def _record(kind: type[Any], document: Any, newer: bool) -> Any:
-    check(isinstance(document, dict), f"{document!r} is no {kind.__name__}")
+    check(isinstance(document, dict), f"{document!r} is not a {kind.__name__}")
     hints = _hints(kind)  # type: ignore[arg-type] # a class is hashable
     unknown = document.keys() - hints.keys()
     if unknown and not newer:

@@ -55,7 +55,7 @@ def _gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredG
         mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
         geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
-        most_mps_clients=mps_clients.most(gpu.compute_capability),
+        most_mps_clients=mps_clients.max_clients(gpu.compute_capability),
         compute_mode=driver.compute_mode(gpu.uuid),
         memory_is_known=gpu.memory_bytes > 0,
     )

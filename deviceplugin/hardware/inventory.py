@@ -47,7 +47,7 @@ def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadab
 
 def mark_silent(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
     """Return the GPUs as unhealthy, because the driver has not answered for so long."""
-    why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if it stays so"
+    why = f"the driver has not answered for {seconds:.0f} s: see the kernel's log for NVRM, and reboot if this persists"
     return tuple(_unhealthy(gpu, why) if gpu.healthy else gpu for gpu in gpus)
 
 

@@ -31,7 +31,7 @@ _LEVELS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NvmlPath:
-    """The path between two GPUs: the nearest thing that they share, and the NVLink links between them."""
+    """The path between two GPUs: the closest component that both are attached to, and the NVLink links between them."""
 
     common: str
     nvlinks: int = 0

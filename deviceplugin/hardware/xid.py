@@ -76,7 +76,10 @@ class XidKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One event. gpu: UUID; None if the driver could not identify the GPU. instances: WHOLE_GPU for all of them."""
+    """A critical event of the driver.
+
+    gpu: UUID; None if the driver could not identify the GPU. gpu_instance, compute_instance: WHOLE_GPU for all of them.
+    """
 
     kind: XidKind
     number: int = 0

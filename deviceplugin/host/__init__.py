@@ -1,1 +1,1 @@
-"""What the kernel says of processes and containers, read from /proc and cgroups; for the agent and the arbiter."""
+"""Reads what /proc and cgroups say about processes and containers, for agent and arbiter."""

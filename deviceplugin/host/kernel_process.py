@@ -1,9 +1,9 @@
-"""What the kernel says of a process: who is at the other end of a socket, whether it lives, what it has mapped.
+"""Reads the kernel's view of a process: the peer of a socket, whether it lives, and its mappings.
 
-A pid alone names nobody: it is given again once its process is gone. A process here is a pid with the time it started,
-held by a pidfd, which becomes readable when the process is dead with all its threads, and not before.
+A pid alone is ambiguous, because the kernel reuses it. A process here is a pid with its start time, and a pidfd, which
+becomes readable once all threads of the process are dead.
 
-What a process is called, and the files that it has mapped, are bytes of its own choice and need be not text.
+Process names and mapped paths are bytes that the process chooses, and need not be valid text.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
-# As many mappings as the kernel lets a process have take seven megabytes, with paths of the usual length. Of one whose
-# paths are longer, so that looking takes long, the rest is not looked at.
+# The maximum number of mappings takes seven megabytes with paths of usual length. The rest of a longer list is not
+# read, because that would take long.
 MAX_MAPS_BYTES: Final = 16 << 20
-_MAPS_FIELDS: Final = 6  # of a line: addresses, permissions, offset, device, inode, path
+_MAPS_FIELDS: Final = 6  # addresses, permissions, offset, device, inode, path
 _SO_PEERPIDFD: Final = getattr(socket, "SO_PEERPIDFD", 77)
 _CREDENTIALS: Final = struct.Struct("iII")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KernelProcess:
-    """A process; `start_ticks` is when it started, in the kernel's ticks since boot. Whoever has it closes `pidfd`."""
+    """A process. `start_ticks`: kernel ticks since boot. Its owner closes `pidfd`."""
 
     pid: int
     start_ticks: int
     pidfd: int
 
     def is_dead(self) -> bool:
-        """Whether nothing of it runs any more."""
+        """Whether all its threads have ended."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
 
 def peer(connection: socket.socket, *, proc: Path = PROC) -> KernelProcess:
-    """The process that connected. Raises ProcessLookupError when it is gone, or not visible from here."""
+    """Return the process that connected. Raises ProcessLookupError if it is gone, or not visible from here."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, _, _ = _CREDENTIALS.unpack(data)
     if pid <= 0:
@@ -50,16 +50,15 @@ def peer(connection: socket.socket, *, proc: Path = PROC) -> KernelProcess:
     try:
         pidfd = connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError:
-        # Before Linux 6.5. Between its connect and now it may have died and its pid been given again; so little time
-        # would that be that nobody can count on it.
+        # Before Linux 6.5. The pid could have been reused between connect and now, but no process can time that.
         pidfd = os.pidfd_open(pid)
-    return _held(pid, pidfd, proc)
+    return _open(pid, pidfd, proc)
 
 
 def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | None:
-    """The process that had this pid then, if it still lives."""
+    """Return the process if it still owns this pid, else None."""
     try:
-        process = _held(pid, os.pidfd_open(pid), proc)
+        process = _open(pid, os.pidfd_open(pid), proc)
     except OSError:
         return None
     if process.start_ticks == start_ticks and not process.is_dead():
@@ -68,8 +67,8 @@ def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | No
     return None
 
 
-def identified(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
-    """The pid with when its process started; None if it is gone."""
+def with_start(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
+    """Return the pid and the start of its process, or None if it is gone."""
     try:
         return pid, _start_ticks(pid, proc)
     except (OSError, IndexError, ValueError):
@@ -81,11 +80,13 @@ def _start_ticks(pid: int, proc: Path) -> int:
 
 
 def _stat(pid: int, proc: Path) -> list[bytes]:
-    """The fields of its stat from the third on: the name before them, in parentheses, may hold anything."""
+    """Return the fields of its stat file from the third on. The name in parentheses before them may contain
+    anything.
+    """
     return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
-def _held(pid: int, pidfd: int, proc: Path) -> KernelProcess:
+def _open(pid: int, pidfd: int, proc: Path) -> KernelProcess:
     try:
         held = KernelProcess(pid, _start_ticks(pid, proc), pidfd)
         if held.is_dead():
@@ -97,7 +98,7 @@ def _held(pid: int, pidfd: int, proc: Path) -> KernelProcess:
 
 
 def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
-    """Whether it has been told to stand still, by a signal or a debugger; what is gone has not."""
+    """Whether a signal or a debugger has stopped the process. False if it is gone."""
     try:
         return _stat(pid, proc)[0] in {b"T", b"t"}
     except (OSError, IndexError):
@@ -105,7 +106,7 @@ def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
 
 
 def parent(pid: int, *, proc: Path = PROC) -> int | None:
-    """The pid of its parent; None if it is gone."""
+    """Return the pid of its parent, or None if it is gone."""
     try:
         return int(_stat(pid, proc)[1])
     except (OSError, IndexError, ValueError):
@@ -113,16 +114,16 @@ def parent(pid: int, *, proc: Path = PROC) -> int | None:
 
 
 def cgroups(pid: int, *, proc: Path = PROC) -> str:
-    """The text of its cgroup file; raises OSError when it is gone.
+    """Return the text of its cgroup file. Raises OSError if it is gone.
 
-    In cgroup v1 a first thread that has ended is in no cgroup any more, while the process lives on in its other
-    threads. The text is that of a thread which still runs.
+    In cgroup v1, a first thread that has ended is in no cgroup, while the process lives on in its other threads. Then
+    the text comes from a thread that still runs.
     """
     directory = proc / str(pid)
     if _stat(pid, proc)[:1] == [b"Z"]:
         with os.scandir(directory / "task") as tasks:
             directory = next((Path(task) for task in tasks if task.name != str(pid)), directory)
-    # Bytes: read as text, a carriage return in a name would become a line feed.
+    # Read bytes: text mode would turn a carriage return in a name into a line feed.
     return os.fsdecode((directory / "cgroup").read_bytes())
 
 
@@ -130,44 +131,43 @@ def cgroups(pid: int, *, proc: Path = PROC) -> str:
 class Mapping:
     """Whether a process has a file mapped; `link` opens it again.
 
-    known: false for a process that is ending, whose memory is gone already, for one that we may not look into (that
-        takes CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE), and for one that has too much to look at.
-    looked_bytes: how much of the list was looked at.
+    known: false for a process that is ending and has no memory any more, for one that may not be inspected (this needs
+        CAP_SYS_PTRACE, and opening the link CAP_CHECKPOINT_RESTORE), and for one with too many mappings.
+    read_bytes: how much of the list of mappings was read.
     """
 
     known: bool
     link: Path | None
-    looked_bytes: int = dataclasses.field(default=0, compare=False)
+    read_bytes: int = dataclasses.field(default=0, compare=False)
 
 
-def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, most_bytes: int | None = None) -> Mapping:
-    """Where a process has the file with this device and inode mapped.
+def mapping(pid: int, device_inode: tuple[int, int], *, proc: Path = PROC, max_bytes: int | None = None) -> Mapping:
+    """Find where a process has the file with this device and inode mapped.
 
-    Blocks for as long as it takes, or as the process changes what it has mapped. most_bytes: of the list, that are
-    looked at; by default MAX_MAPS_BYTES.
+    Blocks while the process changes its mappings. max_bytes: how much of the list to read, by default MAX_MAPS_BYTES.
     """
     directory = proc / str(pid)
     device, inode = device_inode
     wanted = f"{os.major(device):02x}:{os.minor(device):02x} {inode}".encode().split()
-    known, looked_bytes = False, 0
+    known, read_bytes = False, 0
     try:
         with (directory / "maps").open("rb") as lines:
-            for line in _bounded(lines, MAX_MAPS_BYTES if most_bytes is None else most_bytes):
+            for line in _bounded(lines, MAX_MAPS_BYTES if max_bytes is None else max_bytes):
                 known = line is not None
-                looked_bytes += len(line or b"")
+                read_bytes += len(line or b"")
                 fields = line.split(maxsplit=5) if line is not None else []
                 if fields[3:5] == wanted:
                     low, high = (part.lstrip("0") or "0" for part in fields[0].decode().split("-"))
-                    return Mapping(True, directory / "map_files" / f"{low}-{high}", looked_bytes)
+                    return Mapping(True, directory / "map_files" / f"{low}-{high}", read_bytes)
     except OSError:
         known = False
-    return Mapping(known, None, looked_bytes)
+    return Mapping(known, None, read_bytes)
 
 
 def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
-    """The paths that a process has mapped, as it sees them, as far as they are looked at.
+    """Return the paths that a process has mapped, as it sees them, up to MAX_MAPS_BYTES of the list.
 
-    None if it is gone, or we may not look into it.
+    Return None if the process is gone or may not be inspected.
     """
     paths: set[str] = set()
     known = False
@@ -184,7 +184,7 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
 
 
 def _bounded(lines: Iterable[bytes], left_bytes: int) -> Iterator[bytes | None]:
-    """The lines; None in place of those that are beyond the most that is looked at."""
+    """Yield the lines, and None in place of those beyond the maximum."""
     for line in lines:
         left_bytes -= len(line)
         if left_bytes < 0:
@@ -193,17 +193,17 @@ def _bounded(lines: Iterable[bytes], left_bytes: int) -> Iterator[bytes | None]:
         yield line
 
 
-# What it takes to open the ledger that another process has mapped: to look into it, and to follow its mapping's link.
+# To open a ledger that another process has mapped: inspect the process, and follow its mapping's link.
 TO_TAKE_OVER: Final = {"SYS_PTRACE": 19, "CHECKPOINT_RESTORE": 40}
 
 
 def missing_capabilities(wanted: dict[str, int] = TO_TAKE_OVER, *, proc: Path = PROC) -> tuple[str, ...]:
-    """Which of these capabilities, by their numbers, this process lacks; without others, for taking over ledgers."""
+    """Return the names of the wanted capabilities that this process lacks. `wanted`: bit numbers by name."""
     status = (proc / "self/status").read_text()
     (effective,) = (int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
     return tuple(name for name, bit in wanted.items() if not effective >> bit & 1)
 
 
 def boot_id(*, proc: Path = PROC) -> str:
-    """What tells this run of the kernel from all others."""
+    """Return the kernel's id of the current boot."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()

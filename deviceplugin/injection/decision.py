@@ -110,7 +110,7 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
         assessments = [_assess(strategy, facts) for strategy in named]
     else:
         assessments = [_assess(answer.ENVVAR, facts), _assess(cdi.CRI, facts)]
-        # CDI may be disabled without notice, so use it unasked only if it is known to be enabled.
+        # CDI may be disabled without notice. Unless it is configured, use it only if it is known to be enabled.
         assessments = (
             [assessments[0], dataclasses.replace(assessments[1], works=Works.NO)]
             if assessments[1].works < Works.YES

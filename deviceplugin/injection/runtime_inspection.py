@@ -68,7 +68,7 @@ def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     if state is None:
         return ()
     directory, name = posixpath.split(state[1])
-    if posixpath.basename(directory) == "agent" and name == "containerd":  # k3s and RKE2, with any
+    if posixpath.basename(directory) == "agent" and name == "containerd":  # k3s and RKE2, with any data directory
         return (_rancher(directory),)
     if "/snap/microk8s/" in directory:
         return (_MICROK8S,)

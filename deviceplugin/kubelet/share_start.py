@@ -18,8 +18,8 @@ from typing import Final
 from deviceplugin.allocation import cdi
 from deviceplugin.arbiter import tenant
 from deviceplugin.cdi.specs import SpecError, Specs
-from deviceplugin.denial import denial
-from deviceplugin.denial.covering import Covering
+from deviceplugin.denial import denial_program
+from deviceplugin.denial.pod_denial import PodDenial
 from deviceplugin.injection.decision import Injection
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.state import kubelet_checkpoint, pod_resources
@@ -45,9 +45,9 @@ class ShareStart:
     injection: Callable[[], Injection]
     settings: Callable[[], NodeSettings]
     held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]]
-    find: Callable[[str, str, str], Awaitable[tenant.Given | Refusal]]
+    find: Callable[[str, str, str], Awaitable[tenant.StartingContainer | Refusal]]
     descriptions: Specs
-    denied: Covering
+    denied: PodDenial
 
     @property
     def is_needed(self) -> bool:
@@ -68,8 +68,8 @@ class ShareStart:
         name = cdi.share_name(device_ids)
         holder = await self._given(resource, device_ids)
         try:
-            self.denied.cover(holder.pod_uid if isinstance(holder, tenant.Given) else "")
-        except denial.DenialError as error:
+            self.denied.cover(holder.pod_uid if isinstance(holder, tenant.StartingContainer) else "")
+        except denial_program.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         if not _needs_owner(injection):
             return
@@ -89,7 +89,7 @@ class ShareStart:
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
-    async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.Given | Refusal:
+    async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.StartingContainer | Refusal:
         """Find the allocation of the container with these ids."""
         ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
         try:

@@ -153,9 +153,7 @@ def _strategy(text: str) -> MigStrategy:
     try:
         return MigStrategy(text)
     except ValueError as error:
-        raise StrategyError(
-            f"migStrategy is {text!r}, which does not exist: write one of {', '.join(MigStrategy)}"
-        ) from error
+        raise StrategyError(f"migStrategy is {text!r}: must be one of {', '.join(MigStrategy)}") from error
 
 
 def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:

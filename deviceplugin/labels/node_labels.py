@@ -182,7 +182,7 @@ class LabelWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         self._in_force.wake(self._wake)
-        await repeating.whenever(self._wake, self.step, trouble="Could not label the node", logger=logger)
+        await repeating.run_on_wakeup(self._wake, self.step, trouble="Could not label the node", logger=logger)
 
     async def step(self) -> None:
         """Write the labels that differ. Raises ClusterError."""

@@ -1,7 +1,7 @@
-"""The agent's end of the arbiter, which runs in a process of its own.
+"""The agent's end of the channel to the arbiter, which is a separate process.
 
-arbiter_process   starts that process, and ends it
-arbiter           what is told to it, what it asks, and what it tells
-running_shares    what it has told of the shares that have processes
-lookup            what a container was given, asking the API server where the informers do not know yet
+arbiter_process   starts and stops the arbiter
+arbiter           sends the arbiter allocations and measurements, and answers its questions
+running_shares    the shares with processes, as the arbiter reported them
+lookup            finds a container's share; asks the API server if the informers do not know it yet
 """

@@ -1,4 +1,4 @@
-"""The arbiter, as the agent knows it: it is told what the GPUNode gives, and it tells what processes make of that."""
+"""The agent's end of the channel: sends allocations and measurements to the arbiter, and receives its reports."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
-REPORT_SECONDS: Final = 1.0  # between two reports with what shares have had of their GPUs
-MAX_SILENT: Final = 30  # so many times in a row none came within that
-Who = tuple[int, int]  # a process: its pid and when it started
+REPORT_SECONDS: Final = 1.0  # between two reports
+MAX_SILENT: Final = 30  # intervals without an answer before the agent ends
+Who = tuple[int, int]  # a process: pid and start ticks
 _Answer = TypeVar("_Answer")
 FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
 
 
 class Arbiter:
-    """At the other end of the channel.
+    """The arbiter, as the agent sees it.
 
-    node: the GPUNode as last seen; tell: to be called when there is something new to be told in its status.
-    context_bytes: by the UUID of a GPU, what a context on it is to be charged before it is made.
-    shares, reported: as of the last report.
-    refused: called when a library of a container is refused for its protocol, with why.
-    unclaimed_bytes: what of a GPU, by its place in a share, nobody is known to hold beside the process with this pid
-        and start; None where that is unknown.
+    node: returns the GPUNode as last seen. tell: called when the GPUNode's status needs an update. context_bytes:
+    returns what to charge for a context on a GPU, by UUID, before it is created. shares, reported: from the last
+    report. refused: called with the container and the reason when a library speaks no supported protocol version.
+    unclaimed_bytes: returns how much of a GPU, by its place in a share, belongs to no process other than the given one;
+        None if unknown.
     """
 
     def __init__(
@@ -58,10 +57,10 @@ class Arbiter:
         self._context_bytes = context_bytes
         self._unclaimed_bytes = unclaimed_bytes
         self._refused = refused
-        self._entries: dict[str, Allocation] = {}  # as it was told
+        self._entries: dict[str, Allocation] = {}  # as sent to the arbiter
         self._contexts: dict[str, int] = {}
         self._measured = False
-        self._following: collections.deque[asyncio.Future[tuple[Resize, ...]]] = collections.deque()
+        self._applying: collections.deque[asyncio.Future[tuple[Resize, ...]]] = collections.deque()
         self._reporting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._turns: list[messages.LeaseReport] | None = None
         self._answering: set[asyncio.Task[None]] = set()
@@ -70,52 +69,52 @@ class Arbiter:
         self.listening = asyncio.Event()
         self.shares = shares or Shares()
         self.reported = messages.Reported(0, 0, (), 0, ())
-        channel.listen(self._hear, lambda: None)  # who started it watches it
+        channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
 
     def connections(self) -> int:
-        """Processes connected to it, by its last report."""
+        """Return the number of connected processes in the last report."""
         return self.reported.connections
 
     def turned_away(self) -> int:
-        """Connections that it has turned away at once."""
+        """Return the number of connections rejected at once."""
         return self.reported.turned_away
 
     def versions(self) -> Mapping[int, int]:
-        """How many connections speak each version of the protocol."""
-        return {speaker.version: speaker.connections for speaker in self.reported.speakers}
+        """Return the number of connections by protocol version."""
+        return {spoken.version: spoken.connections for spoken in self.reported.versions}
 
     @property
     def problem(self) -> str | None:
-        """Why it cannot be relied on, as a sentence."""
+        """Why the arbiter cannot be relied on, as a sentence; None if it can."""
         if not self.listening.is_set():
-            return "the arbiter does not listen yet"
+            return "the arbiter is not ready yet"
         return f"the arbiter has not answered for {self._silent} seconds" if self._silent > 1 else None
 
     async def run(self) -> None:
-        """Have it report, again and again. Raises ArbiterError when it says nothing any more."""
+        """Request reports for ever. Raises ArbiterError if the arbiter stops answering."""
         while True:
             asked = asyncio.ensure_future(self.report(turns=True))
-            # In turns of our own loop: if it is we who stood still, the arbiter is not to blame.
+            # Count turns of our own loop: if the agent itself stood still, the arbiter is not to blame.
             while not (await asyncio.wait({asked}, timeout=REPORT_SECONDS))[0]:
                 if self._broken is not None:
                     asked.cancel()
-                    raise ArbiterError("the agent failed at a message of the arbiter") from self._broken
+                    raise ArbiterError("the agent failed to handle a message of the arbiter") from self._broken
                 self._silent += 1
                 if self._silent == MAX_SILENT:
                     asked.cancel()
-                    raise ArbiterError(f"the arbiter has not answered for {MAX_SILENT} seconds: the agent ends with it")
+                    raise ArbiterError(f"the arbiter has not answered for {MAX_SILENT} seconds: the agent exits")
             self._silent = 0
             await asyncio.sleep(REPORT_SECONDS)
 
     async def report(self, *, turns: bool = False) -> None:
-        """Return once `shares` and `reported` are as they were after this call."""
+        """Update `shares` and `reported` to a state after this call."""
         done = asyncio.get_running_loop().create_future()
         self._reporting.append(done)
         self._channel.send(messages.Report(turns))
         await done
 
-    def look(self) -> None:
-        """The GPUNode may have changed."""
+    def refresh(self) -> None:
+        """Send the current GPUNode, and call `tell` if its status turns out to be outdated."""
         node = self._node()
         if node is None:
             return
@@ -124,22 +123,22 @@ class Arbiter:
             if not done.cancelled() and done.result() != node.resizes:
                 self._tell()
 
-        self._followed(node).add_done_callback(compare)
+        self._apply(node).add_done_callback(compare)
 
-    async def follow(self, node: GpuNode) -> tuple[Resize, ...]:
-        """Have all shares given what they have in this GPUNode; return what its status is to say of it."""
-        return await self._followed(node)
+    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
+        """Have this GPUNode applied to all shares, and return the resizes that its status should have."""
+        return await self._apply(node)
 
-    def expect(self, gpu_uuids: Iterable[str]) -> None:
-        """Contexts on these GPUs may be charged something else from now on."""
+    def publish_context_bytes(self, gpu_uuids: Iterable[str]) -> None:
+        """Send the context charges of these GPUs, if they have changed."""
         sizes = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
         new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
             self._channel.send(messages.ContextCharges(tuple(messages.Context(*item) for item in new.items())))
 
-    def charge(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
-        """By slot, what the processes of a share hold beyond their charges, by GPU: it counts from now on."""
+    def publish_overheads(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
+        """Send what a share's processes hold beyond their charges, by slot and GPU."""
         overheads = tuple(
             messages.Overhead(member.pid, member.start_ticks, tuple(held[slot]))
             for slot, member in share.members.items()
@@ -149,24 +148,26 @@ class Arbiter:
             share.overheads = overheads
             self._channel.send(messages.ShareOverheads(share.tenant.key, overheads))
 
-    def measured(self) -> None:
-        """From now on it is known what processes hold beyond their charges."""
+    def publish_measured(self) -> None:
+        """Announce, once, that overheads are known."""
         if not self._measured:
             self._measured = True
             self._channel.send(messages.Measured())
 
-    def seen(self, works: Mapping[tuple[str, str], bool]) -> None:
-        """By a GPU's UUID and a share's key, whether the driver has run anything of it there lately."""
+    def publish_activity(self, works: Mapping[tuple[str, str], bool]) -> None:
+        """Send whether the driver has recently run work, by the GPU's UUID and the share's key."""
         if works:
-            self._channel.send(messages.Runs(tuple(messages.Run(*place, runs) for place, runs in works.items())))
+            self._channel.send(
+                messages.ShareActivities(tuple(messages.ShareActivity(*place, runs) for place, runs in works.items()))
+            )
 
     def close(self) -> None:
-        """Let go of what it has told."""
+        """Cancel open answers, and close the shares' pages."""
         for task in self._answering:
             task.cancel()
         self.shares.close()
 
-    def _followed(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
+    def _apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
         there = {entry.id: entry for entry in node.allocations}
         for gone in self._entries.keys() - there.keys():
             self._channel.send(messages.AllocationGone(gone))
@@ -175,20 +176,20 @@ class Arbiter:
                 self._channel.send(messages.HasAllocation(entry))
         self._entries = there
         done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
-        self._following.append(done)
+        self._applying.append(done)
         self._channel.send(messages.ApplyAllocations(node.resizes))
         return done
 
-    def _hear(self, message: messages.Message, descriptors: Sequence[int]) -> None:
-        # Half of what it tells is worse than another start: an answer would be taken for that to another question.
+    def _on_message(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+        # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
         if self._broken is None:
             try:
-                self._heard(message, descriptors)
+                self._handle(message, descriptors)
             except Exception as error:
-                logger.exception("The agent failed at a message of the arbiter")
+                logger.exception("The agent failed to handle a message of the arbiter")
                 self._broken = error
 
-    def _heard(self, message: messages.Message, descriptors: Sequence[int]) -> None:
+    def _handle(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         match message:
             case messages.ArbiterReady():
                 self.listening.set()
@@ -202,21 +203,21 @@ class Arbiter:
                 if self._refused is not None:
                     self._refused(container, sentence)
             case messages.ResizesApplied(resizes):
-                _set(self._following.popleft(), resizes)
+                _set(self._applying.popleft(), resizes)
             case messages.RunningShareState():
-                self.shares.take(message, descriptors)
+                self.shares.update(message, descriptors)
             case messages.ShareGone(key):
-                self.shares.drop(key)
+                self.shares.remove(key)
             case messages.LeaseReports(turns):
                 self._turns = [*(self._turns or ()), *turns]
             case messages.Reported():
                 self.reported = message
                 if self._turns is not None:
-                    self.shares.had(tuple(self._turns))
+                    self.shares.set_lease_reports(tuple(self._turns))
                     self._turns = None
                 _set(self._reporting.popleft(), None)
             case _:
-                raise ValueError(f"an arbiter does not say {message}")
+                raise ValueError(f"unexpected message from the arbiter: {message}")
 
     def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(answering)
@@ -226,22 +227,22 @@ class Arbiter:
     async def _measure(self, asked: messages.Measure) -> None:
         unclaimed_bytes = None
         try:
-            await self.report()  # who holds what is to be known as it is now
-            share = self.shares.of(asked.share)
+            await self.report()  # the answer needs the current members
+            share = self.shares.get(asked.share)
             if share is not None and self._unclaimed_bytes is not None:
-                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.card)
+                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
         except Exception:
-            logger.exception("Could not measure a GPU's unclaimed memory", extra={"share": asked.share})
+            logger.exception("Could not measure the unclaimed memory of a GPU", extra={"share": asked.share})
         self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
 
     async def _identify(self, container: Container) -> None:
         try:
             tenant = await self._lookup.tenant(container)
         except Exception:
-            logger.exception("Could not say what a container was given", extra={"pod_uid": container.pod_uid})
+            logger.exception("Could not find the share of a container", extra={"pod_uid": container.pod_uid})
             tenant = FAILED
         if isinstance(tenant, Tenant):
-            self.expect(grant.uuid for grant in tenant.grants)
+            self.publish_context_bytes(grant.uuid for grant in tenant.grants)
             node = self._node()
             gpus = node.gpu_by_uuid() if node is not None else {}
             known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)

@@ -1,7 +1,7 @@
-"""The arbiter's process: started with the agent, and gone with it, whoever of the two ends first.
+"""The arbiter's process, which starts with the agent and ends with it, whichever ends first.
 
-An agent whose arbiter has ended ends as well. The kubelet starts it again, ever more slowly if that goes on, and the
-next two take over what these left: that is one way back for whatever has happened, and the one that upgrades take.
+An agent whose arbiter has ended ends too. The kubelet restarts it, with backoff, and the next two processes take over
+the state. So there is one way of recovery for all failures, and upgrades use it as well.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PROGRAM: Final = ("-m", "deviceplugin.arbiter")
 
 
 class ArbiterError(Exception):
-    """The arbiter's process does not do its work; the message says how that is known."""
+    """The arbiter's process has failed; the message says how."""
 
 
 class ArbiterProcess:
-    """A process that runs; `channel` is the way to it."""
+    """A running arbiter, and the `channel` to it."""
 
     def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
         self._process = process
@@ -38,23 +38,23 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int:
-        """The process id of the arbiter, as the agent sees it."""
+        """The arbiter's process id."""
         return self._process.pid
 
     async def watched(self) -> None:
-        """Wait until it ends, which it should not; raises ArbiterError."""
+        """Wait for the process, which should not end, and raise ArbiterError."""
         code = await self._process.wait()
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        raise ArbiterError(f"the arbiter's process has ended {how}: the agent ends too, and both are started again")
+        raise ArbiterError(f"the arbiter's process has ended {how}: the agent exits too, and both are restarted")
 
     async def end(self) -> None:
-        """Let it end, and see to it."""
+        """Close the channel, and wait until the process has ended; kill it if that takes too long."""
         self.channel.close()
         try:
             async with asyncio.timeout(END_SECONDS):
                 await self._process.wait()
         except TimeoutError:
-            logger.error("The arbiter's process does not end: killing it", extra={"pid": self.pid})  # noqa: TRY400
+            logger.error("The arbiter's process does not end in time: killing it", extra={"pid": self.pid})  # noqa: TRY400
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
@@ -70,11 +70,11 @@ async def running(
     registered: int | None = None,
     program: Sequence[str] = PROGRAM,
 ) -> AsyncIterator[ArbiterProcess]:
-    """An arbiter whose socket will be at `path`; other arguments are those of `python -m deviceplugin.arbiter`.
+    """Run an arbiter with its socket at `path`. The other arguments are those of `python -m deviceplugin.arbiter`.
 
-    A new interpreter and no fork: the agent has threads, and many modules that an arbiter has no use for.
+    A new interpreter rather than a fork: the agent has threads, and many modules that the arbiter does not need.
     """
-    socket_server.raised_limit()  # of each share two files are open here as well
+    socket_server.raise_file_limit()  # the agent has two open files per share
     ours, theirs = socket.socketpair()
     maps = [registered] if registered is not None else []
     with theirs:

@@ -1,7 +1,8 @@
-"""What a container was given, asking the API server where the informers do not know yet.
+"""Finds the share of a container; asks the API server if the informers do not know it yet.
 
-A container may start before an informer has heard of its pod, or of its allocation. Then the API server is asked, by
-one question for all who wait, and no more often than it can bear from every node. What it does not know is refused.
+A container may start before the informers have its pod or its allocation. Then the agent asks the API server, once for
+all waiting processes, and at a rate that is harmless from every node. Containers that the API server does not know
+either are refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.tenant import Given, Missing, NotYet, Tenant
+from deviceplugin.arbiter.tenant import Missing, NotYet, StartingContainer, Tenant
 from deviceplugin.host.identity import Container
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
@@ -20,7 +21,7 @@ from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
 WAIT_SECONDS: Final = 10.0
-AGAIN_SECONDS: Final = 0.25
+MIN_INTERVAL_SECONDS: Final = 0.25
 STATUS_SECONDS: Final = 0.5
 
 Pods = Callable[[], Iterable[PodJson]]
@@ -31,9 +32,9 @@ Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
 
 class Lookup:
-    """Answers for all containers of the node.
+    """Share lookups for all containers of the node.
 
-    pods, node: as the informers have them; ask_pods, ask_node: as the API server has them now.
+    pods, node: return the informers' state. ask_pods, ask_node: ask the API server.
     """
 
     def __init__(
@@ -50,8 +51,8 @@ class Lookup:
         self._questions: Mapping[Missing, SingleFlight] = {
             Missing.POD: SingleFlight(self._remember_pods, clock),
             Missing.ALLOCATION: SingleFlight(self._remember_node, clock),
-            # The kubelet writes a container's name into the status about a second after its start.
-            Missing.CONTAINER: SingleFlight(self._remember_pods, clock, again_seconds=STATUS_SECONDS),
+            # The kubelet writes a container's id into the status about a second after its start.
+            Missing.CONTAINER: SingleFlight(self._remember_pods, clock, min_interval_seconds=STATUS_SECONDS),
         }
         self._ask_pods = ask_pods
         self._ask_node = ask_node
@@ -59,38 +60,40 @@ class Lookup:
         self._asked_node: GpuNode | None = None
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """The share of a container, or why it has none; within about WAIT_SECONDS."""
+        """Return the container's share, or the reason why it has none, within about WAIT_SECONDS."""
         return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
 
-    async def find_by_name(self, namespace: str, name: str, container: str) -> Given | Refusal:
-        """The GPUs of a container that is about to start, or why it has none; likewise."""
+    async def find_by_name(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
+        """Return the GPUs of a container that is about to start, or the reason why it has none, within about
+        WAIT_SECONDS.
+        """
         return await self._answer(
             lambda pods, node: tenant.find_by_name(namespace, name, container, pods=pods, node=node)
         )
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
         not_yet = find(self._pods(), self._node())
-        trouble = ", and the API server did not answer in time"
+        problem = ", and the API server did not answer in time"
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while isinstance(not_yet, NotYet):
                     asked_for = not_yet.missing
                     try:
-                        await self._questions[asked_for].answered()
+                        await self._questions[asked_for].wait_for_answer()
                     except api_errors.ClusterError as error:
-                        trouble = f", and the API server could not be asked: {error}"
+                        problem = f", and the request to the API server failed: {error}"
                         continue
-                    trouble = ""
+                    problem = ""
                     not_yet = self._find_again(find)
-                    # Of pods and allocations the API server knows all; a container's name may still come.
+                    # The API server knows every pod and allocation, but the container's status may still be missing.
                     if isinstance(not_yet, NotYet) and not_yet.missing is asked_for is not Missing.CONTAINER:
                         break
         except TimeoutError:
             pass
-        return Refusal(not_yet.reason + trouble) if isinstance(not_yet, NotYet) else not_yet
+        return Refusal(not_yet.reason + problem) if isinstance(not_yet, NotYet) else not_yet
 
     def _find_again(self, find: Find[Found]) -> Found | Refusal | NotYet:
-        # What was asked for last is at least as new as what the informers had when it was asked.
+        # The last answer is at least as new as the informers were when it was requested.
         pods = (*self._asked_pods, *self._pods())
         not_yet = find(pods, self._node())
         if isinstance(not_yet, NotYet) and not_yet.missing is Missing.ALLOCATION:
@@ -105,32 +108,34 @@ class Lookup:
 
 
 class SingleFlight:
-    """One question for all who ask it: never two at a time, never within `again_seconds` of the last."""
+    """A request that concurrent callers share: one at a time, and at most one per `min_interval_seconds`."""
 
     def __init__(
         self,
         ask: Callable[[], Awaitable[None]],
         clock: Callable[[], float],
         *,
-        again_seconds: float = AGAIN_SECONDS,
+        min_interval_seconds: float = MIN_INTERVAL_SECONDS,
     ) -> None:
         self._ask = ask
         self._clock = clock
-        self._again_seconds = again_seconds
+        self._min_interval_seconds = min_interval_seconds
         self._asking = asyncio.Lock()
         self._begun = float("-inf")
         self._ended = float("-inf")
-        self._error: api_errors.ClusterError | None = None  # of the last one
+        self._error: api_errors.ClusterError | None = None  # of the last request
 
-    async def answered(self) -> None:
-        """Return once it was asked, and answered, after this call. Raises ClusterError, as all do who waited for it."""
+    async def wait_for_answer(self) -> None:
+        """Wait for an answer to a request sent after this call. Raises ClusterError, in all callers that waited for
+        it.
+        """
         called = self._clock()
         async with self._asking:
             if self._begun >= called and self._ended >= self._begun:
                 if self._error is not None:
                     raise self._error.with_traceback(None)
                 return
-            await asyncio.sleep(max(0.0, self._begun + self._again_seconds - self._clock()))
+            await asyncio.sleep(max(0.0, self._begun + self._min_interval_seconds - self._clock()))
             self._begun = self._clock()
             self._error = None
             try:

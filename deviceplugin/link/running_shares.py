@@ -1,42 +1,43 @@
-"""The shares that have processes, as the arbiter told of them last; what they hold is read from their own pages."""
+"""The shares with processes, as the arbiter last reported them. Their memory use is read from their own pages."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from deviceplugin.arbiter import pages
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead
-from deviceplugin.arbiter.messages import RunningShareState as Told
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
+from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead, RunningShareState
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
 
 
 class RunningShare:
-    """One of them. `overheads`: what the arbiter was told of its processes; None if it may know that no more."""
+    """A share with processes. `overheads`: as sent to the arbiter, or None if the arbiter may not have them any
+    more.
+    """
 
-    def __init__(self, state: Told, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
+    def __init__(self, state: RunningShareState, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
         self.limits = limits
         self.ledger = ledger
-        self.take(state)
+        self.update(state)
 
-    def take(self, state: Told) -> None:
-        """Take over what the arbiter told of the share."""
+    def update(self, state: RunningShareState) -> None:
+        """Apply a report of the arbiter."""
         self.tenant: Tenant = state.tenant
         self.members: Mapping[int, LedgerMember] = {member.slot: member for member in state.members}
         self.overheads: tuple[Overhead, ...] | None = None
 
     def used_bytes(self) -> tuple[int, ...]:
-        """What the processes are charged, by GPU in the order of the grants. Raises PagesError."""
+        """Return the processes' charges, by GPU in the order of the grants. Raises PagesError."""
         return self.ledger.used_bytes(self.limits.slot_count)
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """What a process says is on a GPU for certain, and how often it was about to be less. Raises PagesError."""
+        """Return a process's certain bytes on a GPU, and its count of announced decreases. Raises PagesError."""
         return self.ledger.certain(slot, gpu) if slot < self.limits.certain_slot else (0, 0)
 
     def overhead_bytes(self, slot: int, gpu: int) -> int:
-        """What is counted of a process on a GPU beyond its charges; nothing where the arbiter may not know it."""
+        """Return what a process holds on a GPU beyond its charges; 0 if the arbiter may not know it."""
         member = self.members.get(slot)
         for overhead in self.overheads or ():
             if member is not None and (overhead.pid, overhead.start_ticks) == (member.pid, member.start_ticks):
@@ -44,65 +45,65 @@ class RunningShare:
         return 0
 
     def close(self) -> None:
-        """Let go of its pages."""
+        """Close the share's pages."""
         self.limits.close()
         self.ledger.close()
 
 
 class Shares:
-    """All shares of this node that have processes."""
+    """All shares of this node with processes."""
 
     def __init__(self) -> None:
         self._shares: dict[str, RunningShare] = {}
-        self._turns: tuple[LeaseReport, ...] = ()
+        self._lease_reports: tuple[LeaseReport, ...] = ()
 
     def all(self) -> tuple[RunningShare, ...]:
-        """Every share with a process."""
+        """Return all shares."""
         return tuple(self._shares.values())
 
-    def of(self, key: str) -> RunningShare | None:
-        """The one with this key, if it has a process."""
+    def get(self, key: str) -> RunningShare | None:
+        """Return the share with this key, or None if it has no process."""
         return self._shares.get(key)
 
     def uses(self) -> Iterator[ShareUse]:
-        """What every share holds now."""
+        """Yield the memory use of every share."""
         for share in self._shares.values():
             overheads = tuple(record.overhead_bytes for record in share.limits.read())
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
 
-    def held(self) -> Iterator[LeaseUsage]:
-        """What every share has had of its GPUs, by the last report."""
-        for turn in self._turns:
+    def lease_usage(self) -> Iterator[LeaseUsage]:
+        """Yield every share's use of its GPUs, from the last report."""
+        for turn in self._lease_reports:
             share = self._shares.get(turn.share)
             if share is not None:
-                had = {field: getattr(turn, field) for field in _OF_HELD}
+                had = {field: getattr(turn, field) for field in _USAGE_FIELDS}
                 yield LeaseUsage(share.tenant, **had)
 
-    def take(self, state: Told, descriptors: Sequence[int]) -> None:
-        """A share is so now; with descriptors of its limits and ledger, which are ours to close, if they are new."""
+    def update(self, state: RunningShareState, descriptors: Sequence[int]) -> None:
+        """Add or update a share. New shares come with descriptors of limits and ledger, which this object then owns."""
         key = state.tenant.key
         if not descriptors:
-            self._shares[key].take(state)
+            self._shares[key].update(state)
             return
-        self.drop(key)
+        self.remove(key)
         limits, ledger = descriptors
         count = len(state.tenant.grants)
         self._shares[key] = RunningShare(state, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
 
-    def drop(self, key: str) -> None:
-        """A share has no process any more."""
+    def remove(self, key: str) -> None:
+        """Remove a share whose last process has ended."""
         share = self._shares.pop(key, None)
         if share is not None:
             share.close()
 
-    def had(self, turns: tuple[LeaseReport, ...]) -> None:
-        """That is what shares have had of their GPUs."""
-        self._turns = turns
+    def set_lease_reports(self, turns: tuple[LeaseReport, ...]) -> None:
+        """Store the lease reports of the last report."""
+        self._lease_reports = turns
 
     def close(self) -> None:
-        """Close the descriptors of all pages."""
+        """Close the pages of all shares."""
         for key in list(self._shares):
-            self.drop(key)
+            self.remove(key)
 
 
-_OF_HELD = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")
+_USAGE_FIELDS = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")

@@ -100,7 +100,7 @@ def make(present: Present, wanted: Wanted | None, *, held: frozenset[str] = froz
         if not wanted:
             return MigPlan(MigVerdict.DO)
         return MigPlan(
-            MigVerdict.REFUSE, reason=f"{present.uuid} cannot do MIG: leave it out of the config's mig entries"
+            MigVerdict.REFUSE, reason=f"{present.uuid} does not support MIG: leave it out of the config's mig entries"
         )
     if wanted is None:
         return _off(present, present.mode, held)

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.mig import mig_plan
 from deviceplugin.mig.mig_plan import MigVerdict, Present
-from gpushare.mig import orders
+from gpushare.mig import instance_layout
 from gpushare.mig.geometry import ProfileGeometry
 from gpushare.mig.instance_layout import Wanted
 from gpushare.mig.profile import Profile
@@ -73,7 +73,7 @@ class Partitioner:
                 proposed = self.preview(uuid, wanted, held=held)
                 if proposed.verdict is not MigVerdict.DO or not proposed.steps:
                     return _concluded(proposed, changed=changed)
-                logger.info("Cutting a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
+                logger.info("Partitioning a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
                 waits = self._apply_steps(uuid, proposed.steps)
             except nvml_call.NvmlError as error:
@@ -115,8 +115,8 @@ class Partitioner:
         """Create the instances with a driver that chooses their places, in the first order that fits."""
         kinds = {step.kind.profile: step.kind for step in creates}
         wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
-        if orders.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
-            raise nvml_call.NvmlError(f"{uuid}: the driver found no room in any order of making the instances", 0)
+        if instance_layout.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
+            raise nvml_call.NvmlError(f"{uuid}: the driver could not place the instances in any order", 0)
 
     def _attempt(
         self, uuid: str, kinds: dict[Profile, ProfileGeometry], creates: list[mig_plan.Create]

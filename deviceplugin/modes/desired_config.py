@@ -32,7 +32,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-_UNREAD: Final = "unread-"  # takes the place of the UUID
+_UNREAD: Final = "unread-"  # stands in for the UUID
 # A GPU needs no setup for these modes, so a first agent can serve them at once.
 _WITHOUT_SETUP: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
 
@@ -69,7 +69,7 @@ def resolve(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOpti
         made = mode_plan.plan(read, gpus, mig_strategy=settings.mig_strategy)
     except errors.ConfigError as error:
         raise errors.ConfigError(f"configuration {config.name or 'without a name'}: {error}") from error
-    late = configured.too_late(read, arguments=options.arguments, environment=options.environment)
+    late = configured.ignored_until_restart(read, arguments=options.arguments, environment=options.environment)
     return DesiredConfig(config, settings, made.assignments, (*read.warnings, *made.warnings, *late))
 
 

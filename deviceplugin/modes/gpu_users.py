@@ -58,7 +58,7 @@ class GpuUsers:
         self._by_pod: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._just_given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.ContainerDevices, ...] = ()
-        self.problem = "the kubelet was not asked yet"
+        self.problem = "the kubelet has not answered yet"
 
     def record_allocation(self, resource: str, device_ids: Iterable[str]) -> None:
         """Record devices that a container was just given, which the kubelet does not list yet."""
@@ -105,7 +105,7 @@ class GpuUsers:
         return self.problem
 
     def _forget_listed(self, asked_at: float) -> None:
-        """Forget recent allocations that the kubelet lists by now, if they were made before it was asked.
+        """Forget recent allocations that the kubelet lists by now, if they were made before it was queried.
 
         The kubelet frees a device before it allocates it again, so its list is about the same container.
         """

@@ -65,7 +65,7 @@ def read(path: Path) -> Checkpoint | None:
     """Read the file; return None if there is none. Raises CheckpointError."""
     try:
         document = records.load(path)
-        records.check(document["version"] == VERSION, f"it is of version {document['version']}")
+        records.check(document["version"] == VERSION, f"unsupported version {document['version']}")
         gpus = {
             str(uuid): None if assignment is None else records.read(Assignment, assignment)
             for uuid, assignment in document["gpus"].items()

@@ -31,18 +31,18 @@ from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
 from gpushare.modes import offering
 from gpushare.modes.assignment import Assignment
-from gpushare.modes.contradiction import contradiction, lasts
+from gpushare.modes.contradiction import contradiction, is_permanent
 
 logger = logging.getLogger(__name__)
 
-# The pause after a step, while a GPU waits for its users, while all is well, and after a failure.
+# The pause after a step: while a GPU waits for its users, while no change is pending, and after a failure.
 PENDING_SECONDS: Final = 3.0
 IDLE_SECONDS: Final = 60.0
 FAILED_SECONDS: Final = 30.0
 
 
 class StatusWriter(Protocol):
-    """The writer of the GPUNode's status."""
+    """Lets the reconciler write the GPUNode's status and read back the ledger."""
 
     async def settled(self) -> GpuNode:
         """Write the state published so far, and return the GPUNode as stored after it. Raises ClusterError."""
@@ -114,7 +114,7 @@ class ModeReconciler:
             return IDLE_SECONDS  # pods admitted on a guess would keep their GPU from its configured mode
         if not await self._select_config() and self._is_first:
             if self._selector.desired is None:
-                self._publish({})  # that nothing is in force
+                self._publish({})  # announce that no mode is in force
             return FAILED_SECONDS if self._write_problem else IDLE_SECONDS
         self._blocked, self._backed_off = {}, False
         await self._initialize(self._wanted)
@@ -182,7 +182,7 @@ class ModeReconciler:
                 if not await self._write(self._checkpoint.assign(gpu.uuid, initial)):
                     continue
             if gpu.uuid not in healthy:
-                self._setup.forget(gpu.uuid)  # it is reset before it is healthy again
+                self._setup.forget(gpu.uuid)  # the GPU has to be reset before it is healthy again
                 continue
             assignment = self._checkpoint.gpus.get(gpu.uuid)
             if assignment is None or self._setup.is_ready(gpu.uuid) or contradiction(gpu, assignment):
@@ -223,9 +223,9 @@ class ModeReconciler:
         healthy = {gpu.uuid for gpu in self._observed.seen.gpus if gpu.healthy}
         for uuid, assignment in change.items():
             if uuid not in gpus or uuid not in healthy:
-                self._blocked[uuid] = "the GPU is not healthy; it is changed once it is"
+                self._blocked[uuid] = "the GPU is unhealthy; its mode changes once it is healthy"
                 continue
-            if lasts(gpus[uuid], assignment):
+            if is_permanent(gpus[uuid], assignment):
                 self._repair.check(uuid, assignment)
                 continue
             if self._backs_off(uuid, assignment):
@@ -329,5 +329,5 @@ def _read(path: Path) -> mode_checkpoint.Checkpoint | None:
     try:
         return mode_checkpoint.read(path)
     except mode_checkpoint.CheckpointError as error:
-        logger.warning("Starting without the last agent's record of GPU modes", extra={"err": str(error)})
+        logger.warning("Starting without the previous agent's record of GPU modes", extra={"err": str(error)})
         return None

@@ -30,7 +30,7 @@ class SetUpError(Exception):
 
 
 class SetUpPart(Protocol):
-    """One part of a GPU's setup."""
+    """A step that prepares a GPU for its mode, such as creating its MIG devices or starting its MPS daemon."""
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Bring this part to what `assignment` wants; no-op if it is there already. Raises SetUpError."""
@@ -43,7 +43,7 @@ class SetUpPart(Protocol):
 
 
 class ModeSetup:
-    """Sets GPUs up with all parts, and remembers the outcome of this process.
+    """Sets up all parts of a GPU, and remembers which setups failed since the agent started.
 
     failed: by UUID, why a GPU could not be set up or torn down.
     """
@@ -164,7 +164,7 @@ class DriftRepair:
     def check(self, uuid: str, assignment: Assignment, problem: str = "") -> bool:
         """Return whether a GPU can be used as assigned; if not, quarantine it and report each new reason once.
 
-        problem: why its setup or repair was not possible, if it was not.
+        problem: why setting it up or repairing it failed; empty if it did not.
         """
         gpu = self._gpu(uuid)
         difference = contradiction(gpu, assignment) if gpu is not None else "it is gone"
@@ -175,7 +175,7 @@ class DriftRepair:
             self.quarantined[uuid] = why
             number = f"GPU {gpu.index} ({uuid})" if gpu is not None else uuid
             logger.warning("A GPU cannot be used in its mode", extra={"gpu": uuid, "err": why})
-            note = f"{number} is to be {assignment}, and cannot be used: {why}"
+            note = f"{number} is configured as {assignment} but cannot be used: {why}"
             self._events.record(contract.EVENT_SET_ASIDE, note, warning=True)
         return not why
 

@@ -143,7 +143,7 @@ class MpsPart:
         try:
             await self.daemons.stop(gpu.uuid)
         except (ControlError, OSError) as error:
-            raise SetUpError(f"the MPS daemon of {gpu.uuid} cannot be ended: {error}") from error
+            raise SetUpError(f"the MPS daemon of {gpu.uuid} cannot be stopped: {error}") from error
 
 
 def mps_spec(gpu: HardwareGpu, assignment: Assignment, *, memory_bytes: int) -> steps.Spec:

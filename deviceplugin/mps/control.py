@@ -30,7 +30,7 @@ class ControlError(Exception):
 
 
 class Control:
-    """One daemon's control program.
+    """Starts one MPS daemon and sends it commands, with NVIDIA's control program.
 
     program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it. environment: the daemon's, which names
     its pipe directory.
@@ -141,7 +141,7 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
             stderr=asyncio.subprocess.STDOUT,
         )
     except OSError as error:
-        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver, name it by its path")
+        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver; give its full path")
     try:
         output, _ = await process.communicate(call.commands.encode())
     finally:

@@ -29,7 +29,7 @@ MAX_ENVIRONMENT_BYTES: Final = 1 << 17
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonFiles:
-    """The paths. name: the daemon's, a GPU's UUID, or a resource if one daemon serves all its GPUs."""
+    """The paths of a daemon's files. name: a GPU's UUID, or a resource if one daemon serves all its GPUs."""
 
     root: Path
     name: str
@@ -76,7 +76,7 @@ def find_process(files: DaemonFiles, starter: int | None, *, proc: Path = kernel
     pid = read_pid(files.pid_file)
     if pid is None or starter is None:
         return None
-    identified = kernel_process.identified(pid, proc=proc)
+    identified = kernel_process.with_start(pid, proc=proc)
     process = kernel_process.find(*identified, proc=proc) if identified is not None else None
     if process is None:
         raise ProcessLookupError(f"process {pid} has ended")

@@ -69,7 +69,7 @@ class Daemons:
     def problem(self, name: str) -> str:
         """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
         known = self._supervised.get(name)
-        return "no MPS daemon is wanted for it" if known is None else known.daemon.problem
+        return "no MPS daemon is configured for it" if known is None else known.daemon.problem
 
     def pids(self) -> frozenset[int]:
         """Return the PIDs of all running daemons, also of a former agent's. Blocking."""

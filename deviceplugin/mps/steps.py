@@ -85,7 +85,7 @@ class Command:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touch:
-    """Create a marker file. last: only once all daemons of the node run."""
+    """Create a marker file. last: wait with it until all daemons of the node run."""
 
     path: Path
     last: bool = False

@@ -37,7 +37,10 @@ async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
                 return
             call = control.decode(line)
             outcome = await control.run(program, call)
-            logger.info("Ran", extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code})
+            logger.info(
+                "Ran the control program",
+                extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code},
+            )
         except (TimeoutError, ValueError) as error:
             outcome = control.CallResult(problem=f"was not run: {error}")
         try:

@@ -67,7 +67,7 @@ class GpuNodeStatus:
         self._state.config_status.wake(self._wake)
         self._state.registered.wake(self._wake)
         self._state.hung_up.wake(self._wake)
-        await repeating.whenever(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
+        await repeating.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
         """Write the status if needed, and return the GPUNode as stored after it. Raises ClusterError.

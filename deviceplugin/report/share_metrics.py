@@ -18,8 +18,8 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.report.device_holders import DeviceHolder
 from gpushare import accounting
@@ -86,7 +86,7 @@ def compute(
     counted = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
     used = GaugeMetricFamily(
         "gpushare_share_used_compute_ratio",
-        "Part of the last ten seconds or so in which a share used its GPU; absent if it was not measured.",
+        "Fraction of roughly the last ten seconds in which a share used its GPU; absent if it was not measured.",
         labels=LABELS,
     )
     measured = dict(by_driver)

@@ -19,8 +19,8 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.disk import records, whole_file
 
@@ -139,7 +139,7 @@ def metrics(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
     )
     compute = GaugeMetricFamily(
         "gpushare_share_peak_compute_ratio",
-        "The largest part of ten seconds or so in which a share used its GPU; absent if never measured.",
+        "The largest fraction of roughly ten seconds in which a share used its GPU; absent if never measured.",
         labels=labels,
     )
     observed = GaugeMetricFamily(

@@ -48,7 +48,7 @@ _PER_SHARE: Final[Mapping[str, Callable[[GivenShare], int]]] = {
     contract.RESOURCE_PERCENT: lambda share: share.request_percent,
     contract.RESOURCE_IDLE: lambda share: (
         len(share.containers) - bool(share.request_percent)
-    ),  # except one container, which has the per cent
+    ),  # except the container that gets the per cent
     contract.RESOURCE_MEMORY: lambda share: share.memory_bytes,
 }
 
@@ -100,7 +100,7 @@ class DelayedDecrease:
         if not self._recent or self._recent[-1][1] != latest:
             self._recent.append((now, latest))
         while len(self._recent) > 1 and self._recent[1][0] <= now - DECREASE_SECONDS:
-            self._recent.popleft()  # the next one is that old already
+            self._recent.popleft()  # the next sample is already older than the window
         return {name: max(units.get(name, 0) for _, units in self._recent) for name in latest}
 
     @property

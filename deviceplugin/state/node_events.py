@@ -32,7 +32,7 @@ class NodeEvents:
         self._record(reference | ({"uid": uid} if uid else {}), reason, note, warning=warning)
 
     def warn(self, reason: str, note: str, of: tuple[str, str] | None) -> None:
-        """Record a warning about the GPUNode and, if `of` gives its namespace and name, about a pod."""
+        """Record a warning about the GPUNode and, if `of` gives a namespace and name, about that pod."""
         self.record(reason, note, warning=True)
         if of is not None:
             self.record_for_pod(*of, reason, note, warning=True)

@@ -39,13 +39,13 @@ class ModesInForce:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeState:
-    """The values by writer.
+    """The node's observable values, by the component that publishes them.
 
-    The observation of the driver: seen, the GPUs; unread, GPUs that could not be read.
-    The mode reconciler: gpus, the GPUs with their modes; allocatable, how much they can give; advertised, the devices
-    by resource; in_force; config_status; and the event `published`, set once it has published for the first time.
-    The device plugins: registered, the resources whose plugin the kubelet knows now; hung_up, why the kubelet
-    does not read the device lists of the others, or "".
+    - The observation of the driver: seen, the GPUs; unread, GPUs that could not be read.
+    - The mode reconciler: gpus, the GPUs with their modes; allocatable, how much they can give; advertised, the devices
+      by resource; in_force; config_status; and the event `published`, set at its first publication.
+    - The device plugins: registered, the resources whose plugin the kubelet knows now; hung_up, why the kubelet does
+      not read the device lists of the others, or "".
     """
 
     seen: Offer = dataclasses.field(default_factory=Offer)

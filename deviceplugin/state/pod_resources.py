@@ -1,6 +1,6 @@
 """Asks the kubelet which container has which devices. After a restart of the agent, only the kubelet knows that.
 
-The kubelet does not report when a device becomes free, so it is asked whenever that matters.
+The kubelet does not report when a device becomes free, so the agent queries it again whenever that matters.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wake:
-    """One event for each reconcile loop."""
+    """The events that wake the reconcile loops, one for each loop."""
 
     modes: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     labels: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
-from deviceplugin.denial import covering
+from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
 from deviceplugin.labels import node_labels
@@ -85,7 +85,7 @@ def build_reports(
             unread=state.unread.value,
             node=cluster.gpunode.now(),
             uses=tuple(shares.running.uses()),
-            leases=tuple(shares.running.held()),
+            leases=tuple(shares.running.lease_usage()),
             by_driver=shares.auditor.used,
             holders=holders.all(),
             audit=shares.auditor.audit,
@@ -104,7 +104,7 @@ def build_reports(
             cluster.gpunode,
             state,
             wake=cluster.wake.status,
-            resizes=shares.arbiter.follow,
+            resizes=shares.arbiter.apply,
             audited=shares.conditions,
             injected=kubelet.conditions,
         ),
@@ -218,7 +218,7 @@ class AgentParts:
             "gpunode": lambda: None if status.written else f"the GPUNode {name} is not written yet",
             "pods": lambda: None if pods.synced.is_set() else "the pods of this node are not known yet",
             "configuration": lambda: None if configuration.is_known else "the node's configuration is not known yet",
-            "api": lambda: informer.silence(informers, longest_seconds=share_parts.STALE_SECONDS),
+            "api": lambda: informer.stale_reason(informers, longest_seconds=share_parts.STALE_SECONDS),
         }
 
 
@@ -228,7 +228,7 @@ def build(
     process: arbiter_process.ArbiterProcess,
     *,
     installed: library.Installed,
-    denied: covering.Covering,
+    denied: pod_denial.PodDenial,
 ) -> AgentParts:
     """Build all groups, and have changes of watched objects wake the parts that depend on them."""
     hardware = node_parts.build_hardware(cluster, opened)
@@ -243,7 +243,7 @@ def build(
 
     def gpunode_changed(_: object_store.Delta) -> None:
         modes.recount()
-        shares.arbiter.look()
+        shares.arbiter.refresh()
 
     cluster.pods.informer.subscribe(pods_changed)
     cluster.gpunode.informer.subscribe(gpunode_changed)

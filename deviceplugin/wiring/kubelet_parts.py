@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection
 
 from deviceplugin.cdi import specs
-from deviceplugin.denial import covering
+from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library, old_libraries
 from deviceplugin.injection import arrival, in_force, runtime_inspection
 from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
@@ -24,7 +24,7 @@ class KubeletParts:
     """The device plugins, and how containers get devices."""
 
     cluster: ClusterParts
-    denied: covering.Covering
+    denied: pod_denial.PodDenial
     injecting: in_force.NodeInjection
     arrivals: arrival.Arrivals
     specs: specs.Specs
@@ -68,7 +68,7 @@ def build(
     hardware: HardwareParts,
     shares: ShareParts,
     installed: library.Installed,
-    denied: covering.Covering,
+    denied: pod_denial.PodDenial,
 ) -> KubeletParts:
     """Build the device plugins with the parts of their answers."""
     settings, state, pods = cluster.settings, cluster.state, cluster.pods
@@ -86,7 +86,7 @@ def build(
     def counters_allocated(resource: str, ids: Collection[str]) -> None:
         hardware.users.record_allocation(resource, ids)
         devices = state.advertised.value.get(resource, ())
-        # A counter that is in use has to be advertised as healthy, which the next step of the modes does.
+        # Wake the mode reconciler: it has to advertise the allocated counters as healthy.
         if not {device.id for device in devices if device.healthy}.issuperset(ids):
             cluster.wake.modes.set()
 

@@ -98,5 +98,7 @@ def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_proce
             end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         ),
-        peaks=share_peaks.Peaks(settings.state_directory, uses=running.uses, leases=running.held, pods=pods.uids),
+        peaks=share_peaks.Peaks(
+            settings.state_directory, uses=running.uses, leases=running.lease_usage, pods=pods.uids
+        ),
     )

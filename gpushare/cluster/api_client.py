@@ -1,8 +1,7 @@
 """Raw JSON to and from the API server: paths in, plain dicts out.
 
-Every call is bounded in time. Repeated here is only what certainly was not carried out, or does nothing: a call
-refused with 401 (see `transport`), and a GET whose connection broke, a few times. All other repetition is the caller's,
-who knows what it means.
+Every call has a timeout. Only two kinds of calls are retried here, because neither can happen twice: a call refused
+with 401 (see `transport`), and a GET whose connection broke. All other retries are left to the callers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 
-from gpushare.cluster import api_connection, api_errors, items, transport
+from gpushare import json_objects
+from gpushare.cluster import api_connection, api_errors, transport
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ JSON_PATCH: Final = "application/json-patch+json"
 
 CALL_SECONDS: Final = 30.0
 LIST_SECONDS: Final = 60.0
-WATCH_SECONDS: Final = (290, 580)  # asked of the server, whose own choice would be 30 to 60 minutes
+WATCH_SECONDS: Final = (290, 580)  # requested from the server, whose default is 30 to 60 minutes
 WATCH_GRACE_SECONDS: Final = 15.0
 PAGE_ITEMS: Final = 500
 GET_TRIES: Final = 3
@@ -44,7 +44,7 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, slots=True)
 class ObjectList(Generic[Kept]):
-    """A collection at one moment: what was kept of each object, and where a watch goes on from."""
+    """A collection at one moment: the objects, as transformed, and the version from which a watch continues."""
 
     items: list[Kept]
     resource_version: str
@@ -52,29 +52,29 @@ class ObjectList(Generic[Kept]):
 
 @dataclass(frozen=True, slots=True)
 class _Page(Generic[Kept]):
-    """A part of a list. rest: the token that the next part is asked for with; "" for none."""
+    """A part of a list. rest: the continue token, "" on the last page."""
 
     items: list[Kept]
     resource_version: str
     rest: str
 
 
-class _Broken(api_errors.Unavailable):
-    """A list that had begun to arrive, and broke off or was too late."""
+class _BrokenList(api_errors.Unavailable):
+    """A list that had begun to arrive, and then broke off or timed out."""
 
 
 def whole(item: Json) -> Json:
-    """Keep all of an object."""
+    """Return the object unchanged."""
     return item
 
 
 @contextlib.asynccontextmanager
 async def connect(kubeconfig: str | None = None, *, component: str = "") -> AsyncIterator[ApiClient]:
-    """Yield a Client for the cluster that `kubeconfig` names; for None see `api_connection.find`.
+    """Yield a client for the cluster that `kubeconfig` names; for None see `api_connection.find`.
 
-    component: names us in the API server's audit log, and is our field manager: `gpushare-COMPONENT`.
+    component: our name in the API server's audit log and as a field manager: `gpushare-COMPONENT`.
 
-    Raises ClusterError when there is no usable configuration. It does not call the API server yet.
+    Raises ClusterError without a usable configuration. It does not call the API server yet.
     """
     user_agent = f"gpushare-{component}" if component else "gpushare"
     opened = transport.Transport(await api_connection.find(kubeconfig), user_agent=user_agent)
@@ -85,18 +85,18 @@ async def connect(kubeconfig: str | None = None, *, component: str = "") -> Asyn
 
 
 class ApiClient:
-    """Calls to one API server; `connect` makes it. Every method raises the errors of `errors`, and no others."""
+    """Calls to one API server; `connect` makes it. All methods raise only the errors of `api_errors`."""
 
     def __init__(self, opened: transport.Transport) -> None:
         self._transport = opened
 
     def time(self) -> float:
-        """Unix seconds by the API server's clock, by which the ages of objects are judged; see `transport`."""
+        """Unix seconds by the API server's clock, against which the ages of objects are measured; see `transport`."""
         return self._transport.time()
 
     @property
     def answers(self) -> transport.Answers:
-        """Those that have come, to whoever asked."""
+        """The count of all responses so far, to any caller."""
         return self._transport.answers
 
     async def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
@@ -106,10 +106,10 @@ class ApiClient:
     async def list(self, path: str, query: Query | None = None, *, keep: Callable[[Json], Kept]) -> ObjectList[Kept]:
         """Return a collection.
 
-        keep: asked for each object (with apiVersion and kind) as it arrives, says what becomes of it; no more than a
-        few are there at once, however many come. It may be asked again for the same, after a connection that broke.
+        keep: called with each object (with apiVersion and kind) as it arrives; returns what to store of it. Only a few
+        objects exist at a time, however long the list is. After a broken connection it may see an object twice.
 
-        Raises Gone when the collection changed so much between two pages that the rest is no longer kept.
+        Raises Gone if the continue token expired between two pages.
         """
         objects: list[Kept] = []
         asked: dict[str, str | int | bool] = {"limit": PAGE_ITEMS, **(query or {})}
@@ -117,19 +117,19 @@ class ApiClient:
         while True:
             try:
                 page = await self._page(path, asked, keep)
-            except _Broken as error:
+            except _BrokenList as error:
                 if not more_tries:
                     raise
                 more_tries -= 1
-                # What names a version comes from the API server's cache, in one piece whatever the limit. If that is
-                # too much for the time there is, or the way, pages are not; and they are of no older version.
+                # A list that names a version comes from the API server's cache, in one piece whatever the limit. If
+                # that is too much for the timeout or for a proxy, pages are not; and they are no older.
                 asked = _without_version(asked)
-                logger.info("Listing again, in pages: it broke off", extra={"path": path, "err": str(error)})
+                logger.info("Listing again in pages: the response broke off", extra={"path": path, "err": str(error)})
                 continue
             objects += page.items
             if not page.rest:
                 return ObjectList(items=objects, resource_version=page.resource_version)
-            # The token has the version in it; the API server refuses a continued list that names one again.
+            # The token contains the version; the API server rejects a continued list that names a version again.
             asked = {**_without_version(asked), "continue": page.rest}
 
     async def create(self, path: str, body: Mapping[str, Any], *, query: Query | None = None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class ApiClient:
     async def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """PUT `body` at `path`; raises Conflict unless its metadata.resourceVersion is the current one.
 
-        Without a resourceVersion in the body it replaces whatever is there: see `compare_and_swap`.
+        Without a resourceVersion the body overwrites any version: see `compare_and_swap`.
         """
         return await self._call("PUT", path, {}, body=body)
 
@@ -148,7 +148,7 @@ class ApiClient:
         return await self._call("PATCH", path, {}, body=body, content_type=content_type)
 
     async def delete(self, path: str, *, uid: str | None = None, query: Query | None = None) -> dict[str, Any]:
-        """DELETE the object at `path`; with `uid` only that very one (else Conflict)."""
+        """DELETE the object at `path`; with `uid`, raise Conflict if the object has another UID."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
         return await self._call("DELETE", path, query or {}, body=body)
 
@@ -156,11 +156,11 @@ class ApiClient:
     async def watch(
         self, path: str, query: Query | None = None, *, timeout_seconds: int | None = None
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
-        """Yield, once the API server has agreed to watch, the events of a collection: `{"type": …, "object": …}`.
+        """Yield the events of a collection, `{"type": …, "object": …}`, BOOKMARKs included.
 
-        They end when `timeout_seconds` are over, by default a time drawn at random: watches that began together, as
-        after a restart of the API server, must not all be asked for again together. BOOKMARK events are among them. An
-        ERROR event is raised (Gone, most often), and so is a connection that breaks (Unavailable).
+        The watch ends after `timeout_seconds`. The default is random, so that watches that started together, as after a
+        restart of the API server, do not end together. An ERROR event is raised (mostly Gone), and so is a broken
+        connection (Unavailable).
         """
         if timeout_seconds is None:
             timeout_seconds = random.randint(*WATCH_SECONDS)  # noqa: S311 (no secret)
@@ -191,22 +191,22 @@ class ApiClient:
             async with self._transport.open(request) as answer:
                 with transport.network_errors(request):
                     content = await answer.read()
-            return _decoded(content, request)
+            return _decode(content, request)
 
-        return await (_retried(call) if method == "GET" else call())
+        return await (_retry(call) if method == "GET" else call())
 
     async def _page(self, path: str, query: Query, keep: Callable[[Json], Kept]) -> _Page[Kept]:
         request = transport.HttpRequest("GET", path, LIST_SECONDS, query)
 
         async def read() -> _Page[Kept]:
             async with self._transport.open(request) as answer:
-                return await _taken_apart(answer, request, keep)
+                return await _parse_page(answer, request, keep)
 
-        return await _retried(read)
+        return await _retry(read)
 
 
-async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Do what can be done twice, a few times if the connection breaks."""
+async def _retry(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Retry an idempotent call a few times if the connection breaks."""
     more_tries = GET_TRIES - 1
     while True:
         try:
@@ -218,26 +218,26 @@ async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
             await asyncio.sleep(GET_PAUSE_SECONDS)
 
 
-async def _taken_apart(
+async def _parse_page(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest, keep: Callable[[Json], Kept]
 ) -> _Page[Kept]:
-    """Read a list in portions, with a pause for others after each."""
-    reader = items.Items()
+    """Parse a list in portions, and let the event loop run after each."""
+    reader = json_objects.ObjectReader(list_only=True)
     objects: list[Kept] = []
 
     def take(content: bytes, *, is_last: bool = False) -> None:
         listed = _items(reader.feed(content, is_last=is_last), request)
-        # Built-in kinds leave these out of lists but not out of watches; a store wants them alike.
-        objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for item in listed)
+        # Built-in kinds omit these in lists but not in watches; a store needs them in both.
+        objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for _, item in listed)
 
     try:
         with transport.network_errors(request):
-            async for content in answer.content.iter_chunked(items.PORTION_BYTES):
+            async for content in answer.content.iter_chunked(json_objects.PORTION_BYTES):
                 take(content)
                 await asyncio.sleep(0)
     except api_errors.Unavailable as error:
         if reader.has_begun:
-            raise _Broken(str(error)) from error  # and not from what broke it: see `transport.was_reset`
+            raise _BrokenList(str(error)) from error  # not from the error that broke it: see `transport.was_reset`
         raise
     take(b"", is_last=True)
     metadata = reader.fields.get("metadata") or {}
@@ -247,7 +247,7 @@ async def _taken_apart(
 async def _events(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """Split the stream into lines, of any length: the library's own reader refuses those longer than its buffer."""
+    """Split the stream into lines of any length; aiohttp's own reader rejects lines longer than its buffer."""
     line = bytearray()
     with transport.network_errors(request):
         async for chunk in answer.content.iter_any():
@@ -255,7 +255,7 @@ async def _events(
             for end in ends:
                 line += end
                 if line:
-                    yield _event(_decoded(line, request), request)
+                    yield _event(_decode(line, request), request)
                 line.clear()
             line += beginning
             if len(line) > MAX_EVENT_BYTES:
@@ -272,7 +272,7 @@ def _event(event: dict[str, Any], request: transport.HttpRequest) -> dict[str, A
     return event
 
 
-def _decoded(content: bytes | bytearray, request: transport.HttpRequest) -> dict[str, Any]:
+def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[str, Any]:
     try:
         decoded = json.loads(content)
     except ValueError as error:
@@ -282,15 +282,15 @@ def _decoded(content: bytes | bytearray, request: transport.HttpRequest) -> dict
     return decoded
 
 
-def _items(decoded: Iterator[Json], request: transport.HttpRequest) -> Iterator[Json]:
+def _items(decoded: Iterator[tuple[str, Json]], request: transport.HttpRequest) -> Iterator[tuple[str, Json]]:
     try:
         yield from decoded
-    except ValueError as error:
+    except json_objects.NotJson as error:
         raise api_errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
 
 
 def _kind(listed: Json) -> Json:
-    """What kind the items of a list are of."""
+    """Return the kind of a list's items."""
     return {"apiVersion": listed.get("apiVersion", ""), "kind": str(listed.get("kind", "")).removesuffix("List")}
 
 

@@ -1,12 +1,12 @@
-"""Where the API server is, and how we prove who we are.
+"""Finds the API server and the credentials.
 
-Two sources. In a pod: the mounted ServiceAccount, read here, because that is three files and two variables. Elsewhere
-(a laptop, the lab): a kubeconfig with all that it may contain (exec plugins, OIDC, files or data, several files),
-read by kubernetes_asyncio. That package is imported only then: it brings a thousand modules and 39 MiB, which an agent
-on every node would carry for nothing.
+There are two sources. In a pod: the mounted ServiceAccount, read here, because that is three files and two variables.
+Elsewhere (a laptop, the lab): a kubeconfig with everything that it may contain (exec plugins, OIDC, files or data,
+several files), read by kubernetes_asyncio. That package is imported only then: it brings a thousand modules and 39 MiB,
+which the agent on every node would carry for nothing.
 
-Credentials expire while a daemon runs: a mounted token is replaced by the kubelet, an exec plugin's token ages. They
-are therefore read again once a minute when used, and at once after the API server did not accept them.
+Credentials expire while a daemon runs: the kubelet replaces the mounted token, an exec plugin's token ages. So they are
+read again once a minute when used, and at once after a 401.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ REFUSED_REREAD_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What one reading of the source gave.
+    """The result of one reading of the source.
 
-    server: `https://host:port`, perhaps with a path, without a slash at the end.
-    authorization: the header's value, or None where a client certificate speaks.
+    server: `https://host:port`, perhaps with a path, without a trailing slash. authorization: the header's value, or
+    None with a client certificate.
     """
 
     server: str
@@ -53,7 +53,7 @@ Source = Callable[[], Awaitable[Credentials]]
 
 
 class ApiConnection:
-    """The current access, and a TLS context that follows the files it was made of."""
+    """The current credentials, and a TLS context that follows the files that it was made from."""
 
     def __init__(self, source: Source, access: Credentials, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -66,9 +66,9 @@ class ApiConnection:
         self._trust(access)
 
     async def authorization(self, *, refused: bool = False) -> str | None:
-        """Return the Authorization header's value; `refused`: the last one was not accepted, so read again."""
+        """Return the Authorization header's value. refused: the API server rejected this value, so read again."""
         async with self._reading:
-            # Calls that were refused together read once, not each for itself: it may be an exec plugin that runs.
+            # Calls that were refused together read once, because reading may run an exec plugin.
             if self._clock() - self._read_at >= (REFUSED_REREAD_SECONDS if refused else REREAD_SECONDS):
                 self._read_at = self._clock()
                 try:
@@ -76,12 +76,12 @@ class ApiConnection:
                     self._trust(access)
                     self.access = access
                 except (OSError, api_errors.ClusterError) as error:
-                    # The last ones may still be good; if they are not, the API server will say so.
+                    # The old ones may still be valid; otherwise the API server answers with 401.
                     logger.warning("Kept the last credentials: reading them again failed", extra={"err": str(error)})
         return self.access.authorization
 
     def _trust(self, access: Credentials) -> None:
-        """Load what has changed of the CA bundle and the client certificate into the context that is in use."""
+        """Load a changed CA bundle or client certificate into the TLS context in use."""
         if self.tls is None:
             return
         ca, certificate = access.ca_file, access.certificate_file
@@ -101,7 +101,7 @@ def _context(access: Credentials) -> ssl.SSLContext | None:
     if not access.server.startswith("https:"):
         return None
     context = ssl.create_default_context(cafile=access.ca_file)
-    # Newer Pythons insist on extensions that the certificates of many clusters lack and that kubectl does not ask for.
+    # Newer Pythons require extensions that the certificates of many clusters lack and that kubectl does not check.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not access.verify:
         context.check_hostname = False
@@ -116,12 +116,12 @@ async def find(
     service_account: Path = SERVICE_ACCOUNT,
     clock: Callable[[], float] = time.monotonic,
 ) -> ApiConnection:
-    """Return the way to the API server.
+    """Return the connection to the API server.
 
     kubeconfig: path or paths (separated as in KUBECONFIG). None means the mounted ServiceAccount if there is one, and
-    otherwise what KUBECONFIG or `~/.kube/config` names.
+    otherwise KUBECONFIG or `~/.kube/config`.
 
-    Raises ClusterError with a sentence when there is no usable configuration.
+    Raises ClusterError with a sentence if there is no usable configuration.
     """
     source: Source
     if kubeconfig is None and (service_account / "token").exists():
@@ -130,7 +130,7 @@ async def find(
         source = _from_kubeconfig(kubeconfig or environment.get("KUBECONFIG") or str(Path.home() / ".kube" / "config"))
     try:
         return ApiConnection(source, await source(), clock=clock)
-    except OSError as error:  # also what the ssl module raises
+    except OSError as error:  # the ssl module raises it too
         raise api_errors.ClusterError(f"cannot use the credentials for the API server: {error}") from error
 
 
@@ -139,7 +139,7 @@ async def _from_service_account(environment: Mapping[str, str], directory: Path)
     if not host or not port:
         raise api_errors.ClusterError(
             "a ServiceAccount token is mounted but KUBERNETES_SERVICE_HOST or KUBERNETES_SERVICE_PORT is not set; "
-            "name a kubeconfig instead"
+            "specify a kubeconfig instead"
         )
     token = (directory / "token").read_text().strip()
     if not token:
@@ -155,7 +155,7 @@ def _from_kubeconfig(paths: str) -> Source:
     if not any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path):
         raise api_errors.ClusterError(
             f"no ServiceAccount is mounted and there is no kubeconfig at {paths}; "
-            "name one with --kubeconfig or KUBECONFIG"
+            "specify one with --kubeconfig or KUBECONFIG"
         )
     try:
         from kubernetes_asyncio import client as generated
@@ -163,7 +163,7 @@ def _from_kubeconfig(paths: str) -> Source:
     except ImportError as error:
         raise api_errors.ClusterError(
             f"the kubeconfig {paths} cannot be read without the Python package kubernetes-asyncio, which the container "
-            "images leave out; in a pod leave --kubeconfig and KUBECONFIG out, elsewhere install the package"
+            "images leave out; in a pod, use neither --kubeconfig nor KUBECONFIG; elsewhere, install the package"
         ) from error
 
     configuration = generated.Configuration()
@@ -173,11 +173,11 @@ def _from_kubeconfig(paths: str) -> Source:
         nonlocal loader
         try:
             if loader is None:
-                # Never written back: it is the user's file.
+                # Never written back: the file belongs to the user.
                 loader = await config.load_kube_config(paths, client_configuration=configuration, persist_config=False)
             else:
                 await loader.load_and_set(configuration)  # runs an exec plugin only when its token is about to expire
-        except Exception as error:  # the loader has no error type that covers what it raises
+        except Exception as error:  # the loader has no common error type
             raise api_errors.ClusterError(f"cannot use the kubeconfig {paths}: {error}") from error
         return Credentials(
             server=str(configuration.host).rstrip("/"),

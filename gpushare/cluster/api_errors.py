@@ -1,6 +1,6 @@
-"""What can go wrong with a call to the API server.
+"""The ways in which a call to the API server can fail.
 
-    ClusterError                 any of these; also a status that has no class of its own
+    ClusterError                 any of these; also a status without a class below
      ├─ Unauthorized             401: the credentials are not accepted
      ├─ Forbidden                403: RBAC, quota, or an admission policy
      ├─ NotFound                 404
@@ -8,11 +8,11 @@
      ├─ AlreadyExists            409 on create
      ├─ Gone                     410: the resource version (or continue token) is too old; list again
      ├─ Invalid                  400, 422: the API server does not accept the object
-     └─ Unavailable              network, timeout, 5xx, 429: try again; `retry_after_seconds` when it says when
+     └─ Unavailable              network, timeout, 5xx, 429: retry; `retry_after_seconds` if the server gave it
 
-`Unavailable` after a write does not tell whether the write happened: read before writing again.
+`Unavailable` after a write does not say whether the write happened: read before writing again.
 
-Own classes and not the HTTP library's, so that callers can be read, and tested, without knowing which library it is.
+The classes are independent of the HTTP library, so that callers can be read and tested without it.
 """
 
 # ruff: noqa: N818 (named as the API names them: NotFound, Conflict, AlreadyExists)
@@ -24,10 +24,10 @@ from typing import Any
 
 
 class ClusterError(Exception):
-    """A call to the API server failed; the message is the API server's own sentence where it gave one.
+    """A call to the API server failed; the message is the API server's own if it gave one.
 
-    status: the HTTP status, or 0 when there was no answer.
-    reason: the API's machine-readable reason (`Conflict`, `Expired` …), or "".
+    status: the HTTP status, or 0 without a response. reason: the API's machine-readable reason (`Conflict`, `Expired`
+    …), or "".
     """
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
@@ -49,7 +49,7 @@ class NotFound(ClusterError):
 
 
 class Conflict(ClusterError):
-    """409: somebody else changed the object since it was read."""
+    """409: another client changed the object since it was read."""
 
 
 class AlreadyExists(ClusterError):
@@ -57,15 +57,15 @@ class AlreadyExists(ClusterError):
 
 
 class Gone(ClusterError):
-    """410: what was asked about is no longer kept; list again."""
+    """410: the version or token has expired; list again."""
 
 
 class Invalid(ClusterError):
-    """400 or 422: the API server does not accept what was sent."""
+    """400 or 422: the API server does not accept the object."""
 
 
 class Unavailable(ClusterError):
-    """No answer, or one that says to come back later."""
+    """No response, or one that says to retry later."""
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float | None = None
@@ -88,10 +88,10 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 def from_answer(
     status: int, body: bytes | str, *, doing: str, retry_after_seconds: float | None = None
 ) -> ClusterError:
-    """Turn an HTTP answer that is not a success into one of ours.
+    """Turn an unsuccessful HTTP response into one of our errors.
 
-    body: as received; a `Status` object normally, anything when a proxy answered.
-    doing: method and path, for the message.
+    body: as received; normally a `Status` object, but anything if a proxy answered. doing: method and path, for the
+    message.
     """
     try:
         decoded = json.loads(body)
@@ -105,7 +105,7 @@ def from_answer(
 
 
 def from_status(details: dict[str, Any], *, doing: str, retry_after_seconds: float | None = None) -> ClusterError:
-    """Turn a `Status` object, as in an HTTP answer or in a watch's ERROR event, into one of ours."""
+    """Turn a `Status` object, as in an HTTP response or in a watch's ERROR event, into one of our errors."""
     status = int(details.get("code") or 0)
     reason = str(details.get("reason") or "")
     message = f"{doing}: {details.get('message') or reason or 'no reason given'} (HTTP {status})"

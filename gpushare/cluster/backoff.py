@@ -1,7 +1,7 @@
-"""How long to wait before the next try: exponential, bounded, and drawn at random.
+"""The pause before the next try: exponential, bounded and random.
 
-At random over the whole range ("full jitter"), because what fails for one replica or node fails for all of them in
-the same moment, and they must not all come back in the same moment.
+It is random over the whole range ("full jitter"): a failure often hits all replicas or nodes at the same moment, and
+they must not all retry at the same moment.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ def pause_seconds(
     most_seconds: float,
     draw: Callable[[], float] = random.random,
 ) -> float:
-    """Return the pause after `failures` tries in a row that failed (1 or more).
+    """Return the pause after `failures` failed tries in a row (1 or more).
 
-    The upper end doubles with each failure from `first_seconds` to `most_seconds`; the pause lies between a tenth of
-    it and all of it, so that it is never nothing.
+    The upper end doubles with each failure from `first_seconds` to `most_seconds`. The pause lies between a tenth of
+    the upper end and all of it, so that it is never zero.
     """
     end = min(most_seconds, first_seconds * 2.0 ** min(failures - 1, 62))
     return end * (0.1 + 0.9 * draw())

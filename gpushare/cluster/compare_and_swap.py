@@ -1,7 +1,7 @@
-"""Change one object of the cluster without a lock: read, change, write; and again if somebody was faster.
+"""Changes one object of the cluster without a lock: read, change, write; retried if another writer was faster.
 
-The API server compares resource versions, so of two writers that read the same state only one succeeds, and the other
-decides again on what is true now. Nothing is held while waiting, and a writer that dies leaves nothing behind.
+The API server compares resource versions, so of two writers that read the same state only one succeeds. The other
+decides again on the new state. No lock is held while waiting, and a writer that dies leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Change = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 async def update(api: api_client.ApiClient, path: str, change: Change) -> dict[str, Any]:
-    """Apply `change` to the object at `path`; return the object as it is stored now.
+    """Apply `change` to the object at `path`; return the object as stored.
 
-    change: gets the whole object, which it may alter, and returns the object to write; or None, having altered nothing,
-        when there is nothing to do. It is called once per attempt, each time with the state then, so what it decided
-        before does not count. What it raises is passed on, and nothing is written.
+    change: gets the whole object, which it may alter, and returns the object to write, or None if there is nothing to
+        write. It is called once per attempt, each time with the state then, so its earlier decisions do not count. An
+        exception that it raises is passed on, and nothing is written.
 
-    Raises Conflict when all attempts met a faster writer; NotFound, Invalid and Unavailable as the client does. After
-    Unavailable the change may have been written or not: call again, with a `change` that finds its own result.
+    Raises Conflict if every attempt met a faster writer; NotFound, Invalid and Unavailable as the client does. After
+    Unavailable the change may or may not have been written: call again, with a `change` that recognises its own result.
     """
     attempt = 0
     while True:
@@ -37,7 +37,7 @@ async def update(api: api_client.ApiClient, path: str, change: Change) -> dict[s
         wanted = change(current)
         if wanted is None:
             return current
-        # Stated here again, because a write without them would overwrite whatever is there.
+        # Set again here, because a write without them would overwrite any version.
         wanted = {**wanted, "metadata": {**wanted.get("metadata", {}), "resourceVersion": version, "uid": uid}}
         try:
             return await api.replace(path, wanted)

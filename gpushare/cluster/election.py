@@ -1,4 +1,4 @@
-"""Standing for election: the loop around `lease`, which reads and writes the Lease object and tells who leads."""
+"""Leader election: the loop around `lease`, which reads and writes the Lease object and reports the leader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ RELEASE_SECONDS: Final = 5.0
 
 
 class Election:
-    """One candidate. `started` and `stopped` are called, synchronously and in turn, as we begin and cease to lead.
+    """One candidate. It calls `started` and `stopped`, synchronously and in turn, when it begins and ceases to lead.
 
-    namespace, name: the Lease's; it is made when there is none.
-    me: a name that no other process has or will have: the pod's name and something random.
+    namespace, name: the Lease's; the Lease is created if absent. me: a name that no other process has or will have: the
+    pod's name and a random suffix.
     """
 
     def __init__(
@@ -45,32 +45,32 @@ class Election:
         self._timing = timing or lease.LeaseTiming()
         self._clock = clock
         self._renewed_at: float | None = None
-        self._own: dict[str, Any] | None = None  # the Lease as our last write left it, if that was answered
+        self._own: dict[str, Any] | None = None  # the Lease as our last write left it, if that was confirmed
         self._seen: lease.LeaseRecord | None = None
         self._observed_at = clock()
-        self._went = False  # whether there was a Lease that is no more
+        self._went = False  # whether a Lease existed and is gone
 
     @property
     def is_leader(self) -> bool:
-        """Whether we lead at this moment; it ends by the clock, even before `stopped` could be called."""
+        """Whether this process leads now. It ends by the clock, even before `stopped` could be called."""
         return lease.leads(self._renewed_at, now=self._clock(), timing=self._timing)
 
     @property
     def leader(self) -> str:
-        """Who holds the Lease, as far as we have seen; "" for nobody."""
+        """The last known holder of the Lease; "" for none."""
         return self._seen.holder if self._seen else ""
 
     @property
     def is_first(self) -> bool:
-        """Whether we lead and nobody has led before us, as far as we know.
+        """Whether this process leads and no other is known to have led before it.
 
-        One that is recreated after somebody deleted it counts from one again. Who saw that it went is not taken in; a
-        process that began later is.
+        A Lease that is deleted and recreated counts its transitions from one again. A process that saw the deletion is
+        not misled by that; one that started later is.
         """
         return self.is_leader and not self._went and self._seen is not None and self._seen.transitions <= 1
 
     async def run(self) -> None:
-        """Stand until cancelled; then stop leading and release the Lease."""
+        """Be a candidate until cancelled; then stop leading and release the Lease."""
         try:
             while True:
                 pause_seconds = await self.step()
@@ -79,18 +79,19 @@ class Election:
             await self._resign()
 
     async def step(self) -> float:
-        """Look at the Lease and act once; return the pause in seconds before the next step. Never raises ClusterError.
+        """Read the Lease and act once; return the pause in seconds before the next step. Never raises ClusterError.
 
-        It takes no longer than we are sure to lead, so that `stopped` is called in time when nobody answers.
+        It takes no longer than this process is certain to lead, so that `stopped` is called in time if the API server
+        does not answer.
         """
         limit = self._timing.renew_deadline_seconds
         if self._renewed_at is not None:
             limit -= self._clock() - self._renewed_at
         try:
             async with asyncio.timeout(max(limit, 0.0)):
-                return await self._look_and_act()
+                return await self._reconcile()
         except (api_errors.Conflict, api_errors.AlreadyExists):
-            self._log(logging.DEBUG, "Another candidate was faster")
+            self._log(logging.DEBUG, "Another candidate acquired the Lease first")
         except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not reach the Lease", err=str(error) or "no answer in time")
         if self._renewed_at is None:
@@ -100,9 +101,9 @@ class Election:
             self._lose(f"it could not be renewed for {self._timing.renew_deadline_seconds:g} s")
         return max(0.0, min(self._timing.retry_seconds, left))
 
-    async def _look_and_act(self) -> float:
-        # Who leads knows what it wrote last, and needs only one call, which may take long: over anything else it is a
-        # conflict, after which the next step looks.
+    async def _reconcile(self) -> float:
+        # The leader knows what it wrote last, so it needs only one call, which may take long. Any other version is a
+        # conflict, and the next step reads it.
         lease_object, self._own = self._own or await self._read(), None
         record = lease.read(lease_object, timing=self._timing) if lease_object else None
         if record is None or self._seen is None or record.version != self._seen.version:
@@ -137,7 +138,7 @@ class Election:
             return None
 
     async def _write(self, lease_object: dict[str, Any] | None) -> None:
-        """Write our name over exactly the version that was judged; raises Conflict when somebody was faster."""
+        """Write our name over exactly the version that was read; raises Conflict if another process was faster."""
         spec = lease.held((lease_object or {}).get("spec") or {}, me=self._me, time=_now(), timing=self._timing)
         if lease_object is not None:
             stored = await self._api.replace(self._path, {**lease_object, "spec": spec})
@@ -163,7 +164,7 @@ class Election:
         if self._renewed_at is None:
             return
         self._renewed_at = self._own = None
-        self._log(logging.WARNING, "Ceased to lead", reason=why)
+        self._log(logging.WARNING, "Stopped leading", reason=why)
         self._stopped()
 
     async def _resign(self) -> None:
@@ -172,14 +173,14 @@ class Election:
         self._lose("shutting down")
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                # The API server may yet carry out a renewal of ours that was broken off.
+                # The API server may still carry out a renewal that we gave up on.
                 while not await self._release():
                     pass
         except (api_errors.ClusterError, TimeoutError) as error:
             self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
 
     async def _release(self) -> bool:
-        """Whether the Lease is not ours any more; False where it changed meanwhile."""
+        """Whether the Lease is no longer ours; False if it changed meanwhile."""
         lease_object = await self._api.get(self._path)
         if lease.read(lease_object, timing=self._timing).holder != self._me:
             return True

@@ -1,9 +1,9 @@
-"""Which Events are worth a call to the API server. Pure, but for the random names.
+"""Decides which Events are worth a call to the API server. Pure, but for the random names.
 
-To say the same again must cost next to nothing: a pod that waits has the same reason every second. The first time
-makes an Event; repetitions are counted, and the Event's series is brought up to date once in a while. And a sentence
-that differs a little each time (free bytes, on a busy cluster) must not become a stream of Events: for one object and
-reason, different sentences are told freely at first and then at a steady, slow rate.
+A repetition must cost next to nothing: a waiting pod has the same reason every second. The first occurrence makes an
+Event; repetitions are counted, and the Event's series is updated once in a while. A sentence that differs a little each
+time (free bytes, on a busy cluster) must not become a stream of Events either: for one object and reason, the first few
+different sentences pass, and after them a slow, steady rate.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import secrets
 from dataclasses import dataclass
 from typing import Final, Literal
 
-UPDATE_SECONDS: Final = 600.0  # how often a series is written while its event goes on happening
-FORGET_SECONDS: Final = 1800.0  # after this silence the same sentence is news again
-NEWS_AT_ONCE: Final = 10.0  # different sentences about one object and reason, and then one
-NEWS_SECONDS: Final = 60.0  # in this time
+UPDATE_SECONDS: Final = 600.0  # how often a series is updated while its event keeps occurring
+FORGET_SECONDS: Final = 1800.0  # after this silence the same sentence counts as new
+BURST: Final = 10.0  # different sentences about one object and reason; after them one
+TOKEN_SECONDS: Final = 60.0  # per this time
 MAX_SERIES: Final = 4096
 NAME_CHARACTERS: Final = 253  # the API's limit
 
 EventType = Literal["Normal", "Warning"]
-Regarding = tuple[tuple[str, str], ...]  # a reference, as pairs, so that it can be a key
+Regarding = tuple[tuple[str, str], ...]  # a reference as pairs, so that it is hashable
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened to one object.
+    """One occurrence at one object.
 
-    regarding: a reference: apiVersion, kind, namespace (none for cluster-scoped), name, uid.
-    reason: CamelCase, from `contract`. action: what we were doing, a CamelCase verb. note: a sentence.
+    regarding: a reference: apiVersion, kind, namespace (none for cluster-scoped), name, uid. reason: CamelCase, from
+    `contract`. action: our action, a CamelCase verb. note: a sentence.
     """
 
     regarding: Regarding
@@ -41,7 +41,7 @@ class Event:
 
 @dataclass(slots=True)
 class Series:
-    """An event that was told, and how often it has happened since."""
+    """An Event that was written, and how often it has occurred since."""
 
     name: str
     count: int
@@ -50,7 +50,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class _News:
+class _TokenBucket:
     stock: float
     at: float
 
@@ -59,28 +59,28 @@ _Subject = tuple[Regarding, str]
 
 
 class EventDeduplicator:
-    """What was told lately. Times are of one monotonic clock, in seconds.
+    """The recent series. Times are seconds of one monotonic clock.
 
-    most: how many series are kept; beyond, the one that has been silent for longest is forgotten.
+    most: the number of series kept; beyond it, the one that has been silent longest is dropped.
     """
 
     def __init__(self, *, most: int = MAX_SERIES) -> None:
         self._series: collections.OrderedDict[Event, Series] = collections.OrderedDict()
-        self._news: collections.OrderedDict[_Subject, _News] = collections.OrderedDict()
+        self._buckets: collections.OrderedDict[_Subject, _TokenBucket] = collections.OrderedDict()
         self._most = most
-        self.withheld = 0  # sentences that differed, but came too fast
+        self.withheld = 0  # different sentences that came too fast
 
     def __len__(self) -> int:
         return len(self._series)
 
     def happened(self, event: Event, now: float) -> Series | None:
-        """Count `event`; return its series when the API server should hear of it now, and None when not.
+        """Count `event`; return its series if it should be written now, else None.
 
-        A series whose count is 1 is to be made; one with more is to be brought up to date.
+        A series whose count is 1 is to be created, one with more is to be updated.
         """
         series = self._series.get(event)
         if series is None or now - series.last_at >= FORGET_SECONDS:
-            if not self._is_welcome((event.regarding, event.reason), now):
+            if not self._take_token((event.regarding, event.reason), now):
                 self.withheld += 1
                 return None
             series = Series(name=_event_name(event), count=0, last_at=now, written_at=now - UPDATE_SECONDS)
@@ -95,13 +95,13 @@ class EventDeduplicator:
         series.written_at = now
         return series
 
-    def _is_welcome(self, subject: _Subject, now: float) -> bool:
-        """Take one from the subject's stock of news, if there is one."""
-        news = self._news.setdefault(subject, _News(NEWS_AT_ONCE, now))
-        self._news.move_to_end(subject)
-        if len(self._news) > self._most:
-            self._news.popitem(last=False)
-        news.stock = min(NEWS_AT_ONCE, news.stock + (now - news.at) / NEWS_SECONDS)
+    def _take_token(self, subject: _Subject, now: float) -> bool:
+        """Spend one of the subject's tokens for new sentences, if any is left."""
+        news = self._buckets.setdefault(subject, _TokenBucket(BURST, now))
+        self._buckets.move_to_end(subject)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        news.stock = min(BURST, news.stock + (now - news.at) / TOKEN_SECONDS)
         news.at = now
         if news.stock < 1.0:
             return False
@@ -109,7 +109,7 @@ class EventDeduplicator:
         return True
 
     def forget(self, event: Event) -> None:
-        """Make the next `event` news again, because the API server does not have it."""
+        """Treat the next `event` as new, because the API server does not have it."""
         self._series.pop(event, None)
 
 

@@ -1,8 +1,8 @@
 """Kubernetes Events: the sentences that `kubectl describe` shows under an object.
 
-Telling must never hold up or fail what it tells about: `record` only puts the event in a queue of bounded length. What
-the API server does not take is logged and dropped, and what it cannot take now is tried again: most is said once only.
-What need not be said again is decided in `series`.
+An Event must never delay or fail the work that it reports: `record` only puts it in a bounded queue. Events that the
+API server rejects are logged and dropped. Events that it cannot take now are retried, because most occur only once.
+`event_series` decides what is not worth repeating.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ MAX_QUEUED: Final = 1024
 FLUSH_PAUSE_SECONDS: Final = 0.2
 NOTE_BYTES: Final = 1024  # the API's limit
 INSTANCE_CHARACTERS: Final = 128  # the API's limit
-# For so long what could not be written is tried again; after that it is no news. An API server that has just started
-# refuses everybody, until it has read who may do what.
+# Failed writes are retried for this long; after that the Event is stale. An API server that has just started rejects
+# all clients until it has read RBAC.
 MAX_SECONDS: Final[Mapping[type[api_errors.ClusterError], float]] = {
     api_errors.Unavailable: 900.0,
     api_errors.Forbidden: 60.0,
 }
-PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # before each trial; the last again and again
+PAUSE_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)  # before each retry; the last one repeats
 REFERENCE_KEYS: Final = ("apiVersion", "kind", "namespace", "name", "uid", "fieldPath")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """What waits to be written: how often it has happened, when by the recorder's clock, `at` by the wall clock."""
+    """A queued occurrence: its count, its time by the recorder's clock, and `at` by the wall clock."""
 
     event: event_series.Event
     name: str
@@ -48,9 +48,9 @@ class Recorded:
 
 
 class Recorder:
-    """Tells the API server, in the background, what `record` is given.
+    """Writes recorded Events to the API server in the background.
 
-    controller: who we are, `gpushare.io/COMPONENT`; instance: which replica, the pod's name.
+    controller: `gpushare.io/COMPONENT`; instance: the replica, by the pod's name.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Recorder:
         self._wall_clock = wall_clock
         self._told = event_series.EventDeduplicator()
         self._queue: asyncio.Queue[Recorded] = asyncio.Queue()
-        self._later: dict[asyncio.TimerHandle, Recorded] = {}  # to be tried again
+        self._later: dict[asyncio.TimerHandle, Recorded] = {}  # waiting for a retry
         self.dropped = 0
 
     def record(
@@ -82,9 +82,9 @@ class Recorder:
         action: str = "Place",
         on_drop: Callable[[], None] = lambda: None,
     ) -> None:
-        """Tell that something happened to the object `regarding` (whole, or a reference). Returns at once.
+        """Record an occurrence at the object `regarding` (whole, or a reference). Returns at once.
 
-        on_drop: called if the API server does not have it in the end, for who says something once only.
+        on_drop: called if the Event could not be written in the end, for callers that report something only once.
         """
         event = event_series.Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
         series = self._told.happened(event, self._clock())
@@ -97,12 +97,12 @@ class Recorder:
             self._queue.put_nowait(recorded)
 
     async def run(self) -> None:
-        """Write what is recorded, until cancelled."""
+        """Write recorded Events, until cancelled."""
         while True:
             await self.step()
 
     async def step(self) -> None:
-        """Wait for one recorded event and write it, or have it tried again later. Never raises ClusterError."""
+        """Wait for one recorded Event and write it, or queue it for a retry. Never raises ClusterError."""
         recorded = await self._queue.get()
         try:
             await self._write(recorded)
@@ -118,29 +118,29 @@ class Recorder:
         asked_seconds = error.retry_after_seconds if isinstance(error, api_errors.Unavailable) else None
         pause_seconds = PAUSE_SECONDS[min(recorded.trials, len(PAUSE_SECONDS) - 1)]
         pause_seconds = max(pause_seconds, min(asked_seconds or 0.0, PAUSE_SECONDS[-1]))
-        handle: asyncio.TimerHandle = asyncio.get_running_loop().call_later(pause_seconds, lambda: self._again(handle))
+        handle: asyncio.TimerHandle = asyncio.get_running_loop().call_later(pause_seconds, lambda: self._retry(handle))
         self._later[handle] = dataclasses.replace(recorded, trials=recorded.trials + 1)
 
-    def _again(self, handle: asyncio.TimerHandle) -> None:
+    def _retry(self, handle: asyncio.TimerHandle) -> None:
         handle.cancel()
         self._queue.put_nowait(self._later.pop(handle))
 
     async def flush(self, timeout_seconds: float = 5.0) -> None:
-        """Wait until all that was recorded is written (by `run`); log and give up when that takes too long.
+        """Wait until `run` has written all recorded Events; log and give up if that takes too long.
 
-        What is to be tried again later is tried at once, and again.
+        Events that wait for a retry are tried at once.
         """
         try:
             async with asyncio.timeout(timeout_seconds):
                 while True:
                     for handle in list(self._later):
-                        self._again(handle)
+                        self._retry(handle)
                     await self._queue.join()
                     if not self._later:
                         return
                     await asyncio.sleep(FLUSH_PAUSE_SECONDS)
         except TimeoutError:
-            logger.warning("Left Events untold", extra={"events": self._queue.qsize() + len(self._later)})
+            logger.warning("Could not write all Events", extra={"events": self._queue.qsize() + len(self._later)})
 
     async def _write(self, recorded: Recorded) -> None:
         event, at = recorded.event, _micro_time(recorded.at)
@@ -153,11 +153,11 @@ class Recorder:
             body.update(seen)
             try:
                 await self._api.patch(f"{collection}/{recorded.name}", seen)
-            except api_errors.NotFound:  # Events expire, after an hour as a rule
+            except api_errors.NotFound:  # Events expire, usually after an hour
                 pass
             else:
                 return
-        with contextlib.suppress(api_errors.AlreadyExists):  # an answer that was lost
+        with contextlib.suppress(api_errors.AlreadyExists):  # its response was lost
             await self._api.create(collection, body)
 
     def _body(self, event: event_series.Event, name: str, namespace: str, at: str) -> dict[str, Any]:
@@ -185,13 +185,13 @@ class Recorder:
 
 
 def reference(item: Mapping[str, Any]) -> event_series.Regarding:
-    """Return the reference to `item`, which is a whole object or a reference already, for `event_series.Event`."""
+    """Return the reference to `item`, a whole object or a reference, for `event_series.Event`."""
     flat = {**item.get("metadata", {}), **item}
     return tuple((key, str(flat[key])) for key in REFERENCE_KEYS if flat.get(key))
 
 
 def _shortened(note: str, most_bytes: int) -> str:
-    """Return `note`, cut to what the API takes; it counts bytes, not characters."""
+    """Return `note`, cut to the API's limit, which counts bytes, not characters."""
     encoded = note.encode()
     if len(encoded) <= most_bytes:
         return note

@@ -1,15 +1,14 @@
-"""Keeps a store true to a collection of the API server: list once, then watch, for ever.
+"""Keeps a store current with a collection of the API server: lists once, then watches, for ever.
 
-What makes it trustworthy is in the odd cases. A watch that has fallen too far behind (410, as an HTTP status or as an
-event) is answered by a new list, whose difference to the store is told like any other change, with pauses for others
-where it is long. Of a list nothing is held but what is kept of it: it takes no more memory than a second copy, less
-what has not changed. Lists after the first never go back in time: they ask for nothing older than what was seen,
-because another API server may lag behind. Whatever the API server refuses is asked again as a consistent read, which
-cannot be too old or too new.
+The odd cases make it trustworthy. A watch that has fallen too far behind (410, as an HTTP status or as an event) leads
+to a new list, whose difference to the store is reported like any other change, with pauses for the event loop if it is
+long. A list is stored as it arrives: it takes no more memory than a second copy of what changed. Lists after the first
+never go back in time: they request a version no older than the last one seen, because another API server may lag
+behind. If the API server refuses that, the next list is a consistent read, which cannot be too old or too new.
 
-An etcd that is restored from a backup counts its versions once more. A watch from a version that is yet to come is
-opened all the same, and silent until the count gets there; so after anything that broke it is asked first whether there
-is such a version. A list that is older than what was seen is taken as it is, and told as what it is: see `went_back`.
+An etcd that is restored from a backup counts its versions again. A watch from a version in the future is accepted and
+stays silent until the count gets there. So after a broken watch, the informer first checks that the version exists. A
+list that is older than the last one seen is accepted and reported as such: see `went_back`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from gpushare.cluster import api_client, api_errors, backoff, object_store
 
@@ -27,32 +26,33 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS: Final = 0.2
 MAX_PAUSE_SECONDS: Final = 30.0
 MIN_WATCH_SECONDS: Final = 0.5
-MIN_OF_PAUSE: Final = 0.1  # the part of a pause that is waited in any case
-PORTION_SECONDS: Final = 0.01  # for so long are changes told without a pause for others
+MIN_PAUSE_FRACTION: Final = 0.1  # the part of a pause that always passes
+PORTION_SECONDS: Final = 0.01  # the time for which changes are reported without a pause
 _NAME: Final = "metadata.name="
-_CONSISTENT: Final = ""  # no version named: the API server asks etcd
+_CONSISTENT: Final = ""  # no version: the API server reads from etcd
 _CACHED: Final = "0"  # any version: the API server answers from its cache
 
 Handler = Callable[[object_store.Delta], None]
+Object = TypeVar("Object")
 
 
-def silence(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
-    """What is to be said of an API server that answered once and has refused everything, or been gone, for longer."""
+def stale_reason(informers: Iterable[Informer], *, longest_seconds: float) -> str | None:
+    """Return a sentence about an API server that answered once and has not served us for longer."""
     for copy in informers:
         if copy.synced.is_set() and copy.age_seconds > longest_seconds:
-            return f"the API server has told nothing for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
+            return f"no update from the API server for {copy.age_seconds:.0f} seconds: {copy.problem or 'no answer'}"
     return None
 
 
 class Informer:
     """A live copy of the collection at `path`, in `objects`, narrowed on the server by selectors.
 
-    transform: what to keep of an object; name, namespace, uid and resourceVersion it must keep.
-    believe_refusals: set once a refusal is an answer. An API server that has just started refuses everybody, as it has
-    yet to read who may do what. None: it has to be read, and no refusal is an answer.
+    transform: what to keep of an object; it must keep name, namespace, uid and resourceVersion. believe_refusals: set
+    once a refusal is final. An API server that has just started rejects all clients, because it has not read RBAC yet.
+    None: the collection is required, and no refusal is final.
 
-    synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for what came after.
-    answered: set once that is so, or what was asked after `believe_refusals` was set has been refused.
+    synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for the time after that.
+    answered: set with `synced`, or once a request made after `believe_refusals` was set has been refused.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Informer:
         self._handlers: list[Handler] = []
         self._watch_from = ""  # "" means: list first
         self._list_from = _CACHED
-        # Tries in a row without a good watch. What an API server that is there again says is no reason to wait as long
-        # as for one that is gone: they are counted apart, and neither is set back by the other.
+        # Failed tries in a row. Refusals by an API server that is back are counted apart from its absence, because they
+        # are no reason to wait as long; neither resets the other.
         self._lost = 0
         self._refused = 0
         self._was_cut = False
-        self._unanswered_since: int | None = None  # how many answers there had been; None: we had one
+        self._unanswered_since: int | None = None  # the number of responses then; None: we had one
         self._newest = 0  # version of the collection
         self._watching = False
         self._went_back = False
@@ -101,9 +101,9 @@ class Informer:
 
     @property
     def age_seconds(self) -> float:
-        """How long ago `objects` was last known to be current; infinite before the first list.
+        """The time since `objects` was last known to be current; infinite before the first list.
 
-        Nothing while a watch is open: TCP keep-alive ends it within about half a minute when the other side is gone.
+        Zero while a watch is open: TCP keep-alive ends it within about half a minute if the peer is gone.
         """
         if self._watching:
             return 0.0
@@ -111,48 +111,48 @@ class Informer:
 
     @property
     def problem(self) -> str:
-        """Why `objects` cannot be kept current, as the API server said it last; empty while a watch is open."""
+        """The reason why `objects` cannot be kept current, in the API server's words; empty while a watch is open."""
         return self._problem
 
     @property
     def is_watching(self) -> bool:
-        """Whether a watch is open; what a handler is told then came by it, with nothing missed since the last list."""
+        """Whether a watch is open, so that handlers have missed nothing since the last list."""
         return self._watching
 
     @property
     def went_back(self) -> bool:
-        """Whether what a handler is told now is of an earlier state than it was told before, with older versions."""
+        """Whether handlers are now given an earlier state than before, with older versions."""
         return self._went_back
 
     @property
     def listed_at(self) -> float:
-        """When it was last listed, by the clock: an object that came and went before that may never have been told."""
+        """The time of the last list, by the clock. Handlers may have missed objects that came and went before it."""
         return self._listed_at
 
     def subscribe(self, handler: Handler) -> None:
-        """Call `handler` for every object there is (as ADDED), and from now on for every change, in order.
+        """Call `handler` for every object (as ADDED), and from now on for every change, in order.
 
-        It is called synchronously, with `objects` just as after that change. What it raises ends `run`.
+        It is called synchronously, with `objects` exactly as after that change. An exception that it raises ends `run`.
         """
         for key, item in list(self._store.items()):
             handler(object_store.Delta(object_store.ChangeType.ADDED, key, None, item))
         self._handlers.append(handler)
 
     async def run(self) -> None:
-        """Keep the copy true until cancelled."""
+        """Keep the copy current until cancelled."""
         while True:
             await self._pause(await self.step())
 
     async def _pause(self, seconds: float) -> None:
-        """Wait so long; while the API server is gone no longer than until somebody else has had an answer of it."""
+        """Wait; while the API server is away, only until any other call gets a response."""
         if self._unanswered_since is None:
             await asyncio.sleep(seconds)
             return
-        await asyncio.sleep(seconds * MIN_OF_PAUSE)
-        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - MIN_OF_PAUSE))
+        await asyncio.sleep(seconds * MIN_PAUSE_FRACTION)
+        await self._api.answers.more_than(self._unanswered_since, seconds=seconds * (1 - MIN_PAUSE_FRACTION))
 
     async def step(self) -> float:
-        """List if that is due, and watch until the watch ends; return the pause in seconds before the next step."""
+        """List if due, and watch until the watch ends; return the pause in seconds before the next step."""
         self._unanswered_since = None
         is_believed = self._believe_refusals is not None and self._believe_refusals.is_set()
         try:
@@ -163,29 +163,29 @@ class Informer:
             self._was_cut = False
             watched_seconds = await self._watch()
         except api_errors.Gone as error:
-            logger.info("Listing again: the watch was too far behind", extra={"path": self._path, "err": str(error)})
+            logger.info("Listing again: the watch expired", extra={"path": self._path, "err": str(error)})
             return self._list_again()
         except api_errors.Unavailable as error:
             if error.status == 504:
-                # It judges the version that we named: newer than any there is, as after a restore of etcd.
+                # It rejects our version as newer than any, as after a restore of etcd.
                 pause = self._list_again()
             elif error.reason:
-                pause = self._refuse()  # a cache that is not ready yet, as after a restart, or too many requests
+                pause = self._count_refused()  # a cache that is not ready after a restart, or too many requests
             else:
-                pause = self._lose()
+                pause = self._count_lost()
                 if not error.status:
                     self._unanswered_since = self._api.answers.count
-            logger.warning("Lost contact", extra=self._seen(error, pause))
-            # A proxy may ask for an hour; whoever stands behind it does not know that.
+            logger.warning("Lost the connection", extra=self._record_problem(error, pause))
+            # A proxy may ask for an hour, without knowing about the API server behind it.
             return max(pause, min(error.retry_after_seconds or 0.0, MAX_PAUSE_SECONDS))
         except api_errors.ClusterError as error:
             pause = self._list_again()
-            logger.warning("Was refused", extra=self._seen(error, pause))
+            logger.warning("The API server rejected the request", extra=self._record_problem(error, pause))
             if is_believed:
                 self.answered.set()
             return pause
-        # One that ends as soon as it is open was cut by something in between; asking at once would be a storm.
-        return self._lose() if watched_seconds < MIN_WATCH_SECONDS else 0.0
+        # A watch that ends as soon as it is open was cut by something in between; retrying at once would be a storm.
+        return self._count_lost() if watched_seconds < MIN_WATCH_SECONDS else 0.0
 
     async def _list(self) -> None:
         query = dict(self._query)
@@ -200,7 +200,7 @@ class Informer:
         began = time.perf_counter()
         for change in self._store.replace(listing.items):
             if change is not None:
-                self._tell(change)
+                self._notify(change)
             if time.perf_counter() - began > PORTION_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
@@ -210,9 +210,9 @@ class Informer:
         self.answered.set()
 
     async def _check_version(self) -> None:
-        """Raise Unavailable, with the status 504, where the version that we watch from is yet to come.
+        """Raise Unavailable, with the status 504, if the version to watch from is in the future.
 
-        A list has to wait for that version, where a watch need not; this one is of one object or none, from the cache.
+        A list waits for that version, a watch does not. This list returns at most one object, from the cache.
         """
         fields = self._query.get("fieldSelector", "")
         if _NAME not in fields:
@@ -221,7 +221,7 @@ class Informer:
         await self._api.list(self._path, {**self._query, **query, "fieldSelector": fields}, keep=object_store.key_of)
 
     async def _watch(self) -> float:
-        """Watch until the watch ends; return how many seconds it was open."""
+        """Watch until the watch ends; return for how many seconds it was open."""
         query = {**self._query, "resourceVersion": self._watch_from}
         async with self._api.watch(self._path, query, timeout_seconds=self._watch_seconds) as events:
             self._watching, opened = True, self._clock()
@@ -230,7 +230,7 @@ class Informer:
                 async for event in events:
                     if event["type"] != "BOOKMARK":
                         for change in self._store.apply(event):
-                            self._tell(change)
+                            self._notify(change)
                     self._advance(event["object"]["metadata"]["resourceVersion"])
                     self._lost = self._refused = 0
             finally:
@@ -245,28 +245,28 @@ class Informer:
         self._newest = _number(resource_version)
         self._last_contact = self._clock()
 
-    def _tell(self, change: object_store.Delta) -> None:
+    def _notify(self, change: object_store.Delta) -> None:
         for handler in self._handlers:
             handler(change)
 
-    def _lose(self) -> float:
+    def _count_lost(self) -> float:
         """Count one more try without contact; return the pause in seconds."""
         self._lost += 1
         self._was_cut = True
         return _pause_seconds(self._lost)
 
-    def _refuse(self) -> float:
+    def _count_refused(self) -> float:
         """Count one more refusal; return the pause in seconds."""
         self._refused += 1
         self._was_cut = True
         return _pause_seconds(self._refused)
 
     def _list_again(self) -> float:
-        """The same, and list next, as a consistent read."""
+        """Count one more refusal, and make the next list a consistent read."""
         self._watch_from, self._list_from = "", _CONSISTENT
-        return self._refuse()
+        return self._count_refused()
 
-    def _seen(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
+    def _record_problem(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
         self._problem = str(error)
         return {
             "path": self._path,
@@ -277,9 +277,49 @@ class Informer:
 
 
 def _number(resource_version: str) -> int:
-    """Versions of one kind can be compared as numbers since Kubernetes 1.35 by contract, before by custom."""
+    """Return a version as a number. Versions of one kind compare as numbers by contract since Kubernetes 1.35, before
+    by custom.
+    """
     return int(resource_version) if resource_version.isdecimal() else 0
 
 
 def _pause_seconds(failures: int) -> float:
     return backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+
+
+class Part(Generic[Object]):
+    """A view of an informer's objects: the values, of any type, that its objects have under `key`.
+
+    One list and one watch serve two readers with different needs. Create it before `whole` runs.
+    """
+
+    def __init__(self, whole: Informer, key: str) -> None:
+        self._key = key
+        self._objects: dict[object_store.Key, Object] = {}
+        self._handlers: list[Callable[[Object | None, Object | None], None]] = []
+        self.synced = whole.synced
+        whole.subscribe(self._changed)
+
+    @property
+    def objects(self) -> Mapping[object_store.Key, Object]:
+        """The objects by (namespace, name); read only."""
+        return self._objects
+
+    def subscribe(self, handler: Callable[[Object | None, Object | None], None]) -> None:
+        """Call `handler` for every object, and from now on for every change, in order.
+
+        It gets the object before (None: added) and after (None: deleted).
+        """
+        for item in list(self._objects.values()):
+            handler(None, item)
+        self._handlers.append(handler)
+
+    def _changed(self, change: object_store.Delta) -> None:
+        old = self._objects.pop(change.key, None)
+        new: Object | None = change.new.get(self._key) if change.new is not None else None
+        if new is not None:
+            self._objects[change.key] = new
+        elif old is None:
+            return
+        for handler in self._handlers:
+            handler(old, new)

@@ -1,12 +1,12 @@
-"""One leader among replicas, by a Lease object: who may decide, given what the Lease says and when we saw it. Pure.
+"""One leader among replicas, by a Lease object: decides from the Lease's content and when we saw it. Pure.
 
 The rule is one inequality. The leader stops by itself `renew_deadline_seconds` after it *began* its last successful
 renewal. Another takes over no earlier than `duration_seconds` after it *saw* the Lease change, which is later than that
-beginning. As the first time is shorter than the second, there is never more than one, whatever the clocks show: each
-process measures with its own monotonic clock only, and reads no time that another has written. (A clock that runs a
-third too fast would break it, or a process that is frozen in the middle of an action.)
+beginning. As the first time is shorter than the second, there is never more than one leader, whatever the clocks show:
+each process uses only its own monotonic clock, and reads no time that another has written. (A clock that runs a third
+too fast would break it, or a process that freezes in the middle of an action.)
 
-`election` does the talking.
+`election` makes the calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """Seconds; the API's customary values."""
+    """Seconds; the customary values of Kubernetes."""
 
     duration_seconds: int = 15
     renew_deadline_seconds: float = 10.0
@@ -34,7 +34,7 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a Lease says. holder: "" when it was released."""
+    """The content of a Lease. holder: "" after a release."""
 
     holder: str
     duration_seconds: float
@@ -49,19 +49,19 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """We lead; write again, to keep it so."""
+    """We lead; write again to keep the Lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another leads; it may be taken over after `seconds` of silence from now on."""
+    """Another leads; it may be replaced after `seconds` of silence from now on."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """We led, and no longer do: stop all that only a leader may do, at once."""
+    """We led, and no longer do: stop at once what only a leader may do."""
 
     why: str
 
@@ -78,16 +78,15 @@ def decide(
     renewed_at: float | None,
     timing: LeaseTiming,
 ) -> Decision:
-    """Say what to do next.
+    """Return the next action.
 
-    record: the Lease as read last; None when there is none.
-    observed_at: when we first saw it in this version; now: both by our own monotonic clock.
-    me: our name, which no other process has or had.
-    renewed_at: when we began our last successful write while leading; None when we do not lead.
+    record: the Lease as read last; None if absent. observed_at: when we first saw this version; now: both by our
+    monotonic clock. me: our name, which no other process has or had. renewed_at: when we began our last successful
+    write as the leader; None if we do not lead.
     """
     if renewed_at is not None:
         return _as_leader(record, now=now, me=me, renewed_at=renewed_at, timing=timing)
-    # Our own name without leading: a write of ours arrived whose answer did not. Nobody else counts on it.
+    # Our own name, but we do not lead: our write arrived and its response did not. No other process relies on it.
     if record is None or record.holder in ("", me):
         return Acquire()
     silent_until = observed_at + record.duration_seconds
@@ -100,17 +99,17 @@ def _as_leader(record: LeaseRecord | None, *, now: float, me: str, renewed_at: f
     if record is None:
         return Lost("the Lease was deleted")
     if record.holder != me:
-        return Lost(f"{record.holder or 'somebody'} changed it")
+        return Lost(f"{record.holder or 'another client'} changed it")
     return Renew()
 
 
 def leads(renewed_at: float | None, *, now: float, timing: LeaseTiming) -> bool:
-    """Tell whether one who began its last successful write at `renewed_at` may still act as the leader."""
+    """Whether a leader that began its last successful write at `renewed_at` may still act."""
     return renewed_at is not None and now - renewed_at < timing.renew_deadline_seconds
 
 
 def read(lease: Mapping[str, Any], *, timing: LeaseTiming) -> LeaseRecord:
-    """Read a Lease object; a duration that is missing or no number is taken as ours, so as never to be too early."""
+    """Read a Lease object. A missing or invalid duration is taken as ours, so as never to take over too early."""
     spec = lease.get("spec") or {}
     duration = spec.get("leaseDurationSeconds")
     return LeaseRecord(
@@ -122,7 +121,7 @@ def read(lease: Mapping[str, Any], *, timing: LeaseTiming) -> LeaseRecord:
 
 
 def held(spec: Mapping[str, Any], *, me: str, time: str, timing: LeaseTiming) -> dict[str, Any]:
-    """Return the Lease's spec with us as its holder; `time` (RFC 3339, microseconds) is for people to read."""
+    """Return the Lease's spec with us as its holder; `time` (RFC 3339, microseconds) is only for people."""
     continued = spec.get("holderIdentity") == me
     return {
         **spec,
@@ -135,5 +134,5 @@ def held(spec: Mapping[str, Any], *, me: str, time: str, timing: LeaseTiming) ->
 
 
 def released(spec: Mapping[str, Any], *, time: str) -> dict[str, Any]:
-    """Return the Lease's spec with no holder, so that the next one need not wait."""
+    """Return the Lease's spec without a holder, so that the next leader need not wait."""
     return {**spec, "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": time}

@@ -1,7 +1,7 @@
-"""A copy of one collection in memory, and what changed. Pure: events in, changes out.
+"""A copy of one collection in memory, and its changes. Pure: events in, changes out.
 
-Changes come one by one and in order, so that whoever follows them always knows exactly what the store holds: an object
-that was deleted and recreated between two lists is a DELETED and an ADDED, never a MODIFIED.
+Changes come one by one and in order, so that subscribers always know exactly what the store holds: an object that was
+deleted and recreated between two lists is a DELETED and an ADDED, never a MODIFIED.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 class Key(NamedTuple):
-    """What an object is found by; the namespace of cluster-scoped ones is ""."""
+    """Namespace and name of an object; the namespace of cluster-scoped ones is ""."""
 
     namespace: str
     name: str
@@ -31,7 +31,7 @@ class ChangeType(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """One object came, changed, or went; `old` is None when ADDED, `new` when DELETED."""
+    """One object was added, changed or deleted; `old` is None when ADDED, `new` when DELETED."""
 
     type: ChangeType
     key: Key
@@ -40,7 +40,7 @@ class Delta:
 
 
 def drop_managed_fields(item: dict[str, Any]) -> dict[str, Any]:
-    """Drop who-owns-which-field, often half of an object; the API server keeps it when such an object is written."""
+    """Drop managedFields, often half of an object; the API server preserves them on a write."""
     item.get("metadata", {}).pop("managedFields", None)
     return item
 
@@ -52,16 +52,15 @@ def key_of(item: Mapping[str, Any]) -> Key:
 
 
 def identity_of(item: Mapping[str, Any]) -> dict[str, Any]:
-    """As little of an object's metadata as a `transform` may keep where its name is not needed."""
+    """Return the least metadata that a `transform` may keep if the object's name is not needed."""
     metadata = item["metadata"]
     return {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
 
 
 class Store(Mapping[Key, dict[str, Any]]):
-    """The objects by key, to be read only: they are shared by all readers.
+    """The objects by key, read-only: all readers share them.
 
-    transform: applied to each object as it comes in; returns what is to be kept of it, or None where that is nothing:
-    then it is as if there were no such object.
+    transform: applied to each object as it arrives; returns what to keep of it, or None to skip the object.
     """
 
     def __init__(self, transform: Transform = drop_managed_fields) -> None:
@@ -78,20 +77,20 @@ class Store(Mapping[Key, dict[str, Any]]):
         return len(self._objects)
 
     def values(self) -> ValuesView[dict[str, Any]]:
-        """All of them: very many are asked for at once, and often."""
+        """All objects, without a copy: callers read very many, often."""
         return self._objects.values()
 
     def keep(self, item: dict[str, Any]) -> tuple[Key, dict[str, Any] | None]:
-        """Say what `replace` is to hold of an object: what is held, if that is the same. The store is as it was."""
+        """Return what `replace` should hold of an object: the held value, if it is equal. The store does not change."""
         key = key_of(item)
         old = self._objects.get(key)
         return key, self._transform(item) if old is None or not _is_same(old, item) else old
 
     def replace(self, kept: Iterable[tuple[Key, dict[str, Any] | None]]) -> Iterator[Delta | None]:
-        """Take the whole collection again, of each object what `keep` said.
+        """Replace the whole collection by the results of `keep`.
 
-        Yields the difference as changes, each once the store holds it; objects that went are told first. Yields None
-        for each step that changed nothing, so that one who has to go through very many can pause.
+        Yields the difference as changes, each once the store holds it, deletions first. Yields None for each step that
+        changed nothing, so that a caller with very many objects can pause.
         """
         fresh: dict[Key, dict[str, Any]] = {}
         for key, item in kept:
@@ -108,9 +107,9 @@ class Store(Mapping[Key, dict[str, Any]]):
             yield from self._put(key, item)
 
     def apply(self, event: Mapping[str, Any]) -> Iterator[Delta]:
-        """Take one ADDED, MODIFIED or DELETED event of a watch; yield changes, each once the store holds it.
+        """Apply one ADDED, MODIFIED or DELETED event of a watch; yield changes, each once the store holds it.
 
-        An event of a type that we do not know is no change.
+        Events of unknown types change nothing.
         """
         item = event["object"]
         if event["type"] == ChangeType.DELETED:

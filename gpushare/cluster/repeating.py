@@ -1,4 +1,4 @@
-"""A writer that works whenever it is woken, and after a failure again by itself, ever more slowly."""
+"""A loop that works run_on_wakeup it is woken, and retries with growing pauses after a failure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FIRST_PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 30.0
 
 
-async def whenever(
+async def run_on_wakeup(
     woken: asyncio.Event, step: Callable[[], Awaitable[None]], *, trouble: str, logger: logging.Logger
 ) -> None:
-    """Take a `step` each time that `woken` is set, until cancelled.
+    """Run a `step` each time `woken` is set, until cancelled.
 
-    trouble: what a step has failed to do that raised ClusterError, as a sentence for the log; it is taken again.
+    trouble: a log sentence for a step that raised ClusterError; the step is retried.
     """
     failures = 0
     while True:

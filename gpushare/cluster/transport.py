@@ -1,10 +1,10 @@
-"""HTTP to the API server: one request in, one open answer or one of our errors out.
+"""HTTP to the API server: one request in, one open response or one of our errors out.
 
-It stands on aiohttp directly and not on kubernetes_asyncio's HTTP layer, which hides the two things that a daemon
-needs from it: the socket (without TCP keep-alive a watch whose peer is gone looks like a quiet one) and the TLS context
-(a CA bundle or a client certificate that is replaced while we run). That layer also follows redirects, .netrc and the
-environment's proxies: all could carry the token to where it does not belong, and Python understands no network ranges
-in NO_PROXY, where clusters write their own. A proxy is used when the kubeconfig names it.
+It uses aiohttp directly and not kubernetes_asyncio's HTTP layer, which hides two things that a daemon needs: the socket
+(without TCP keep-alive a watch whose peer is gone looks like a quiet one) and the TLS context (a CA bundle or a client
+certificate may be replaced while we run). That layer also follows redirects, .netrc and the environment's proxies: each
+could send the token to the wrong place, and Python understands no network ranges in NO_PROXY, where clusters write
+their own. A proxy is used only if the kubeconfig names it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is sent; `timeout_seconds` bounds all of it, the reading of the answer included."""
+    """One request; `timeout_seconds` bounds all of it, including reading the response."""
 
     method: str
     path: str
@@ -51,31 +51,31 @@ class HttpRequest:
 
     @property
     def name(self) -> str:
-        """Method and path, as error messages begin."""
+        """Method and path, the beginning of error messages."""
         return f"{self.method} {self.path}"
 
     @property
     def address(self) -> str:
-        """Path and query, encoded once and for all: selectors hold characters that no library may reinterpret."""
+        """Path and query, fully encoded: selectors contain characters that no library may reinterpret."""
         query = parse.urlencode({key: _text(value) for key, value in self.query.items()})
         return parse.quote(self.path, safe="/:@") + (f"?{query}" if query else "")
 
 
 class Answers:
-    """How many answers of any status have come, to whoever asked."""
+    """The number of responses so far, of any status, to any caller."""
 
     def __init__(self) -> None:
         self.count = 0
         self._next = asyncio.Event()
 
     def add(self) -> None:
-        """Count one more, and tell whoever waits for it."""
+        """Count one more, and wake all waiters."""
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()
 
     async def more_than(self, count: int, *, seconds: float) -> None:
-        """Wait until more than `count` have come, at most so long."""
+        """Wait until more than `count` have come, up to a timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while self.count <= count:
@@ -87,7 +87,7 @@ class Transport:
 
     def __init__(self, way: api_connection.ApiConnection, *, user_agent: str) -> None:
         self._way = way
-        # The API server's clock before our monotonic one, as far as we know.
+        # The last known difference between the API server's clock and our monotonic one.
         self._ahead_seconds = time.time() - time.monotonic()
         self.answers = Answers()
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -104,8 +104,8 @@ class Transport:
     async def close(self) -> None:
         """Close all connections.
 
-        Those of calls that were cancelled are in the middle of a polite TLS goodbye that no one waits for; an event
-        loop that ends before them complains, so they are ended here.
+        Connections of cancelled calls are still in their TLS shutdown, which no task awaits; an event loop that ends
+        before them complains, so they are aborted here.
         """
         await self._session.close()
         for _ in range(CLOSING_TURNS):
@@ -113,34 +113,34 @@ class Transport:
             if not left:
                 return
             for open_socket in left:
-                with contextlib.suppress(OSError):  # it is closed already at the other end
+                with contextlib.suppress(OSError):  # the peer has closed it already
                     open_socket.shutdown(socket.SHUT_RDWR)
             await asyncio.sleep(CLOSING_TURN_SECONDS)
 
     def time(self) -> float:
-        """Unix seconds by the API server's clock, as its last answer told; by ours at our start before there is one.
+        """Unix seconds by the API server's clock, as of its last response; by ours at our start before that.
 
-        What it stamps on objects is of that clock; ours may be wrong, or put right meanwhile.
+        The API server stamps objects with its clock; ours may be wrong, or be corrected meanwhile.
         """
         return time.monotonic() + self._ahead_seconds
 
     def _socket(self, address: Any) -> socket.socket:
-        made = _socket_that_notices(address)
+        made = _keepalive_socket(address)
         self._sockets.add(made)
         return made
 
     @contextlib.asynccontextmanager
     async def open(self, request: HttpRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the answer to `request`, its body still to be read; raises ours for any that is not a success.
+        """Yield the response to `request`, its body unread; raise one of our errors for any failure.
 
-        A request that was refused with 401 was not carried out; it is sent once more with credentials read again.
+        A request that was refused with 401 was not carried out; it is sent once more with fresh credentials.
         """
         async with contextlib.AsyncExitStack() as stack:
             with network_errors(request):
                 answer = await self._send(stack, request)
                 if answer.status == 401:
                     answer = await self._send(stack, request, refused=True)
-                self._hear(answer.headers.get("Date"))
+                self._set_time(answer.headers.get("Date"))
                 self.answers.add()
                 if not 200 <= answer.status < 300:
                     raise api_errors.from_answer(
@@ -151,8 +151,8 @@ class Transport:
                     )
             yield answer
 
-    def _hear(self, date: str | None) -> None:
-        """Take the time from an answer; whole seconds are near enough."""
+    def _set_time(self, date: str | None) -> None:
+        """Read the time from a response; whole seconds are precise enough."""
         with contextlib.suppress(ValueError):
             self._ahead_seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.monotonic()
 
@@ -180,7 +180,7 @@ class Transport:
 
 @contextlib.contextmanager
 def network_errors(request: HttpRequest) -> Iterator[None]:
-    """Turn what the HTTP library raises into Unavailable, with a sentence."""
+    """Turn the HTTP library's exceptions into Unavailable, with a sentence."""
     try:
         yield
     except TimeoutError as error:
@@ -190,22 +190,22 @@ def network_errors(request: HttpRequest) -> Iterator[None]:
 
 
 def was_reset(error: api_errors.Unavailable) -> bool:
-    """Tell whether the connection broke under the call, as an idle one does that the other side has closed."""
+    """Whether the connection broke under the call, as an idle one does that the peer has closed."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientConnectorError) and isinstance(cause.os_error, ConnectionResetError):
-        return True  # during the TLS handshake, where asyncio gives it no number
+        return True  # during the TLS handshake, where asyncio sets no errno
     if isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):
         return True
     return isinstance(cause, OSError) and cause.errno in (errno.ECONNRESET, errno.EPIPE)
 
 
-def _socket_that_notices(address: Any) -> socket.socket:
-    """Return a socket that finds out within about half a minute that nobody is at the other end."""
+def _keepalive_socket(address: Any) -> socket.socket:
+    """Return a socket that detects a dead peer within about half a minute."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
-        if hasattr(socket, option):  # Linux has them all
+        if hasattr(socket, option):  # Linux has all of them
             made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     return made
 

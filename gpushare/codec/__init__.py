@@ -1,13 +1,12 @@
 """GPUNode JSON to and from `GpuNode`.
 
-Reading is tolerant: an entry that is invalid is set aside with a sentence in `problems`. What a senseless
-allocation may hold is not given out: the GPUs it names, or all of the node's if it names none, read as unhealthy.
-Writing loses nothing: `to_spec` of what `read` returned has the senseless allocations in it, untouched.
+Reading is tolerant: an invalid entry is left out, with a sentence in `problems`. The GPUs that an invalid allocation
+may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
+loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
 
-gpunode_document   the whole object
-status_gpus        the entries of status.gpus
-allocations        those of spec.allocations, and shares by themselves
-entry_fields       what every entry is made of: numbers, texts, times
+gpunode_document   the whole object, and the entries of status.gpus
+allocations        the entries of spec.allocations, and their shares
+entry_fields       the fields of all entries: numbers, texts, times
 """
 
 from __future__ import annotations

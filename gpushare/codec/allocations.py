@@ -1,4 +1,4 @@
-"""The entries of spec.allocations, and the shares in them, which are also written on pods."""
+"""The entries of spec.allocations, and their shares, which are also written on pods."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpushare.codec.entry_fields import format_time, parse_time, text, texts, wh
 Json = Mapping[str, Any]
 Ignored = Callable[[str, str], None]
 
-_NO_LABELS = Labels()  # one for all: most allocations have none
+_NO_LABELS = Labels()  # one object for all: most allocations have no label
 
 
 def read(entry: Json, ignored: Ignored) -> Allocation:
-    """The allocation of an entry.
+    """Return the allocation of an entry.
 
-    Raises CodecError, KeyError, TypeError, ValueError, AttributeError for one that is invalid.
-    ignored: called with its id, and a sentence about what is invalid in it and takes nothing from what it holds.
+    Raises CodecError, KeyError, TypeError, ValueError, AttributeError for an invalid one. ignored: called with its id
+    and a sentence for an invalid field that does not affect what the allocation holds.
     """
     holder = entry["pod"]
     labels = entry.get("labels") or {}
@@ -42,7 +42,7 @@ def read(entry: Json, ignored: Ignored) -> Allocation:
 
 
 def write(entry: Allocation) -> dict[str, Any]:
-    """The allocation as an entry of `spec.allocations`."""
+    """Return the allocation as an entry of `spec.allocations`."""
     holder = {"namespace": entry.pod.namespace}
     if entry.pod.name:
         holder["name"] = entry.pod.name
@@ -69,13 +69,15 @@ def write(entry: Allocation) -> dict[str, Any]:
 
 
 def shares_text(shares: Iterable[GivenShare]) -> str:
-    """Shares as one line of JSON, for an annotation. What they are to shrink to is not in it: it is asked for again."""
+    """Return shares as one line of JSON, for an annotation. Pending reductions are left out: the user requests them
+    again.
+    """
     held = (dataclasses.replace(share, shrink_to_bytes=None) for share in shares)
     return json.dumps([_write_share(share) for share in held], separators=(",", ":"))
 
 
 def read_shares(text: str) -> tuple[GivenShare, ...]:
-    """What `shares_text` wrote. Raises CodecError."""
+    """Read the text of `shares_text`. Raises CodecError."""
     try:
         shares = tuple(_read_share(entry, "", lambda *_: None) for entry in json.loads(text))
     except (errors.CodecError, KeyError, TypeError, ValueError, AttributeError) as error:

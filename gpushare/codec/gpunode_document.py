@@ -1,4 +1,4 @@
-"""The GPUNode object as a whole, and what becomes of entries that are invalid."""
+"""The GPUNode object as a whole, and the effect of invalid entries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from gpushare import contract, cordon_note, errors
 from gpushare.allocation import Allocation
-from gpushare.codec import allocations, entry_fields, status_gpus
-from gpushare.gpu import Gpu
+from gpushare.codec import allocations, entry_fields
+from gpushare.codec.entry_fields import text, whole
+from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import Condition, GpuNode, Resize
 
 Json = Mapping[str, Any]
@@ -19,7 +20,7 @@ _Part = TypeVar("_Part", dict[str, Any], list[Any])
 
 
 def read(document: Json) -> GpuNode:
-    """The GpuNode in a GPUNode object as the API returns it. Never raises for content, only for a nameless object."""
+    """Read a GPUNode object as the API returns it. Content never raises, only an object without a name."""
     metadata = document.get("metadata")
     metadata = metadata if isinstance(metadata, Mapping) else {}
     name = metadata.get("name")
@@ -31,7 +32,7 @@ def read(document: Json) -> GpuNode:
     labels = _part(metadata, "labels", dict, name, problems)
     annotations = metadata.get("annotations")
     cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
-    gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: status_gpus.read(entry, cordoned), problems)
+    gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: _read_gpu(entry, cordoned), problems)
     held, unread = _allocations(spec, f"{name}: spec", problems)
     resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
     gpus, _ = _unique(gpus, lambda gpu: gpu.uuid, f"{name}: status.gpus", problems)
@@ -63,7 +64,7 @@ def read(document: Json) -> GpuNode:
 
 
 def to_spec(node: GpuNode) -> dict[str, Any]:
-    """The `spec` of the GPUNode object."""
+    """Return the `spec` of the GPUNode object."""
     spec: dict[str, Any] = {"allocations": [*map(allocations.write, node.allocations), *node.unread]}
     if node.cordoned:
         spec["cordoned"] = sorted(node.cordoned)
@@ -71,10 +72,10 @@ def to_spec(node: GpuNode) -> dict[str, Any]:
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:
-    """The `status` of the GPUNode object."""
+    """Return the `status` of the GPUNode object."""
     return {
         "config": node.config,
-        "gpus": [status_gpus.write(gpu) for gpu in node.gpus],
+        "gpus": [_gpu_entry(gpu) for gpu in node.gpus],
         "conditions": [
             {
                 "type": condition.type,
@@ -98,7 +99,7 @@ def to_status(node: GpuNode) -> dict[str, Any]:
 
 
 def to_document(node: GpuNode) -> dict[str, Any]:
-    """The whole GPUNode object."""
+    """Return the whole GPUNode object."""
     metadata: dict[str, Any] = {"name": node.name}
     known = {
         "resourceVersion": node.version,
@@ -117,12 +118,12 @@ def to_document(node: GpuNode) -> dict[str, Any]:
 
 
 def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[str]) -> _Part:
-    """What `whole` has by that key; what is of another kind is told, and taken for nothing."""
+    """Return the value of that key in `whole`; report a value of another type and treat it as absent."""
     value = whole.get(key)
     if isinstance(value, kind):
         return value
     if value is not None:
-        problems.append(f"{where}: {key} is invalid and is set aside: it is {errors.quoted(str(value))}")
+        problems.append(f"{where}: {key} is invalid and is ignored: it is {errors.quoted(str(value))}")
     return kind()
 
 
@@ -163,7 +164,7 @@ def _entries(
             entries.append(read_one(entry))
         except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            problems.append(f"{where}.{key}[{position}] is invalid and is set aside: {errors.shortened(what)}")
+            problems.append(f"{where}.{key}[{position}] is invalid and is ignored: {errors.shortened(what)}")
             unread.append(entry)
     return entries, unread
 
@@ -175,8 +176,59 @@ def _unique(
     twice = []
     for entry in entries:
         if key(entry) in kept:
-            problems.append(f"{where}: {errors.quoted(key(entry))} is there twice and the second is set aside")
+            problems.append(f"{where}: {errors.quoted(key(entry))} occurs twice; the second entry is ignored")
             twice.append(entry)
         else:
             kept[key(entry)] = entry
     return list(kept.values()), twice
+
+
+def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
+    """Return the GPU of an entry; `cordoned`: UUIDs of the GPUs that an administrator has cordoned.
+
+    Raises CodecError, KeyError, TypeError, ValueError for an invalid one.
+    """
+    uuid = text(entry["uuid"], "uuid")
+    major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
+    numa, linked = entry.get("numaNode"), entry.get("linkGroup")
+    return Gpu(
+        uuid=uuid,
+        index=whole(entry.get("index", 0), "index", most=4096),
+        model=str(entry.get("model", "")),
+        memory_bytes=whole(entry["memory"], "memory"),
+        compute_capability=(int(major), int(minor or 0)),
+        numa_node=None if numa is None else whole(numa, "numaNode", most=4096),
+        link_group=None if linked is None else whole(linked, "linkGroup", most=4096),
+        pci_bus_id=str(entry.get("pciBusID", "")),
+        mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
+        pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
+        mig_profiles=tuple(text(name, "migDevices") for name in entry.get("migDevices") or ()),
+        healthy=entry.get("healthy", True) is True,
+        health_reason=str(entry.get("healthReason", "")),
+        cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
+    )
+
+
+def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
+    """Return the GPU as an entry of `status.gpus`."""
+    entry: dict[str, Any] = {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "memory": gpu.memory_bytes,
+        "computeCapability": "{}.{}".format(*gpu.compute_capability),
+        "pciBusID": gpu.pci_bus_id,
+        "mode": gpu.mode.value,
+        "healthy": gpu.healthy,
+    }
+    if gpu.pending_mode is not None:
+        entry["pendingMode"] = gpu.pending_mode.value
+    if gpu.mig_profiles:
+        entry["migDevices"] = list(gpu.mig_profiles)
+    if gpu.numa_node is not None:
+        entry["numaNode"] = gpu.numa_node
+    if gpu.link_group is not None:
+        entry["linkGroup"] = gpu.link_group
+    if gpu.health_reason:
+        entry["healthReason"] = gpu.health_reason
+    return entry

@@ -1,4 +1,4 @@
-"""Settings that cannot go together or have no such value: what NVIDIA's plugin checks at its start."""
+"""Invalid values and combinations of settings, as NVIDIA's plugin rejects them at its start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIG_STRATEGIES: Final = ("none", "single", "mixed")
 
 
 def mps_default(written: ReplicatedResources) -> ReplicatedResources:
-    """Replicas of MPS are asked for one by one unless the file says otherwise: two are no bigger share."""
+    """Return the file with `failRequestsGreaterThanOne` for MPS, its default: two replicas are no larger share."""
     if written.fail_requests_greater_than_one is not None:
         return written
     return dataclasses.replace(written, fail_requests_greater_than_one=True)
@@ -57,7 +57,7 @@ def settings(
 
 
 def imex_channels(identities: Sequence[int | str]) -> None:
-    """Raises ConfigError unless these are no channel, or channel 0 alone."""
+    """Raise ConfigError unless the list is empty or [0]."""
     if tuple(identities) not in ((), (0,)):
         raise errors.ConfigError(f"invalid IMEX channel IDs: {list(identities)}: write [] or [0]")
 

@@ -1,4 +1,4 @@
-"""Which entry of the ConfigMap a node follows, and whether following it changes anything."""
+"""Decides which entry of the ConfigMap a node follows, and whether that changes anything."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Final
 
 from gpushare import contract, errors
 
-LABELS: Final = (contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL)  # the first that is there counts
-NAMED: Final = "default"  # the entry that the fallback `named` takes
+LABELS: Final = (contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL)  # the first that exists wins
+NAMED: Final = "default"  # the entry for the fallback `named`
 FALLBACKS: Final = ("named", "single")
 EMPTY: Final = ""  # no entry: the empty configuration
 
 
 def label_of(labels: Mapping[str, object]) -> str | None:
-    """The name of the configuration that a node with these labels asks for; None if it asks for none."""
+    """Return the name of the configuration in a node's label, or None."""
     return next((str(labels[key]) for key in LABELS if labels.get(key)), None)
 
 
 def select(
     entries: Collection[str], *, label: str | None, default: str = "", fallbacks: Sequence[str] = FALLBACKS
 ) -> str:
-    """The entry for a node; EMPTY for the empty configuration. Raises ConfigError with the reason if there is none.
+    """Return the entry for a node; EMPTY for the empty configuration. Raises ConfigError with the reason if there is
+    none.
 
-    label: the node's, None or "" if it has none. It counts alone: an unknown name is never replaced by a default.
-    default: the entry for nodes without a label. fallbacks: in their order, `named` (the entry called default),
-    `single` (the only one there is) and `empty`. Entries that begin with two dots are the kubelet's own and no entries.
+    label: the node's, None or "" if absent. A label has no fallback: an unknown name is never replaced by a default.
+    default: the entry for nodes without a label. fallbacks: in order, `named` (the entry called default), `single` (the
+    only entry) and `empty`. Entries that begin with two dots belong to the kubelet and do not count.
     """
     known = sorted(entry for entry in entries if not entry.startswith(".."))
     if not known:
@@ -66,14 +67,14 @@ def _remedy(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ActiveConfig:
-    """The configuration that a node follows: its entry's name (EMPTY: none) and its text."""
+    """The configuration that a node follows: the name of its entry (EMPTY: none) and its text."""
 
     name: str
     text: str = ""
 
 
-# Used where the ConfigMap has no entry of that name. Nothing that is installed contains a ConfigMap, so that no upgrade
-# can overwrite the administrator's.
+# Used if the ConfigMap has no entry of that name. The installation contains no ConfigMap, so that an upgrade cannot
+# overwrite the administrator's.
 BUILT_IN: Final = ActiveConfig("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
 BUILT_IN_EXCLUSIVE: Final = ActiveConfig("exclusive", "version: v1\n")
 BUILT_INS: Final[Mapping[str, ActiveConfig]] = {config.name: config for config in (BUILT_IN, BUILT_IN_EXCLUSIVE)}
@@ -97,7 +98,7 @@ def built_in(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Decision:
-    """What is in force from now on; `problem`: why what was asked for is not."""
+    """The configuration in force; `problem`: why the requested one is not."""
 
     in_force: ActiveConfig | None
     problem: str = ""
@@ -111,10 +112,10 @@ def decide(
     default: str = "",
     fallbacks: Sequence[str] = FALLBACKS,
 ) -> Decision:
-    """What a node follows once label or ConfigMap are as given (entries: name → text).
+    """Decide what a node follows with this label and this ConfigMap (entries: name → text).
 
-    An unknown or missing entry leaves `current` in force and says why; so does an entry that `check`s badly, which is
-    for the caller to find before it acts on it.
+    An unknown or missing entry leaves `current` in force and gives the reason. The caller has to `check` the entry
+    before it acts on it, and keeps `current` if the entry is invalid.
     """
     try:
         name = select(entries, label=label, default=default, fallbacks=fallbacks)

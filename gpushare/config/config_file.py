@@ -1,7 +1,7 @@
-"""The text of a configuration file to a `Config`; a file that is wrong anywhere is refused whole.
+"""Parses the text of a configuration file into a `Config`; any error rejects the whole file.
 
-As NVIDIA's plugin reads it, with two differences that no right file notices: a field that is unknown is a warning,
-under `sharing` an error, as a GPU would be used for something else; and an error names line and key.
+It reads files as NVIDIA's plugin does, with two differences that valid files never meet. An unknown field is a warning,
+and an error under `sharing`, where it would change the use of a GPU. And errors name line and key.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from gpushare.mig import device_id, generation, parted
 
 MIG_CONFIGS: Final = "mig-configs"
 INTERVALS: Final = ("default", "short", "medium", "long")
-# Of a node. The kubelet takes a list of 4 MiB, in which a device has about 60 bytes.
+# Per node. The kubelet accepts a list of 4 MiB, and a device takes about 60 bytes of it.
 MAX_DEVICES: Final = 50_000
 
 
 def read(text: str) -> Config:
-    """The configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
+    """Return the configuration in `text`, YAML or JSON. Raises ConfigError naming line and key."""
     parsed = yaml_tree.parse(text)
     warnings = list(parsed.warnings)
     if parsed.root.value is None:
-        warnings.append(f"the file is empty, so every GPU is given whole: write version: {VERSION} if that is meant")
+        warnings.append(f"the file is empty, so every GPU is exclusive: write version: {VERSION} if that is intended")
     file_config = config(parsed.root, warnings)
     return dataclasses.replace(file_config, warnings=tuple(warnings))
 
@@ -68,19 +68,19 @@ def config(item: Item, warnings: list[str]) -> Config:
 
 
 def _refuse_other_forms(item: Item) -> None:
-    """Refuse a file of mig-parted, which would otherwise be read as one that says nothing: every GPU whole."""
+    """Reject a file of mig-parted, which would otherwise be read as an empty one: every GPU whole."""
     layouts = item.value.get(MIG_CONFIGS) if isinstance(item.value, Mapping) else None
     if layouts is not None:
         names = [errors.shortened(name) for name in layouts.value] if isinstance(layouts.value, Mapping) else []
         of_them = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
         raise layouts.error(
-            "belongs to a file of mig-parted, with a list of entries for each layout: write the list of one"
+            "belongs to a mig-parted file, which has a list of entries per layout: write the list of one"
             f"{of_them} as mig"
         )
 
 
 def flags(item: Item, warnings: list[str]) -> Flags:
-    """`flags`, with its nested objects."""
+    """Read `flags`, with its nested objects."""
     top = [flag.key for flag in flag_table.IN_FILE if "." not in flag.key]
     file = Fields(item, (*top, *flag_table.SECTIONS), warnings, any_case=True)
     values = {key: value for key in top if (value := _flag(flag_table.BY_KEY[key], file.at(key))) is not None}
@@ -119,12 +119,12 @@ def _duration(item: Item) -> int:
         return int(item.value)
     nanoseconds = file_keys.whole(item)
     if abs(nanoseconds) > durations.FOREVER_NANOSECONDS:
-        raise item.error('is longer than there can be: write "infinite"')
+        raise item.error('exceeds the maximum duration: write "infinite"')
     return nanoseconds
 
 
 def resources(item: Item, warnings: list[str]) -> Resources:
-    """`resources`: names of the admin's own."""
+    """Read `resources`: the administrator's own resource names."""
     file = Fields(item, ("gpus", "mig"), warnings, any_case=True)
     return Resources(
         gpus=tuple(_rule(entry, warnings) for entry in file_keys.entries(file.at("gpus"))),
@@ -141,7 +141,7 @@ def _rule(item: Item, warnings: list[str]) -> ResourceRule:
 
 
 def sharing(item: Item) -> Sharing:
-    """How GPUs are replicated: the key `sharing` of NVIDIA's file."""
+    """Read `sharing` of NVIDIA's file: how GPUs are replicated."""
     file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
     time_slicing = mps = None
     fractional: tuple[FractionalResource, ...] = ()
@@ -151,15 +151,15 @@ def sharing(item: Item) -> Sharing:
         mps = checks.mps_default(replicated_resources(file.at("mps")))
     if file.get("fractional") is not None:
         below = Fields(file.at("fractional"), ("resources",), None)
-        fractional = tuple(_fractional(entry) for entry in _some(below))
+        fractional = tuple(_fractional(entry) for entry in _replicated(below))
     return Sharing(time_slicing, mps, fractional)
 
 
 def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedResources:
-    """`sharing.timeSlicing` (`intervals`: which may say how long a slice is) or `sharing.mps`, as it is written."""
+    """Read `sharing.timeSlicing` or `sharing.mps`. intervals: whether the length of a time slice is allowed."""
     file = Fields(item, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), None)
     rename = file.flag("renameByDefault") or False
-    entries = _some(file)
+    entries = _replicated(file)
     return ReplicatedResources(
         resources=tuple(replicated_resource(entry, rename_by_default=rename, intervals=intervals) for entry in entries),
         rename_by_default=rename,
@@ -167,7 +167,7 @@ def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedRe
     )
 
 
-def _some(file: Fields) -> tuple[Item, ...]:
+def _replicated(file: Fields) -> tuple[Item, ...]:
     entries = file_keys.entries(file.at("resources"))
     if not entries:
         raise file.missing("no resources specified: list at least one under resources")
@@ -175,7 +175,7 @@ def _some(file: Fields) -> tuple[Item, ...]:
 
 
 def replicated_resource(item: Item, *, rename_by_default: bool = False, intervals: bool = False) -> ReplicatedResource:
-    """One entry of `resources`."""
+    """Read one entry of `resources`."""
     known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
     file = Fields(item, known, None)
     if "name" not in file:
@@ -191,7 +191,7 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     if replicas * counted > MAX_DEVICES:
         of_all = f" of {counted} devices" if counted > 1 else ""
         raise file.at("replicas").error(
-            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet takes at most {MAX_DEVICES} "
+            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet accepts at most {MAX_DEVICES} "
             "devices of a node"
         )
     renamed = _name(file.at("rename")) if file.get("rename") is not None else None
@@ -213,7 +213,7 @@ def _fractional(item: Item) -> FractionalResource:
 
 
 def devices(item: Item) -> Devices:
-    """`devices`: `all`, a count, or a list of indices and UUIDs."""
+    """Read `devices`: `all`, a count, or a list of indices and UUIDs."""
     if isinstance(item.value, tuple):
         return Devices(listed=tuple(_reference(entry) for entry in item.value))
     if isinstance(item.value, int) and not isinstance(item.value, bool):
@@ -224,7 +224,7 @@ def devices(item: Item) -> Devices:
         return ALL
     if item.value is None or isinstance(item.value, str):
         raise item.error(f"devices set as '{item.value or ''}' but the only valid string input is 'all'")
-    raise item.error("unsupported type for devices: write all, how many, or a list of indices and UUIDs")
+    raise item.error("unsupported type for devices: write all, a count, or a list of indices and UUIDs")
 
 
 def _reference(item: Item) -> str:
@@ -233,13 +233,14 @@ def _reference(item: Item) -> str:
         value = str(value)
     if not isinstance(value, str) or references.kind(value) is None:
         raise item.error(
-            'unsupported type for device in devices list: write an index as 0 or "0:1", or a UUID as GPU-… or MIG-…'
+            'unsupported type for device in devices list: write an index such as 0 or "0:1", or a UUID such as '
+            "GPU-… or MIG-…"
         )
     return value
 
 
 def imex(item: Item, warnings: list[str]) -> Imex:
-    """The channels to inject: the key `imex` of NVIDIA's file."""
+    """Read `imex` of NVIDIA's file: the channels to inject."""
     file = Fields(item, ("channelIDs", "required"), warnings, any_case=True)
     channels = file.get("channelIDs")
     identities = None if channels is None else tuple(file_keys.whole(entry) for entry in file_keys.entries(channels))
@@ -288,5 +289,5 @@ def _interval(item: Item) -> str:
         return ""
     word = file_keys.text(item).lower()
     if word not in INTERVALS:
-        raise item.error(f"is no length of a time slice: write one of {', '.join(INTERVALS)}")
+        raise item.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
     return word

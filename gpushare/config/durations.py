@@ -1,4 +1,4 @@
-"""Lengths of time as Go programs write them: `60s`, `1h30m`, `1.5ms`; a bare number is nanoseconds."""
+"""Durations as Go programs write them: `60s`, `1h30m`, `1.5ms`; a bare number is nanoseconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PART = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(ns|us|µs|μs
 
 
 def parse(text: str) -> int:
-    """Nanoseconds, rounded down. Raises ConfigError, a sentence without its subject."""
+    """Return nanoseconds, rounded down. Raises ConfigError, a sentence without its subject."""
     if text == "infinite":
         return FOREVER_NANOSECONDS
     sign, body = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
@@ -36,14 +36,14 @@ def parse(text: str) -> int:
         total += Fraction(match[1]) * _UNITS[match[2]]
         position = match.end()
     if position == 0 or position != len(body):
-        raise errors.ConfigError('is not a duration: write a number with a unit, as "60s", "1h30m" or "infinite"')
+        raise errors.ConfigError('is not a duration: write a number with a unit, such as "60s", "1h30m" or "infinite"')
     if total > FOREVER_NANOSECONDS:
-        raise errors.ConfigError('is longer than there can be: write "infinite"')
+        raise errors.ConfigError('exceeds the maximum duration: write "infinite"')
     return sign * int(total)
 
 
 def format_nanoseconds(nanoseconds: int) -> str:
-    """The text of a duration: `0s`, `5ns`, `1.5µs`, `1m0s`, `1h0m0s`, `infinite`."""
+    """Return a duration as text: `0s`, `5ns`, `1.5µs`, `1m0s`, `1h0m0s`, `infinite`."""
     if nanoseconds == FOREVER_NANOSECONDS:
         return "infinite"
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)

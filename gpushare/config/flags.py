@@ -1,7 +1,7 @@
-"""Flags: what each is called in the file, on the command line and in the environment, and which of them counts.
+"""Flags: their names in the file, on the command line and in the environment, and which source wins.
 
-The command line counts more than the environment, that more than the file, and that more than the default. The names
-are those of NVIDIA's device plugin, so that its manifests and files say here what they say there.
+The command line overrides the environment, which overrides the file, which overrides the default. The names are those
+of NVIDIA's device plugin, so that its manifests and files mean the same here.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 
 
 class FlagType(enum.Enum):
-    """What values a flag takes."""
+    """The type of a flag's values."""
 
     TEXT = "a text"
     BOOL = "true or false"
-    TEXTS = "a text or a list of texts"
+    TEXTS = "a string or a list of strings"
     DURATION = 'a duration such as "60s"'
     NUMBERS = "a list of whole numbers"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `key` is its path below `flags`; `omitted`: dumped only where it is set."""
+    """One flag. `key` is its path below `flags`; `omitted`: written only if set."""
 
     key: str
     options: tuple[str, ...]
@@ -86,7 +86,7 @@ FLAGS: Final = (
     Flag("gfd.outputFile", ("--output-file", "-o"), ("GFD_OUTPUT_FILE",), GFD_OUTPUT_FILE),
     Flag("gfd.sleepInterval", ("--sleep-interval",), ("GFD_SLEEP_INTERVAL",), 60 * 10**9, FlagType.DURATION),
     Flag("gfd.machineTypeFile", ("--machine-type-file",), ("GFD_MACHINE_TYPE_FILE",), "/sys/class/dmi/id/product_name"),
-    # Not below `flags` in a file, but given and weighed in the same way.
+    # Not below `flags` in a file, but set and ranked in the same way.
     _named("imex.channelIDs", "imex-channel-ids", (), FlagType.NUMBERS),
     _named("imex.required", "imex-required", False, FlagType.BOOL),
     # Not in a file at all.
@@ -109,11 +109,11 @@ _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 def effective(
     file: Mapping[str, FlagValue], *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> dict[str, FlagValue]:
-    """The value of every flag, by key.
+    """Return the value of every flag, by key.
 
-    file: what the file sets, by key (`Flags.values`, and `imex.…`); arguments: the command line, as `--flag=value`,
-    `--flag value` or, for those that are true or false, `--flag`; what is not a flag of this table is left alone.
-    Raises ConfigError naming the option or variable whose value cannot be.
+    file: the values in the file, by key (`Flags.values`, and `imex.…`). arguments: the command line, as `--flag=value`,
+    `--flag value` or, for booleans, `--flag`; other options are ignored. Raises ConfigError naming the option or
+    variable with an invalid value.
     """
     values = {flag.key: flag.default for flag in FLAGS}
     values |= file
@@ -125,12 +125,12 @@ def effective(
 
 
 def keys_set(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
-    """The keys that the command line or the environment sets."""
+    """Return the keys that the command line or the environment sets."""
     return frozenset(from_environment(environment)) | frozenset(from_arguments(arguments))
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
-    """What the environment sets, by key. A variable that is there but empty sets a text only."""
+    """Return the values that the environment sets, by key. An empty variable only sets a text."""
     values: dict[str, FlagValue] = {}
     for flag in FLAGS:
         name = next((variable for variable in flag.variables if variable in environment), None)
@@ -144,7 +144,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
 
 
 def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
-    """What the command line sets, by key. A list may be given in several parts."""
+    """Return the values that the command line sets, by key. A list may be given in several parts."""
     values: dict[str, FlagValue] = {}
     rest = list(reversed(arguments))
     while rest:
@@ -163,7 +163,7 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
 
 
 def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -> FlagValue:
-    """The value of a flag as the command line or the environment writes it; `before`: what a list had already."""
+    """Return a flag's value from its text; `before`: the parts of a list so far."""
     if flag.kind is FlagType.TEXT:
         return text
     if flag.kind is FlagType.BOOL:

@@ -1,4 +1,4 @@
-"""Config: one configuration file, read. What it does not say is None or empty here: `flags.effective` has defaults."""
+"""Config: one parsed configuration file. Absent values are None or empty here: `flags.effective` has the defaults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ReplicaStrategy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Devices:
-    """Which devices of a resource: `everything`, the first `count` by index, or those that are `listed`.
+    """A selection among a resource's devices: `everything`, the first `count` by index, or the `listed` ones.
 
     listed: GPU indices (`0`), MIG indices (`0:1`) and UUIDs (`GPU-…`, `MIG-…`), as text.
     """
@@ -39,7 +39,7 @@ class Devices:
         return "all" if self.count is None else f"the first {self.count}"
 
     def of(self, resource: str) -> str:
-        """In words: `all of nvidia.com/gpu`, `devices 0, 1 of nvidia.com/gpu`."""
+        """Return it in words: `all of nvidia.com/gpu`, `devices 0, 1 of nvidia.com/gpu`."""
         word = "" if not self.listed else "device " if len(self.listed) == 1 else "devices "
         return f"{word}{self} of {resource}"
 
@@ -49,9 +49,9 @@ ALL: Final = Devices(everything=True)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicatedResource:
-    """Each of these devices is advertised `replicas` times, under the name `rename` if it has one.
+    """Devices that are each advertised `replicas` times, under the name `rename` if given.
 
-    interval: length of a time slice: "", `default`, `short`, `medium` or `long`; for time-slicing alone.
+    interval: length of a time slice: "", `default`, `short`, `medium` or `long`; for time-slicing only.
     """
 
     name: str
@@ -67,12 +67,12 @@ class ReplicatedResources:
 
     resources: tuple[ReplicatedResource, ...]
     rename_by_default: bool = False
-    fail_requests_greater_than_one: bool | None = None  # None: not said
+    fail_requests_greater_than_one: bool | None = None  # None: absent
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FractionalResource:
-    """These devices are shared by annotation: they are no device of the resource `name` any more."""
+    """Devices that are shared by annotation, and so no longer devices of the resource `name`."""
 
     name: str
     devices: Devices = ALL
@@ -80,7 +80,7 @@ class FractionalResource:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sharing:
-    """What is shared how; None is what the file does not have."""
+    """The ways of sharing in the file; None if absent."""
 
     time_slicing: ReplicatedResources | None = None
     mps: ReplicatedResources | None = None
@@ -88,7 +88,7 @@ class Sharing:
 
     @property
     def strategy(self) -> ReplicaStrategy:
-        """The one strategy of the node, as NVIDIA's plugin and its labels know it."""
+        """Return the node's single strategy, as NVIDIA's plugin and its labels have it."""
         for strategy, shared in ((ReplicaStrategy.MPS, self.mps), (ReplicaStrategy.TIME_SLICING, self.time_slicing)):
             if shared is not None and any(resource.replicas > 1 for resource in shared.resources):
                 return strategy
@@ -97,7 +97,7 @@ class Sharing:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResourceRule:
-    """Devices whose model (or MIG profile) matches `pattern` are devices of the resource `name`."""
+    """A rule: devices whose model (or MIG profile) matches `pattern` belong to the resource `name`."""
 
     pattern: str
     name: str
@@ -105,7 +105,7 @@ class ResourceRule:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resources:
-    """Names of the admin's own; empty means NVIDIA's names."""
+    """The administrator's resource names; empty means NVIDIA's."""
 
     gpus: tuple[ResourceRule, ...] = ()
     mig: tuple[ResourceRule, ...] = ()
@@ -113,7 +113,7 @@ class Resources:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Imex:
-    """Channels of the inter-node memory exchange; None is unset."""
+    """Channels of the inter-node memory exchange; None if unset."""
 
     channel_ids: tuple[int, ...] | None = None
     required: bool | None = None
@@ -123,7 +123,7 @@ class Imex:
 class Flags:
     """Flags that the file sets, by dotted key (`plugin.deviceListStrategy`); `flags.effective` has the others.
 
-    sections: the nested objects (`plugin`, `gfd`) that were written, be they empty.
+    sections: the nested objects (`plugin`, `gfd`) in the file, even if empty.
     """
 
     values: Mapping[str, FlagValue] = dataclasses.field(default_factory=dict)
@@ -132,19 +132,19 @@ class Flags:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Config:
-    """One configuration. `warnings` are sentences about what in the file has no effect."""
+    """One configuration. `warnings`: a sentence for each part of the file that has no effect."""
 
     version: str = VERSION
     flags: Flags = Flags()
     resources: Resources = Resources()
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
-    mig: parted.Config | str = ()  # how GPUs are partitioned, () as they are; or a name of `mig.generation`
+    mig: parted.Config | str = ()  # how to partition GPUs, () leaves them as they are; or a name of `mig.generation`
     warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def makes_mig_devices(self) -> bool:
-        """Whether a GPU is to be in MIG mode by this."""
+        """Whether the configuration puts any GPU into MIG mode."""
         if isinstance(self.mig, str):
             return self.mig != generation.ALL_DISABLED
         return any(entry.enabled for entry in self.mig)

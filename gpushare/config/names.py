@@ -1,4 +1,4 @@
-"""Names of resources and the patterns that give GPUs one, as NVIDIA's plugin takes them."""
+"""Resource names, and the patterns that map GPUs to them, as in NVIDIA's plugin."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-
 
 
 def parse(text: str) -> str:
-    """The full name: `gpu` is `nvidia.com/gpu`. Raises ConfigError, a sentence without its subject."""
+    """Return the full name: `gpu` is `nvidia.com/gpu`. Raises ConfigError, a sentence without its subject."""
     name = text if text.startswith(PREFIX) else PREFIX + text
     if len(name) > MAX:
         raise errors.ConfigError(f"fully-qualified resource name must be {MAX} characters or less, not {len(name)}")
     if not _SUBDOMAIN.fullmatch(name.removeprefix(PREFIX)):
         raise errors.ConfigError(
-            f"incorrect format for resource name: write {PREFIX} and then small letters, digits, '-' and '.', "
-            "a letter or digit at both ends"
+            f"incorrect format for resource name: write {PREFIX} and then lower-case letters, digits, '-' and "
+            "'.', with a letter or digit at both ends"
         )
     return name
 
 
 def shared(name: str) -> str:
-    """The name that `renameByDefault` gives. It may be longer than `MAX`; Kubernetes takes it."""
+    """Return the name that `renameByDefault` gives. It may be longer than `MAX`; Kubernetes accepts it."""
     return name + SHARED_SUFFIX
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether `text` is one of `pattern`'s: `*` stands for anything, all else for itself."""
+    """Whether `text` matches `pattern`, in which `*` stands for anything and all else for itself."""
     parts = pattern.split("*")
     if len(parts) == 1:
         return text == pattern

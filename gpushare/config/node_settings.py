@@ -1,4 +1,4 @@
-"""Settings: the effective value of every flag that this agent acts on, with names of its own and checked."""
+"""Settings: the effective value of every flag that this agent uses, under names of this project, validated."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpushare.config import checks, flags
 from gpushare.config.model import Config, FlagValue, Imex, ReplicaStrategy
 
 OWN_MPS_ROOT: Final = "the agent's own"
-# What the agent needs to know before there is a configuration, and how it is told.
+# Needed before there is a configuration, and where each is set.
 AT_START: Final = {"mpsRoot": "--mps-root", "failOnInitError": "--fail-on-init-error"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """Flags by the words of this project; what each means is in docs/configuration.md."""
+    """The flags in this project's words; docs/configuration.md explains each."""
 
     mig_strategy: str = "none"
     fail_on_init_error: bool = True
@@ -28,7 +28,7 @@ class NodeSettings:
     mofed: bool = False
     pass_device_specs: bool = False
     device_list_strategies: tuple[str, ...] = ("envvar",)
-    names_strategies: bool = False  # whether somebody has named them
+    names_strategies: bool = False  # whether the administrator has named them
     device_id_strategy: str = "uuid"
     cdi_annotation_prefix: str = "cdi.k8s.io/"
     cdi_hook: str = "/usr/bin/nvidia-ctk"
@@ -69,15 +69,14 @@ def effective(
     strict: bool = False,
     has_nvml: bool = True,
 ) -> NodeSettings:
-    """What is in force under `config`. Raises ConfigError for values that cannot be.
+    """Return the settings in force under `config`. Raises ConfigError for invalid values.
 
-    strict: as NVIDIA's binary checks them, for which MPS excludes MIG strategy mixed; otherwise each GPU has its own
-    mode, and these cannot be in each other's way. A file that partitions GPUs and says nothing of `migStrategy` means
-    `mixed`.
+    strict: validate as NVIDIA's binary does, where MPS excludes the MIG strategy mixed. Otherwise each GPU has its own
+    mode, so the two do not conflict. A file that partitions GPUs without `migStrategy` means `mixed`.
     """
     values = values_of(config, arguments=arguments, environment=environment)
     by_hand = config.flags.values.keys() | flags.keys_set(arguments, environment or {})
-    # Whoever says nothing of the root means the agent's own, which NVIDIA's plugin does not have.
+    # Without a root, the agent's own is meant, which NVIDIA's plugin lacks.
     rooted = values | {"mpsRoot": values["mpsRoot"] or OWN_MPS_ROOT}
     checks.settings(rooted, strategy=config.sharing.strategy if strict else ReplicaStrategy.NONE, has_nvml=has_nvml)
     named = {field: values[key] for field, key in _KEYS.items()}
@@ -93,20 +92,20 @@ def effective(
 def values_of(
     config: Config, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> dict[str, FlagValue]:
-    """The effective value of every flag by its key in the file, not checked."""
+    """Return the effective value of every flag by its key in the file, unchecked."""
     file = {**config.flags.values, **_imex(config.imex)}
     if "migStrategy" not in file and config.makes_mig_devices:
         file["migStrategy"] = "mixed"
     return flags.effective(file, arguments=arguments, environment=environment)
 
 
-def too_late(
+def ignored_until_restart(
     config: Config, *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> tuple[str, ...]:
-    """Warnings of what the file says otherwise than an agent was started with, where that cannot change any more."""
+    """Return a warning for each value in the file that differs from the agent's and takes effect only at its start."""
     present = values_of(Config(), arguments=arguments, environment=environment)
     return tuple(
-        f"flags.{key} {value} has no effect: it is fixed when the agent starts, by {option}"
+        f"flags.{key} {value} has no effect: the agent takes it from {option} when it starts"
         for key, option in AT_START.items()
         if (value := config.flags.values.get(key)) not in (None, "", present[key])
     )

@@ -1,4 +1,4 @@
-"""How a configuration names one device: by index or by UUID."""
+"""References to one device in a configuration: by index or by UUID."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIG_UUID: Final = re.compile(f"MIG-{_UUID}|MIG-GPU-{_UUID}/{_NUMBER}/{_NUMBER}"
 
 
 class ReferenceKind(enum.StrEnum):
-    """What a reference to a GPU or MIG device is: an index, a UUID, a model."""
+    """The kind of a reference to a GPU or MIG device: an index, a UUID, a model."""
 
     GPU_INDEX = "gpuIndex"
     MIG_INDEX = "migIndex"
@@ -25,27 +25,27 @@ class ReferenceKind(enum.StrEnum):
 
 
 def is_gpu_index(text: str) -> bool:
-    """Whether it is the index of a GPU: `0`."""
+    """Whether the text is the index of a GPU: `0`."""
     return _GPU_INDEX.fullmatch(text) is not None
 
 
 def is_mig_index(text: str) -> bool:
-    """Whether it is GPU and MIG device by index: `0:1`."""
+    """Whether the text is the indices of a GPU and a MIG device: `0:1`."""
     return _MIG_INDEX.fullmatch(text) is not None
 
 
 def is_gpu_uuid(text: str) -> bool:
-    """Whether it is the UUID of a GPU: `GPU-…`."""
+    """Whether the text is the UUID of a GPU: `GPU-…`."""
     return _GPU_UUID.fullmatch(text) is not None
 
 
 def is_mig_uuid(text: str) -> bool:
-    """Whether it is the UUID of a MIG device, also in the form of old drivers: `MIG-GPU-…/1/0`."""
+    """Whether the text is the UUID of a MIG device, also in the form of old drivers: `MIG-GPU-…/1/0`."""
     return _MIG_UUID.fullmatch(text) is not None
 
 
 def kind(text: str) -> ReferenceKind | None:
-    """What `text` refers to a device by, or None if it does not."""
+    """Return how `text` refers to a device, or None if it does not."""
     if is_gpu_index(text):
         return ReferenceKind.GPU_INDEX
     if is_mig_index(text):

@@ -1,6 +1,6 @@
-"""What the binary that NVIDIA ships makes of a file: names and lists of devices are read and then dropped.
+"""The effect of a file on NVIDIA's released binary, which reads names and lists of devices and then drops them.
 
-`strict` does the same, for those who want a node to behave as it did; otherwise names and lists work.
+`strict` does the same, for nodes that should behave as they did with it; otherwise names and lists work.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ ADVICE: Final = "strict compatibility is on"
 
 
 def strict(config: Config) -> Config:
-    """The configuration as the shipped binary acts on it, with a warning for everything that was dropped.
+    """Return the configuration as the released binary acts on it, with a warning for each dropped part.
 
-    Where both MPS and time-slicing are configured only MPS is in force, as there.
+    If both MPS and time-slicing are configured, only MPS is in force, as there.
     """
     warnings = list(config.warnings)
     if config.resources != Resources():
         warnings.append(f"resources has no effect: {ADVICE}, and customizing the 'resources' field is not supported")
     if config.sharing.mps is not None and config.sharing.time_slicing is not None:
-        warnings.append(f"sharing.timeSlicing has no effect: {ADVICE}, and sharing.mps is there")
+        warnings.append(f"sharing.timeSlicing has no effect: {ADVICE}, and sharing.mps is set")
     if config.sharing.fractional:
         warnings.append(f"sharing.fractional has no effect: {ADVICE}")
     if config.mig:
@@ -42,7 +42,7 @@ def strict(config: Config) -> Config:
 
 
 def replicated(replicated_resources: ReplicatedResources, path: str, warnings: list[str]) -> ReplicatedResources:
-    """One list of shared resources without names and devices of its own; each one dropped is added to `warnings`."""
+    """Return a list of shared resources without their names and devices; add a sentence to `warnings` for each."""
     return dataclasses.replace(
         replicated_resources,
         resources=tuple(

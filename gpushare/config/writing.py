@@ -1,4 +1,4 @@
-"""A `Config` as plain data in the form of its file; `reading.read` of it gives the same again."""
+"""Writes a `Config` as plain data in the form of its file; `config_file.read` returns the same `Config`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def config(config: Config) -> Json:
-    """The whole file; sections that say nothing are left out."""
+    """Return the whole file, without empty sections."""
     document: Json = {"version": config.version}
     if config.flags != Flags():
         document["flags"] = flags(config.flags)
@@ -45,7 +45,7 @@ def config(config: Config) -> Json:
 
 
 def flags(flags: Flags) -> Json:
-    """`flags` as NVIDIA's plugin prints them: what is unset is null, or left out where it may be."""
+    """Return `flags` as NVIDIA's plugin prints them: unset ones are null, or left out if `omitted`."""
     written = _section(flags, "")
     for section in flag_table.SECTIONS:
         if section in flags.sections or any(key.startswith(f"{section}.") for key in flags.values):
@@ -70,7 +70,7 @@ def _flag(flag: flag_table.Flag, value: FlagValue | None) -> Any:
 
 
 def sharing(sharing: Sharing) -> Json:
-    """`sharing` as the data of a file."""
+    """Return `sharing`."""
     written: Json = {}
     if sharing.time_slicing is not None:
         written["timeSlicing"] = replicated_resources(sharing.time_slicing)
@@ -82,7 +82,7 @@ def sharing(sharing: Sharing) -> Json:
 
 
 def replicated_resources(replicated_resources: ReplicatedResources) -> Json:
-    """`sharing.timeSlicing` or `sharing.mps` as the data of a file."""
+    """Return `sharing.timeSlicing` or `sharing.mps`."""
     return {
         "renameByDefault": replicated_resources.rename_by_default,
         "failRequestsGreaterThanOne": replicated_resources.fail_requests_greater_than_one,
@@ -91,7 +91,7 @@ def replicated_resources(replicated_resources: ReplicatedResources) -> Json:
 
 
 def replicated_resource(resource: ReplicatedResource) -> Json:
-    """One entry of its `resources`."""
+    """Return one entry of its `resources`."""
     interval = {"interval": resource.interval} if resource.interval else {}
     return {
         "name": resource.name,
@@ -102,7 +102,7 @@ def replicated_resource(resource: ReplicatedResource) -> Json:
 
 
 def devices(devices: Devices) -> str | int | list[str]:
-    """`devices`. Raises ConfigError if nothing is chosen."""
+    """Return `devices`. Raises ConfigError if none is selected."""
     if devices.listed is not None:
         return list(devices.listed)
     if devices.count is not None:
@@ -113,7 +113,7 @@ def devices(devices: Devices) -> str | int | list[str]:
 
 
 def imex(imex: Imex) -> Json:
-    """`imex`."""
+    """Return `imex`."""
     written: Json = {} if imex.channel_ids is None else {"channelIDs": list(imex.channel_ids)}
     return written if imex.required is None else written | {"required": imex.required}
 

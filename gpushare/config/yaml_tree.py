@@ -1,6 +1,6 @@
-"""A YAML text as a tree that knows for each value its key and line, so that every complaint can name both.
+"""A YAML text as a tree that knows the key and line of each value, so that every error can name both.
 
-Scalars are read as NVIDIA's plugin reads them, whose reader differs from Python's in one thing that matters here: `1:0`
+Scalars are read as NVIDIA's plugin reads them. Its parser differs from Python's in one thing that matters here: `1:0`
 is the text of a MIG index, not sixty.
 """
 
@@ -16,9 +16,9 @@ import yaml
 
 from gpushare import errors
 
-MAX_TEXT: Final = 256 * 1024  # far more than anyone writes by hand, and read in a few seconds
+MAX_TEXT: Final = 256 * 1024  # far more than a person writes, and parsed in a few seconds
 MAX_ITEMS: Final = 50_000
-DEEPEST: Final = 32
+MAX_DEPTH: Final = 32
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS: Final = (
@@ -47,18 +47,18 @@ Value: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Mapping[str, I
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes, not too deep; the table above says what a scalar is."""
+    """Composes nodes up to a depth; the table above defines scalars."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As the library's, but for the depth."""
+        """Compose a node as the library does, with a limit on the depth."""
         self._depth += 1
-        if self._depth > DEEPEST + 1:
+        if self._depth > MAX_DEPTH + 1:
             line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-            raise errors.ConfigError(f"line {line}: nested too deeply: at most {DEEPEST} levels make sense")
+            raise errors.ConfigError(f"line {line}: nested too deeply: at most {MAX_DEPTH} levels are allowed")
         try:
             return super().compose_node(parent, index)
         finally:
@@ -72,22 +72,22 @@ for _name, _pattern, _first in _SCALARS:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Item:
-    """A value, where it stands (`sharing.mps.resources[0].name`, "" at the top) and its line (from 1; 0: unknown)."""
+    """A value, its path (`sharing.mps.resources[0].name`, "" at the top) and its line (from 1; 0: unknown)."""
 
     path: str
     line: int
     value: Value
 
     def error(self, problem: str) -> errors.ConfigError:
-        """The error that this value has `problem`, a sentence without its subject."""
+        """Return the error that this value has `problem`, a sentence without its subject."""
         return errors.ConfigError(self.says(problem))
 
     def says(self, problem: str) -> str:
-        """Line, key and value, then `problem`."""
+        """Return line, key and value, then `problem`."""
         return f"{located(self.path, self.line)}{self.shown()}: {problem}"
 
     def shown(self) -> str:
-        """The value after its key, if it is short enough to show: ` 1`, ` "abc"`."""
+        """Return the value for a message, after a space, if it is short enough: ` 1`, ` "abc"`."""
         if self.value is None or isinstance(self.value, (tuple, Mapping)):
             return ""
         return f" {errors.quoted(self.value)}" if isinstance(self.value, str) else f" {scalar_text(self.value)}"
@@ -95,26 +95,26 @@ class Item:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Document:
-    """The tree of a text, and sentences about what in it has no effect."""
+    """The tree of a text, and a sentence for each part without effect."""
 
     root: Item
     warnings: tuple[str, ...] = ()
 
 
 def located(path: str, line: int) -> str:
-    """`line 3: sharing.mps`, or what of it is known."""
+    """Return `line 3: sharing.mps`, or as much of it as is known."""
     return f"line {line}: {path or 'the file'}" if line else path or "the value"
 
 
 def scalar_text(value: bool | int | float | None) -> str:
-    """A scalar that is not text, as YAML writes it."""
+    """Return a scalar that is not text, as YAML writes it."""
     return (
         {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
     )
 
 
 def parse(text: str) -> Document:
-    """The tree of a YAML (or JSON) text, of several documents the first. Raises ConfigError with the line."""
+    """Return the tree of a YAML (or JSON) text; the first of several documents. Raises ConfigError with the line."""
     warnings: list[str] = []
     with _as_config_errors():
         loader = _loader(text)
@@ -126,7 +126,7 @@ def parse(text: str) -> Document:
 
 
 def documents(text: str) -> tuple[Document, ...]:
-    """The trees of all documents of a YAML text. Raises ConfigError with the line."""
+    """Return the trees of all documents of a YAML text. Raises ConfigError with the line."""
     nodes: list[yaml.Node] = []
     with _as_config_errors():
         loader = _loader(text)
@@ -143,7 +143,7 @@ def documents(text: str) -> tuple[Document, ...]:
 
 def _loader(text: str) -> _Loader:
     if len(text) > MAX_TEXT:
-        raise errors.ConfigError(f"the file has {len(text)} characters: at most {MAX_TEXT} make sense")
+        raise errors.ConfigError(f"the file has {len(text)} characters: at most {MAX_TEXT} are allowed")
     return _Loader(text.removeprefix("\ufeff"))
 
 
@@ -157,12 +157,12 @@ def _as_config_errors() -> Iterator[None]:
         raise errors.ConfigError(f"{line}the file is not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise errors.ConfigError(f"the file is not YAML: {' '.join(str(error).split())}") from error
-    except (ValueError, OverflowError) as error:  # such as an escape that stands for no character
+    except (ValueError, OverflowError) as error:  # for example an escape that stands for no character
         raise errors.ConfigError(f"the file is not YAML: {error}") from error
 
 
 def plain(item: Item) -> Any:
-    """The tree without its lines: what `json.loads` would return."""
+    """Return the tree without its lines: what `json.loads` would return."""
     if isinstance(item.value, Mapping):
         return {key: plain(value) for key, value in item.value.items()}
     if isinstance(item.value, tuple):
@@ -171,13 +171,13 @@ def plain(item: Item) -> Any:
 
 
 def below(path: str, key: str) -> str:
-    """The path of `key` in the mapping at `path`."""
+    """Return the path of `key` in the mapping at `path`."""
     shown = key if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", key) else errors.quoted(key)
     return f"{path}.{shown}" if path else shown
 
 
 class _Reader:
-    """Nodes to items, with a bound on how many: an alias can stand for many more than were written."""
+    """Converts nodes to items, with a limit on their number, because an alias can stand for many nodes."""
 
     def __init__(self, warnings: list[str], left: int) -> None:
         self._warnings = warnings
@@ -188,8 +188,10 @@ class _Reader:
         self.left -= 1
         if self.left < 0:
             raise errors.ConfigError(f"{located(path, line)}: the file has more than {MAX_ITEMS} values")
-        if depth > DEEPEST:
-            raise errors.ConfigError(f"{located(path, line)}: nested too deeply: at most {DEEPEST} levels make sense")
+        if depth > MAX_DEPTH:
+            raise errors.ConfigError(
+                f"{located(path, line)}: nested too deeply: at most {MAX_DEPTH} levels are allowed"
+            )
         if isinstance(node, yaml.MappingNode):
             return Item(path, line, self._entries(node, path, depth))
         if isinstance(node, yaml.SequenceNode):
@@ -206,7 +208,7 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise errors.ConfigError(f"{located(path, line)}: a key is a list or a mapping: write a word")
+                raise errors.ConfigError(f"{located(path, line)}: a key is a list or a mapping: write a string")
             if key_node.tag == _TAG + "merge":
                 for source in reversed(_merge_sources(value_node, path, line)):
                     merged |= self._entries(source, path, depth + 1) if self._within(depth, path, line) else {}
@@ -220,8 +222,10 @@ class _Reader:
 
     def _within(self, depth: int, path: str, line: int) -> bool:
         self.left -= 1
-        if depth >= DEEPEST or self.left < 0:
-            raise errors.ConfigError(f"{located(path, line)}: merged too deeply: at most {DEEPEST} levels make sense")
+        if depth >= MAX_DEPTH or self.left < 0:
+            raise errors.ConfigError(
+                f"{located(path, line)}: merged too deeply: at most {MAX_DEPTH} levels are allowed"
+            )
         return True
 
 
@@ -254,8 +258,8 @@ def _scalar(node: yaml.Node, path: str, line: int) -> bool | int | float | str |
             number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
             return int(number) if number.is_integer() and abs(number) < 2**63 else number
     except (KeyError, ValueError) as error:
-        raise errors.ConfigError(f"{located(path, line)} {errors.quoted(text)}: is no {kind}") from error
-    raise errors.ConfigError(f"{located(path, line)}: has the tag {errors.quoted(node.tag)}: leave it out")
+        raise errors.ConfigError(f"{located(path, line)} {errors.quoted(text)}: is not of type {kind}") from error
+    raise errors.ConfigError(f"{located(path, line)}: has the tag {errors.quoted(node.tag)}: remove it")
 
 
 _BOOLS: Final = {word: word in {"yes", "true", "on"} for word in ("yes", "no", "true", "false", "on", "off")}

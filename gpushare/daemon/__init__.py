@@ -1,1 +1,1 @@
-"""What every long-running process of ours needs: logs, probes, and an end that is clean."""
+"""The basics of every long-running process of gpushare: logs, probes, and a clean shutdown."""

@@ -1,4 +1,4 @@
-"""The parts that every certificate here has in common. Elliptic curves: making an RSA key takes seconds."""
+"""The common parts of all our certificates. Elliptic curves, because making an RSA key takes seconds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HASH: Final = hashes.SHA256()
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A new key on NIST's curve P-256."""
+    """Return a new key on NIST's curve P-256."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -28,7 +28,7 @@ def builder(
     valid_until: datetime.datetime,
     signs_certificates: bool,
 ) -> x509.CertificateBuilder:
-    """A certificate for `key` with a random serial number, to be extended and signed."""
+    """Return a builder for a certificate of `key` with a random serial number, to be extended and signed."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -43,17 +43,17 @@ def builder(
 
 
 def hosts(names: Iterable[str]) -> x509.SubjectAlternativeName:
-    """The names and addresses that a server is reached by."""
+    """Return a subjectAltName extension for a server's names and addresses."""
     return x509.SubjectAlternativeName([_general_name(name) for name in names])
 
 
 def pem(certificate: x509.Certificate) -> str:
-    """The certificate in PEM."""
+    """Return the certificate in PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
-    """The key as text, not encrypted."""
+    """Return the key in PEM, unencrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()

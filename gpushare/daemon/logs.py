@@ -1,6 +1,6 @@
 """Logs as JSON, one line each, on stderr, with the keys of Kubernetes' own components.
 
-`ts` (RFC 3339, UTC), `v` (the level's name), `msg`, `err`, then the call's `extra`: values are never part of the
+`ts` (RFC 3339, UTC), `v` (the level's name), `msg`, `err`, then the call's `extra`. Values are never part of the
 message, so that lines can be counted and searched by message. Objects are written as {"namespace": …, "name": …}.
 """
 
@@ -16,16 +16,16 @@ from gpushare import printable
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-# What every LogRecord has; whatever else is in one came as `extra`.
+# The attributes of every LogRecord; all others came as `extra`.
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
 def configure(level: str, component: str, *, stream: TextIO | None = None) -> None:
     """Send all logs of this process to `stream` (stderr), from `level` (one of LEVELS) on.
 
-    component: added to each line, so that logs collected together can be told apart.
+    component: added to each line, to tell apart logs that are collected together.
 
-    Raises ValueError for a level that does not exist.
+    Raises ValueError for an unknown level.
     """
     if level not in LEVELS:
         raise ValueError(f"log level {level!r} does not exist; use one of {', '.join(LEVELS)}")
@@ -38,7 +38,7 @@ def configure(level: str, component: str, *, stream: TextIO | None = None) -> No
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line, all of it printable. It writes something for every record: what JSON lacks, as text."""
+    """One JSON object per line, all printable. Every record yields a line: other values become text."""
 
     def __init__(self, component: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class JsonLines(logging.Formatter):
             line["stack"] = self.formatException(record.exc_info)
         try:
             text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str)
-        except (TypeError, ValueError):  # NaN, a key that is not text, a cycle
+        except (TypeError, ValueError):  # NaN, a key that is not a string, a cycle
             text = json.dumps({str(key): _plain(value) for key, value in line.items()}, ensure_ascii=False)
         return printable.escaped(text)
 

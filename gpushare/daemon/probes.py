@@ -1,16 +1,18 @@
-"""What the kubelet and Prometheus ask: /healthz, /readyz and /metrics, over plain HTTP on a port of their own.
+"""The endpoints for the kubelet and Prometheus: /healthz, /readyz and /metrics, over plain HTTP on a separate port.
 
-A daemon may have documents of its own there. While many clients are connected, making pages takes at most a fifth of
-the event loop's time, and a connection has one request, so that no number of clients takes the loop from the daemon, or
-from a kubelet's probes (`probe_connections`). Otherwise every page is new.
+A daemon may add documents. While many clients are connected, making pages takes at most a fifth of the event loop's
+time, and each connection gets one request. Connections are bounded in time and in number, in total and per address: a
+new one beyond the limit closes the oldest, and health is answered before anything else is done for a connection. So no
+number of clients starves the daemon or a kubelet's probes. Otherwise every page is fresh.
 
-Health means that the event loop turns. Readiness is a table of named checks, each of which says what is missing in one
-sentence, so that `curl …/readyz` explains why a pod gets no traffic.
+Health means that the event loop runs. Readiness is a table of named checks, each of which states in one sentence what
+is missing, so that `curl …/readyz` explains why a pod gets no traffic.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import json
 import logging
@@ -23,20 +25,26 @@ from aiohttp import web
 from prometheus_client import exposition
 
 from gpushare import printable
-from gpushare.daemon import probe_connections
 
 logger = logging.getLogger(__name__)
 
-# Returns None when ready, and otherwise what is missing, as a sentence.
+# Returns None if ready, else what is missing, as a sentence.
 Check = Callable[[], str | None]
 
 
-# Returns what is to be sent as JSON, or None while there is nothing to say yet.
+# Returns the JSON to send, or None while there is nothing to report.
 Document = Callable[[], object]
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
-KEPT_TIMES: Final = 4.0  # a page is kept for so many times as long as it took to make, while many are connected
-MANY: Final = 8  # more connections than Prometheus, kubelet and people have open at a time
+CACHE_FACTOR: Final = 4.0  # with many clients, a page is cached this many times as long as it took to make
+CROWDED_CONNECTIONS: Final = 8  # more connections than Prometheus, the kubelet and people open at a time
 BACKLOG: Final = 128
+MAX_CONNECTIONS: Final = 256
+MAX_CONNECTIONS_PER_ADDRESS: Final = 64
+MAX_SECONDS: Final = 30.0  # for one request and its answer
+HEALTH: Final = b"GET /healthz "
+HEALTHY: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
+)
 
 
 def application(
@@ -46,12 +54,12 @@ def application(
     *,
     is_crowded: Callable[[], bool] = lambda: False,
 ) -> web.Application:
-    """Return the three routes, and one for each of `documents`, by its path.
+    """Return the three routes, and one for each path in `documents`.
 
-    `checks` may be added to later; it is read at each request. is_crowded: whether many clients are connected.
+    `checks` is read at each request, so callers may add to it later. is_crowded: whether many clients are connected.
     """
 
-    async def healthz(_: web.Request) -> web.Response:  # of a request that comes in pieces
+    async def healthz(_: web.Request) -> web.Response:  # for a request that arrives in pieces
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
@@ -59,7 +67,7 @@ def application(
         if not missing:
             return web.Response(text="ok\n")
         lines = (f"{printable.replaced(f'{name}: {sentence}')}\n" for name, sentence in missing.items())
-        # As the API server's own: of a 503, kubectl get --raw does not print the body.
+        # As the API server does: `kubectl get --raw` does not print the body of a 503.
         return web.Response(status=500, text="".join(lines))
 
     async def metrics(request: web.Request) -> web.Response:
@@ -67,7 +75,7 @@ def application(
 
         def make() -> bytes:
             text = encode(registry).decode()
-            if not printable.is_document(text):  # the model of a GPU is its agent's to say
+            if not printable.is_document(text):  # agents take a GPU's model from the driver
                 text = "\n".join(map(printable.replaced, text.split("\n")))
             return text.encode()
 
@@ -81,7 +89,7 @@ def application(
         async def answer(_: web.Request) -> web.Response:
             page = pages.get(path, make)
             if page is None:
-                return web.Response(status=503, text="nothing is known yet: ask again in a few seconds\n")
+                return web.Response(status=503, text="no data yet: try again in a few seconds\n")
             return web.json_response(body=page)
 
         return answer
@@ -101,7 +109,7 @@ def application(
 
 
 class Pages:
-    """Pages by name. While many clients are connected, each page is kept for a moment; an empty one is not kept."""
+    """Pages by name. While many clients are connected, each non-empty page is cached for a moment."""
 
     def __init__(self, is_crowded: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_crowded = is_crowded
@@ -109,19 +117,19 @@ class Pages:
         self._made: dict[str, tuple[float, bytes]] = {}
 
     def get(self, name: str, make: Callable[[], bytes | None]) -> bytes | None:
-        """Return the page of this name, made now if it is too old."""
+        """Return the page of this name, made again if it is too old."""
         known, began = self._made.get(name), self._clock()
         if known is not None and began < known[0] and self._is_crowded():
             return known[1]
         page = make()
         if page is not None:
             ended = self._clock()
-            self._made[name] = ended + KEPT_TIMES * (ended - began), page
+            self._made[name] = ended + CACHE_FACTOR * (ended - began), page
         return page
 
 
 def not_ready(checks: Mapping[str, Check]) -> dict[str, str]:
-    """Return what is missing, by the name of the check; a check that fails to answer is not ready either."""
+    """Return what is missing, by the check's name; a check that raises is not ready either."""
     missing: dict[str, str] = {}
     for name, check in checks.items():
         try:
@@ -144,13 +152,13 @@ async def serve(
     documents: Mapping[str, Document] = NO_DOCUMENTS,
 ) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0)."""
-    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > MANY)
+    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > CROWDED_CONNECTIONS)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
         if runner.server is None:
             raise RuntimeError("the runner was not set up")
-        connections = probe_connections.ProbeConnections(runner.server)
+        connections = ProbeConnections(runner.server)
         server = await asyncio.get_running_loop().create_server(connections, host, port, backlog=BACKLOG)
         try:
             yield int(server.sockets[0].getsockname()[1])
@@ -158,3 +166,97 @@ async def serve(
             server.close()
     finally:
         await runner.cleanup()
+
+
+class ProbeConnections:
+    """The open connections, oldest first. make: the protocol for all requests except health."""
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        self._open: dict[ProbeConnection, str] = {}
+        self._of_address: collections.Counter[str] = collections.Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __call__(self) -> ProbeConnection:
+        """Return a new connection's protocol."""
+        return ProbeConnection(self)
+
+    def made(self, connection: ProbeConnection, address: str) -> None:
+        """Register a connection, and close the oldest if there are too many."""
+        if self._of_address[address] >= MAX_CONNECTIONS_PER_ADDRESS:
+            next(other for other, its in self._open.items() if its == address).end()
+        elif len(self._open) >= MAX_CONNECTIONS:
+            next(iter(self._open)).end()
+        self._open[connection] = address
+        self._of_address[address] += 1
+
+    def lost(self, connection: ProbeConnection) -> None:
+        """Unregister a connection; no-op if unknown."""
+        address = self._open.pop(connection, None)
+        if address is not None:
+            self._of_address -= collections.Counter({address: 1})
+
+    def answering(self) -> asyncio.Protocol:
+        """Return a protocol for a request other than health."""
+        return self._make()
+
+
+class ProbeConnection(asyncio.Protocol):
+    """One connection. It costs nothing more until it asks for something other than health."""
+
+    def __init__(self, connections: ProbeConnections) -> None:
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._inner: asyncio.Protocol | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio.Protocol."""
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"a connection over {type(transport).__name__} is not writable")
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(MAX_SECONDS, self.end)
+        self._connections.made(self, str((transport.get_extra_info("peername") or ("",))[0]))
+
+    def end(self) -> None:
+        """Close it in any state."""
+        self._connections.lost(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """As asyncio.Protocol: answer health, and pass on everything else."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._inner is None and data.startswith(HEALTH):
+            self._transport.write(HEALTHY)
+            self._transport.close()
+            return
+        if self._inner is None:
+            self._inner = self._connections.answering()
+            self._inner.connection_made(self._transport)
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """As asyncio.Protocol."""
+        return self._inner.eof_received() if self._inner is not None else None
+
+    def pause_writing(self) -> None:
+        """As asyncio.Protocol."""
+        if self._inner is not None:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """As asyncio.Protocol."""
+        if self._inner is not None:
+            self._inner.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """As asyncio.Protocol."""
+        self._connections.lost(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._inner is not None:
+            self._inner.connection_lost(error)

@@ -1,7 +1,7 @@
-"""Run a daemon from its first to its last moment.
+"""Runs a daemon from its first to its last moment.
 
-It ends well when it was told to (SIGTERM, SIGINT) and has drained, and badly, with a logged error, when anything ends
-that should go on: a background task that dies must not leave a process that looks alive and does nothing.
+The exit code is 0 if the daemon was told to stop (SIGTERM, SIGINT) and has drained. It is 1, with a logged error, if
+anything ends that should go on: a dead background task must not leave a process that looks alive and does nothing.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Final
 
 logger = logging.getLogger(__name__)
 
-# Kubernetes gives a pod 30 s between SIGTERM and SIGKILL unless told otherwise.
+# Kubernetes gives a pod 30 s between SIGTERM and SIGKILL by default.
 GRACE_SECONDS: Final = 25.0
 CANCEL_SECONDS: Final = 3.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Daemon:
-    """What `main` is given: background tasks, and the word that it is time to go.
+    """The handle that `main` gets: background tasks, and the signal to stop.
 
-    stopping: set when the process was told to stop, or has to because something failed.
+    stopping: set when the process was told to stop, or must stop because something failed.
     """
 
     def __init__(self) -> None:
@@ -33,9 +33,9 @@ class Daemon:
         self._ending = False
 
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run `work`, which is meant never to end, beside `main`; its end, of whatever kind, stops the process.
+        """Run `work`, which should never end, next to `main`; if it ends in any way, the process stops.
 
-        It is cancelled once `main` has returned, so that what it serves is there while `main` drains.
+        It is cancelled once `main` has returned, so that it still serves while `main` drains.
         """
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
@@ -43,13 +43,13 @@ class Daemon:
         return task
 
     def stop(self, why: str) -> None:
-        """Begin to shut down."""
+        """Start the shutdown."""
         if not self.stopping.is_set():
             logger.info("Shutting down", extra={"reason": why})
             self.stopping.set()
 
     def fail(self, what: str, error: BaseException | None = None) -> None:
-        """Begin to shut down, to end with exit code 1."""
+        """Start the shutdown, with exit code 1."""
         self.failed = True
         logger.error(what, exc_info=error)
         self.stop(what)
@@ -62,10 +62,10 @@ class Daemon:
         if error is not None:
             self.fail(f"The background task {task.get_name()} failed", error)
         elif not self.stopping.is_set():
-            self.fail(f"The background task {task.get_name()} ended, and should not have")
+            self.fail(f"The background task {task.get_name()} ended unexpectedly")
 
     async def end_tasks(self) -> None:
-        """Cancel the background tasks, and wait a little for them to clean up."""
+        """Cancel the background tasks, and wait briefly for them to clean up."""
         self._ending = True
         await _cancel(*self._tasks)
 
@@ -77,14 +77,14 @@ async def _cancel(*tasks: asyncio.Task[Any]) -> None:
         return
     _, left = await asyncio.wait(tasks, timeout=CANCEL_SECONDS)
     for task in left:
-        logger.error("A task does not stop though it was cancelled", extra={"task": task.get_name()})
+        logger.error("A cancelled task does not stop", extra={"task": task.get_name()})
 
 
 def run(main: Callable[[Daemon], Awaitable[None]], *, grace_seconds: float = GRACE_SECONDS) -> int:
-    """Run `main` in a new event loop and return the process's exit code: 0 if it ended as it should, else 1.
+    """Run `main` in a new event loop and return the process's exit code: 0 after a clean end, else 1.
 
-    main: sets up, starts its background tasks, waits for `daemon.stopping`, drains and returns. It has `grace_seconds`
-    for that once stopping is set, and is cancelled then, or at a second signal.
+    main: sets up, starts its background tasks, waits for `daemon.stopping`, drains and returns. Once stopping is set,
+    it has `grace_seconds` for that. It is cancelled after them, or at a second signal.
     """
     return asyncio.run(_supervised(main, grace_seconds))
 
@@ -111,10 +111,10 @@ async def _supervised(main: Callable[[Daemon], Awaitable[None]], grace_seconds: 
         if not task.done():
             await _first(task, hurry.wait(), timeout_seconds=grace_seconds)
         if not task.done():
-            daemon.fail("The work in hand was cut short: it was not done in time")
+            daemon.fail("Cancelled the remaining work: it did not finish in time")
             await _cancel(task)
         elif task.cancelled():
-            daemon.fail("The daemon was cancelled from within")
+            daemon.fail("The daemon cancelled itself")
         elif (error := task.exception()) is not None:
             daemon.fail("The daemon failed", error)
     finally:
@@ -127,7 +127,7 @@ async def _supervised(main: Callable[[Daemon], Awaitable[None]], grace_seconds: 
 async def _first(
     task: asyncio.Task[None], other: Coroutine[Any, Any, Any], timeout_seconds: float | None = None
 ) -> None:
-    """Wait until one of the two is done, or the time is over; `task` goes on, `other` does not."""
+    """Wait until one of the two is done, or time is up; `task` goes on, `other` is cancelled."""
     waiting = asyncio.create_task(other)
     await asyncio.wait({task, waiting}, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()

@@ -1,8 +1,8 @@
-"""How models of GPU can be cut, as far as it is published: for checking a configuration without the GPU.
+"""The published geometry of GPU models, to check a configuration without the GPU.
 
-An agent asks its driver instead. A model's family fixes slices and places; its memory fixes the profiles' names. Places
-and numbers are those that `nvidia-smi mig -lgip` and `-lgipp` show on A30, A100 and H100; for H200 and later, the
-counts of NVIDIA's documentation with H100's places.
+An agent asks its driver instead. A model's family fixes slices and placements; its memory fixes the profiles' names.
+Placements and IDs are those that `nvidia-smi mig -lgip` and `-lgipp` show on A30, A100 and H100; for H200 and later,
+the counts of NVIDIA's documentation with H100's placements.
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 from gpushare.mig import profile
 from gpushare.mig.geometry import Geometry, ProfileGeometry
 
-# name of a profile without its memory: (device profile id, memory slices, starts, at most)
+# profile name without its memory: (device profile id, memory slices, starts, maximum)
 _Rules = Mapping[str, tuple[int, int, tuple[int, ...], int]]
 _EIGHT: Final[_Rules] = {
     "1g": (19, 1, (0, 1, 2, 3, 4, 5, 6), 7),
@@ -46,7 +46,7 @@ _RTX: Final[_Rules] = {
     "4g": (0, 4, (0,), 1),
     "4g+gfx": (32, 4, (0,), 1),
 }
-# By what NVML calls a model.
+# By NVML's name of the model.
 _FAMILIES: Final = (
     (re.compile(r"\bA30\b"), _A30),
     (re.compile(r"\bRTX PRO 6000\b"), _RTX),
@@ -92,13 +92,13 @@ MODELS: Final = {
 
 
 def of_gpu(model: str, memory_bytes: int) -> Geometry | None:
-    """The geometry of the GPU that NVML calls `model`; None for one that cannot be cut, or is unknown here."""
+    """Return the geometry of the GPU that NVML calls `model`; None without MIG, or for an unknown model."""
     rules = next((rules for pattern, rules in _FAMILIES if pattern.search(model)), None)
     return _geometry(model, rules, memory_bytes) if rules is not None and memory_bytes > 0 else None
 
 
 def conceivable() -> Iterator[Geometry]:
-    """Yield models of these families with any memory: a newer one may use the names of an older one's profiles."""
+    """Yield models of these families with any memory: a newer model may use the profile names of an older one."""
     for gib in range(1, _MAX_GIB + 1):
         for _, rules in _FAMILIES:
             yield _geometry(f"a GPU of {gib} GiB", rules, gib * _GIB)

@@ -1,4 +1,4 @@
-"""PCI numbers of a model of GPU as mig-parted writes them: `0xDDDDVVVV`, with the subsystem `0xDDDDVVVV:0xSSSSVVVV`."""
+"""PCI IDs of a GPU model as mig-parted writes them: `0xDDDDVVVV`, with the subsystem `0xDDDDVVVV:0xSSSSVVVV`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
 
 
 class DeviceIdError(errors.GpushareError):
-    """A text that is not a pair of PCI numbers."""
+    """A text that is not a pair of PCI IDs."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pair:
-    """A device's number, and the number of who made it."""
+    """A device ID and its vendor ID."""
 
     device: int
     vendor: int
@@ -28,7 +28,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceId:
-    """A model; `subsystem` is the board, None where it is not said."""
+    """A model; `subsystem` is the board, None if absent."""
 
     model: Pair
     subsystem: Pair | None = None
@@ -37,12 +37,12 @@ class DeviceId:
         return f"{self.model}" if self.subsystem is None else f"{self.model}:{self.subsystem}"
 
     def matches(self, hardware: DeviceId) -> bool:
-        """Whether this, as a filter, lets `hardware` through; without a subsystem it lets every one."""
+        """Whether this, as a filter, matches `hardware`; without a subsystem it matches every board."""
         return self.model == hardware.model and (self.subsystem is None or self.subsystem == hardware.subsystem)
 
 
 def parse(text: str) -> DeviceId:
-    """The numbers in that text. Raises DeviceIdError."""
+    """Return the IDs in a text. Raises DeviceIdError."""
     parts = text.split(":")
     if len(parts) > 2:
         raise DeviceIdError(
@@ -53,7 +53,7 @@ def parse(text: str) -> DeviceId:
 
 
 def of_nvml(device_id: int, subsystem_id: int = 0) -> DeviceId:
-    """From NVML's PCI information, which has both numbers of a pair in one."""
+    """Return the IDs in NVML's PCI information, which has both of a pair in one number."""
     subsystem = Pair(subsystem_id >> 16, subsystem_id & 0xFFFF) if subsystem_id else None
     return DeviceId(Pair(device_id >> 16, device_id & 0xFFFF), subsystem)
 

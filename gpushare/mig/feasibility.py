@@ -1,4 +1,4 @@
-"""Whether a GPU can have the instances that a config names, before anything is touched."""
+"""Checks whether a GPU can have the instances of a config, before anything is changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpushare.mig.instance_layout import Wanted
 
 
 def named(wanted: Mapping[str, int]) -> Wanted:
-    """Profiles with counts, from names with counts; those of 0 are left out. Raises ProfileError."""
+    """Return profiles with counts, from names with counts, without those of 0. Raises ProfileError."""
     counts: dict[profile.Profile, int] = {}
     for name, count in wanted.items():
         kind = profile.parse(name)
@@ -23,7 +23,7 @@ def named(wanted: Mapping[str, int]) -> Wanted:
 
 
 def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | None:
-    """Why a GPU cannot have these, as a sentence; None if it can."""
+    """Return why a GPU cannot have these, as a sentence; None if it can."""
     try:
         parted.read_wanted(wanted)
     except parted.PartedError as error:
@@ -33,10 +33,10 @@ def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WithoutNode:
-    """What can be said of MIG entries without a GPU.
+    """The verdict on MIG entries without a GPU.
 
-    problem: why no GPU can have them; empty if one may. unknown: names that only a newer model than those in the
-    catalogue may have.
+    problem: why no GPU can have them; empty if one may. unknown: names that only a model newer than the catalogue may
+    have.
     """
 
     problem: str = ""
@@ -45,14 +45,14 @@ class WithoutNode:
 
 
 def without_node(entries: parted.Config | str) -> WithoutNode:
-    """Check the entries, or the name of a generated config, by the models that have the profiles that they name.
+    """Check the entries, or the name of a generated config, against the models that have the named profiles.
 
-    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200), so entries that fit
-    on no known model are a problem only if they would fit on none of any memory.
+    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200). So entries that fit
+    on no known model are a problem only if they would fit on no model with any memory.
     """
     if isinstance(entries, str):
         return WithoutNode(
-            unknown=tuple(_unknown(f"mig is {entries}, which no known GPU can be", entries, _generated_names()))
+            unknown=tuple(_unknown(f"mig is {entries}, which no known GPU supports", entries, _generated_names()))
         )
     warnings: list[str] = []
     unknown: list[str] = []
@@ -72,7 +72,7 @@ def without_node(entries: parted.Config | str) -> WithoutNode:
 
 
 def _unknown(said: str, name: str, known: Iterable[str]) -> Iterator[str]:
-    """A sentence with the nearest names, unless the name is known."""
+    """Return a sentence with the nearest names, unless the name is known."""
     names = sorted(known)
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
@@ -94,6 +94,6 @@ def _generated_names() -> frozenset[str]:
 
 
 def _having(wanted: Wanted) -> tuple[Geometry, ...]:
-    """The models that have all of these profiles."""
+    """Return the models that have all of these profiles."""
     known = catalogue.MODELS.values()
     return tuple(geometry for geometry in known if wanted and all(geometry.kind(kind) is not None for kind in wanted))

@@ -1,4 +1,4 @@
-"""The configs that any node can have: all off, on and empty, as many as fit of each profile, and a balanced mix.
+"""The configs that any node can have: all disabled, enabled and empty, the maximum of each profile, and a balanced mix.
 
 They have the names that users of NVIDIA's mig-parted know.
 """
@@ -22,14 +22,14 @@ _BALANCED: Final[Mapping[int, Mapping[int, int]]] = {7: {1: 2, 2: 1, 3: 1}, 4: {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Model:
-    """A model of GPU on the node. device_id: its PCI numbers, as a filter. most: how many of each profile fit."""
+    """A GPU model of the node. device_id: its PCI IDs, as a filter. most: how many of each profile fit."""
 
     device_id: str
     most: Mapping[Profile, int]
 
 
 def is_name(name: str) -> bool:
-    """Whether a config may have this name on some node."""
+    """Whether a config of some node may have this name."""
     if name in {ALL_DISABLED, ALL_ENABLED, ALL_BALANCED}:
         return True
     try:
@@ -40,7 +40,7 @@ def is_name(name: str) -> bool:
 
 
 def configs(models: Sequence[Model]) -> dict[str, Config]:
-    """All of them by name, for a node with these models."""
+    """Return all configs by name, for a node with these models."""
     by_name: dict[str, Config] = {
         ALL_DISABLED: (MigConfigEntry(devices=None, enabled=False),),
         ALL_ENABLED: (MigConfigEntry(devices=None, enabled=True),),
@@ -51,7 +51,7 @@ def configs(models: Sequence[Model]) -> dict[str, Config]:
     ids_of: dict[Profile, dict[int, list[str]]] = {}
     for model in models:
         for kind, most in model.most.items():
-            # Parts of GPU instances are for those who write a config by hand.
+            # Profiles that are parts of GPU instances only make sense in a config written by hand.
             if not profile.is_part_of_instance(kind.compute_slices, kind.gpu_slices):
                 ids = ids_of.setdefault(kind, {}).setdefault(most, [])
                 if model.device_id not in ids:
@@ -68,7 +68,7 @@ def configs(models: Sequence[Model]) -> dict[str, Config]:
 
 
 def balanced(models: Sequence[Model]) -> Config:
-    """Two small, one middle and, on GPUs of seven slices, one large instance; empty for models that have not these."""
+    """Return two small, one middle and, on GPUs of seven slices, one large instance; empty for models without these."""
     by_id = {model.device_id: model for model in sorted(models, key=lambda model: model.device_id)}
     several = _several(models)
     entries = []
@@ -86,7 +86,7 @@ def _mix(model: Model) -> dict[str, int]:
     for kind, most in model.most.items():
         whole = kind.plain and kind.compute_slices == kind.gpu_slices
         known = by_slices.get(kind.gpu_slices)
-        # Of two with the same slices, that with less memory, of which more fit.
+        # Of two with the same slices, take the one with less memory, of which more fit.
         if whole and (known is None or most > model.most[known]):
             by_slices[kind.gpu_slices] = kind
     counts = _BALANCED.get(max(by_slices, default=0), {})

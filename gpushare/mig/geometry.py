@@ -1,7 +1,7 @@
-"""Geometry: how a GPU can be cut. The memory slices are the places, the GPU slices are counted.
+"""Geometry: how a GPU can be partitioned. Placements are memory slices; GPU slices are only counted.
 
-An instance occupies `memory_slices` places from one of the `starts` of its kind; that is NVIDIA's rule and not ours,
-and it is why two 3g fit where a 3g and five 1g do not.
+An instance occupies `memory_slices` placements from one of the `starts` of its kind. That is NVIDIA's rule; it is why
+two 3g fit where a 3g and five 1g do not.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from gpushare.mig.profile import Profile
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileGeometry:
-    """A profile as one model of GPU has it.
+    """A profile on one GPU model.
 
-    device_profile_id: the number that NVML's calls take (not the profile's number in NVML's header).
-    most: how many there can be at once.
+    device_profile_id: the ID that NVML's calls take (not the profile's number in NVML's header). most: how many can
+    exist at once.
     """
 
     profile: Profile
@@ -27,13 +27,13 @@ class ProfileGeometry:
 
     @property
     def gpu_slices(self) -> int:
-        """How many of the GPU's slices it takes."""
+        """The number of GPU slices that it takes."""
         return self.profile.gpu_slices
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Geometry:
-    """The profiles of one model of GPU, and where their instances can lie."""
+    """The profiles of one GPU model, and the possible placements of their instances."""
 
     name: str
     gpu_slices: int
@@ -41,14 +41,14 @@ class Geometry:
     kinds: tuple[ProfileGeometry, ...]
 
     def kind(self, profile: Profile) -> ProfileGeometry | None:
-        """The kind of the GPU instance that `profile` is, or is a part of."""
+        """Return the kind of the GPU instance that `profile` is, or is a part of."""
         wanted = profile.gpu_instance
         return next((kind for kind in self.kinds if kind.profile == wanted), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacedInstance:
-    """A GPU instance at its place."""
+    """A GPU instance at its placement."""
 
     kind: ProfileGeometry
     start: int

@@ -1,13 +1,14 @@
-"""Which instances fit on a GPU together, where each goes, and what fits when they do not.
+"""Decides which instances fit on a GPU together, where each goes, and which part fits if not all do.
 
-An exhaustive search: there are at most eight places. Instances of one kind are alike, so each takes a lower place than
-the one before. Free places are taken from the end, which keeps the beginning for the large ones.
+The search is exhaustive: there are at most eight memory slices. Instances of one kind are interchangeable, so each
+takes a lower placement than the one before. Placements are taken from the end, which keeps the beginning free for large
+ones.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare.mig.geometry import Geometry, PlacedInstance, ProfileGeometry
@@ -15,11 +16,13 @@ from gpushare.mig.profile import Profile
 
 Wanted = Mapping[Profile, int]
 _SHOWN: Final = 3
-_TRIED: Final = 2000  # parts of what was wanted, to say which fits; there may be thousands times as many
+_TRIED: Final = 2000  # parts of a request that are tried; there may be thousands of times as many
 
 
 def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
-    """Why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it fits."""
+    """Return why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it
+    fits.
+    """
     foreign = [profile for profile, count in wanted.items() if count > 0 and not _is_known(geometry, profile)]
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
@@ -29,12 +32,12 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
     largest = " or ".join(shown(part) for part in largest_parts(geometry, wanted))
     return (
         f"{shown(wanted)} does not fit on {geometry.name}: it has {geometry.gpu_slices} GPU slices and "
-        f"{geometry.memory_slices} places{f'; of this, {largest} fits' if largest else ''}"
+        f"{geometry.memory_slices} memory slices{f'; {largest} would fit' if largest else ''}"
     )
 
 
 def fits(geometry: Geometry, wanted: Wanted) -> bool:
-    """Whether an empty GPU has all of `wanted`, profiles and places."""
+    """Whether an empty GPU has all of `wanted`, profiles and placements."""
     known = all(_is_known(geometry, profile) for profile in wanted)
     return known and places(geometry, [kind for kind, _ in instances(geometry, wanted)]) is not None
 
@@ -44,13 +47,13 @@ def _is_known(geometry: Geometry, profile: Profile) -> bool:
 
 
 def shown(wanted: Wanted) -> str:
-    """`2 × 1g.10gb + 1 × 3g.40gb`."""
+    """Return `2 × 1g.10gb + 1 × 3g.40gb`."""
     listed = [f"{count} × {profile}" for profile, count in wanted.items() if count > 0]
     return " + ".join(listed) or "no instance"
 
 
 def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry, tuple[int, ...]]]:
-    """The GPU instances that `wanted` takes, largest first, with the sizes of the compute instances in each."""
+    """Return the GPU instances that `wanted` takes, largest first, with the sizes of the compute instances in each."""
     parts: list[tuple[ProfileGeometry, tuple[int, ...]]] = []
     for kind in geometry.kinds:
         sizes = [
@@ -82,7 +85,7 @@ def _has_place(geometry: Geometry, instance: PlacedInstance, others: Sequence[Pl
 def places(
     geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance] = ()
 ) -> list[PlacedInstance] | None:
-    """A place for each of `kinds`, in their order, alike ones beside each other; None if there is not room for all."""
+    """Return a placement for each of `kinds`, in order, equal ones adjacent; None if not all fit."""
     if (
         sum(kind.gpu_slices for kind in kinds) + sum(instance.kind.gpu_slices for instance in taken)
         > geometry.gpu_slices
@@ -108,7 +111,9 @@ def places(
 
 
 def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
-    """Parts of `wanted` that fit: with the most instances, and of those the most compute slices; at most three."""
+    """Return at most three parts of `wanted` that fit: those with the most instances, and of those the most compute
+    slices.
+    """
     most: tuple[int, int] | None = None
     largest: list[Wanted] = []
     for part in _parts(geometry, wanted):
@@ -122,11 +127,11 @@ def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
 
 
 def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
-    """Every part of `wanted` that has not too many slices, the largest first; the first `_TRIED` of them."""
+    """Return the parts of `wanted` without too many slices, the largest first; at most `_TRIED`."""
     profiles = [profile for profile, count in wanted.items() if count > 0]
 
     def parts(number: int, left: int, slices: int) -> Iterator[tuple[int, ...]]:
-        """The counts of the profiles from `number` on, so many instances of so many slices."""
+        """Yield the counts of the profiles from `number` on, for so many instances of so many slices."""
         if number == len(profiles):
             if left == slices == 0:
                 yield ()
@@ -146,3 +151,37 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
     )
     for counts in itertools.islice(all_counts, _TRIED):
         yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
+
+
+def largest_first(wanted: Wanted) -> tuple[Profile, ...]:
+    """Return the instances of `wanted`, one by one, the largest first."""
+    ranked = sorted(
+        wanted,
+        key=lambda profile: (profile.gpu_slices, profile.compute_slices, profile.memory_gb, profile.with_),
+        reverse=True,
+    )
+    return tuple(profile for profile in ranked for _ in range(wanted[profile]))
+
+
+def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
+    """Yield every distinct order, the largest first."""
+
+    def order(left: tuple[Profile, ...]) -> Iterator[tuple[Profile, ...]]:
+        if not left:
+            yield ()
+        for profile in dict.fromkeys(left):
+            rest = list(left)
+            rest.remove(profile)
+            for tail in order(tuple(rest)):
+                yield (profile, *tail)
+
+    return order(largest_first(wanted))
+
+
+def first_that_works(wanted: Wanted, attempt: Callable[[tuple[Profile, ...]], bool]) -> tuple[Profile, ...] | None:
+    """Return the first order of creation for which `attempt` returns true; None if none works.
+
+    A driver that chooses the placements itself may put a 1g where a 3g could have been, so the order matters. Largest
+    first nearly always works; if it does not, every other order is tried once.
+    """
+    return next((order for order in distinct(wanted) if attempt(order)), None)

@@ -1,12 +1,12 @@
-"""The entries of a config of NVIDIA's mig-parted, as values: a configuration of gpushare's has a list of them.
+"""The entries of a config of NVIDIA's mig-parted, as values. A configuration of gpushare contains a list of them.
 
     - device-filter: ["0x233010DE"]   # optional
       devices: all                    # or a list of indices
       mig-enabled: true
       mig-devices: {"1g.10gb": 2, "3g.40gb": 1}
 
-Read strictly: an unknown field is an error. What a profile's name means is only known on a GPU, so here it is checked
-for form. The caller reads YAML or JSON and gives what it got.
+Parsing is strict: an unknown field is an error. A profile has a meaning only on a GPU, so here only its form is
+checked. The caller parses YAML or JSON and passes the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _ENTRY_FIELDS: Final = ("device-filter", "devices", "mig-enabled", "mig-devices"
 
 
 class PartedError(errors.GpushareError):
-    """An entry that is wrong; the message names the place, the value and the remedy."""
+    """An invalid entry; the message names the place, the value and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigConfigEntry:
-    """What a set of GPUs shall be. devices: indices, None for all. filters: empty lets every model through.
+    """The target state of a set of GPUs. devices: indices, None for all. filters: empty matches every model.
 
-    wanted: profile names with counts, as written; empty when MIG is off or the GPU shall have no instance.
+    wanted: profile names with counts, as written; empty for no instances, or MIG disabled.
     """
 
     devices: tuple[int, ...] | None
@@ -40,7 +40,7 @@ class MigConfigEntry:
     filters: tuple[str, ...] = ()
 
     def applies_to(self, *, index: int, hardware: DeviceId | None) -> bool:
-        """Whether it is about that GPU."""
+        """Whether the entry is about that GPU."""
         if self.devices is not None and index not in self.devices:
             return False
         if not self.filters:
@@ -65,7 +65,7 @@ def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
     if enabled and wanted is None:
         raise PartedError(f"{where} has mig-enabled: true and no mig-devices: list them, or write {{}} for none")
     if not enabled and wanted:
-        raise PartedError(f"{where} has mig-devices and mig-enabled: false: leave the devices out, or enable MIG")
+        raise PartedError(f"{where} has mig-devices and mig-enabled: false: remove mig-devices, or enable MIG")
     return MigConfigEntry(
         devices=_devices(fields["devices"], f"{where}.devices"),
         enabled=enabled,
@@ -75,7 +75,7 @@ def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
 
 
 def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] | None:
-    """Profile names with counts; None for none written. Raises PartedError."""
+    """Read profile names with counts; None if absent. Raises PartedError."""
     if document is None:
         return None
     wanted: dict[str, int] = {}
@@ -85,7 +85,7 @@ def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] 
         except profile.ProfileError as error:
             raise PartedError(f"{where}: {error}") from error
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise PartedError(f"{where}.{name} is {_shown(count)}: write how many, 0 or more")
+            raise PartedError(f"{where}.{name} is {_shown(count)}: write a count, 0 or more")
         wanted[name] = count
     if wanted and not any(wanted.values()):
         raise PartedError(f"{where} has only counts of 0: write {{}} for no instance, or a count above 0")
@@ -93,7 +93,7 @@ def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] 
 
 
 def written(entry: MigConfigEntry) -> dict[str, Any]:
-    """The entry as the file has it."""
+    """Return the entry as in the file."""
     document: dict[str, Any] = {
         "devices": ALL if entry.devices is None else list(entry.devices),
         "mig-enabled": entry.enabled,
@@ -126,7 +126,7 @@ def _filters(value: Any, where: str) -> tuple[str, ...]:
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise PartedError(f"{where} is {_shown(value)}: write names with values")
+        raise PartedError(f"{where} is {_shown(value)}: write a mapping")
     return value
 
 

@@ -1,7 +1,7 @@
 """Profile: the kind of a MIG device, and its name.
 
-`[Cc.]Gg.MEMgb[+attribute,…|-attribute,…]`: G of the GPU's slices, memory of the instance, and, where a compute instance
-has less than its GPU instance, C of its slices. Attributes are engines that come with it (`+me`, `+gfx`) or do not
+`[Cc.]Gg.MEMgb[+attribute,…|-attribute,…]`: G of the GPU's slices, the memory of the instance, and C of its slices if a
+compute instance has fewer than its GPU instance. Attributes are engines that come with it (`+me`, `+gfx`) or do not
 (`-me`). https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
 """
 
@@ -20,7 +20,7 @@ ALL_MEDIA: Final = "me.all"
 GRAPHICS: Final = "gfx"
 _NAME: Final = re.compile(r"(?:([0-9]{1,9})c\.)?([0-9]{1,9})g\.([0-9]{1,9})gb(?:([+-])(.*))?", re.ASCII)
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z](?:[A-Za-z0-9.]*[A-Za-z0-9])?", re.ASCII)
-_NAME_PARTS: Final = 8  # a name counts memory in eighths of the GPU, on GPUs of four slices as well
+_NAME_PARTS: Final = 8  # a name counts memory in eighths of the GPU, also on GPUs of four slices
 _GIB: Final = 1 << 30
 _MIB: Final = 1 << 20
 
@@ -33,7 +33,7 @@ class ProfileError(errors.GpushareError):
 class Profile:
     """A kind of MIG device. `compute_slices` equals `gpu_slices` unless it is a part of a GPU instance.
 
-    memory_gb: the number in the name, no exact size. with_, without: attributes, sorted.
+    memory_gb: the number in the name, not an exact size. with_, without: attributes, sorted.
     """
 
     gpu_slices: int
@@ -54,24 +54,24 @@ class Profile:
 
     @property
     def gpu_instance(self) -> Profile:
-        """The profile of the GPU instance that it needs: itself, with all compute slices."""
+        """Return the profile of the GPU instance that it needs: itself, with all compute slices."""
         return dataclasses.replace(self, compute_slices=self.gpu_slices)
 
     @property
     def resource(self) -> str | None:
-        """The resource of strategy `mixed`; None for a part of a GPU instance, which has none."""
+        """Return the resource of the strategy `mixed`; None for a part of a GPU instance, which has none."""
         if self.compute_slices != self.gpu_slices:
             return None
         return RESOURCE_PREFIX + normalised(str(self))
 
 
 def parse(text: str) -> Profile:
-    """The profile of that name, whether or not any GPU has it. Raises ProfileError."""
+    """Return the profile of that name, even if no GPU has it. Raises ProfileError."""
     match = _NAME.fullmatch(text)
     if match is None:
         raise ProfileError(
-            f'{errors.quoted(text)} is not a MIG profile: write slices and memory, as "3g.40gb", and attributes '
-            "after + or -"
+            f'{errors.quoted(text)} is not a MIG profile: write slices and memory such as "3g.40gb", and '
+            "attributes after + or -"
         )
     compute, gpu, memory, sign, listed = match.groups()
     attributes = () if sign is None else _attributes(text, listed)
@@ -89,14 +89,14 @@ def _attributes(text: str, listed: str) -> tuple[str, ...]:
     bad = next((word for word in words if _ATTRIBUTE.fullmatch(word) is None or words.count(word) > 1), None)
     if bad is not None:
         raise ProfileError(
-            f"{errors.quoted(text)} is not a MIG profile: the attribute {errors.quoted(bad)} is not a name, or is "
-            'twice there: write each once, as "+me" or "+me.all"'
+            f"{errors.quoted(text)} is not a MIG profile: the attribute {errors.quoted(bad)} is not a name, or "
+            'occurs twice: write each once, such as "+me" or "+me.all"'
         )
     return tuple(sorted(words))
 
 
 def normalised(name: str) -> str:
-    """A profile's name where + may not be: in resources, labels and names of configs."""
+    """Return a profile's name for resources, labels and names of configs, which cannot contain +."""
     return name.replace("+", ".")
 
 
@@ -106,16 +106,16 @@ def is_part_of_instance(compute_slices: int, gpu_slices: int) -> bool:
 
 
 def memory_gb(*, instance_bytes: int, total_bytes: int) -> int:
-    """The number in the name of an instance: whole eighths of the GPU, rounded up, in GiB of a GPU rounded up.
+    """Return the number in an instance's name: whole eighths of the GPU, rounded up, in GiB of a GPU rounded up.
 
-    Halves are rounded away from zero, as NVIDIA's tools do: 70.5 is 71.
+    Halves are rounded away from zero, as in NVIDIA's tools: 70.5 is 71.
     """
     eighths = math.ceil(_NAME_PARTS * instance_bytes / total_bytes)
     return math.floor(eighths * -(-total_bytes // _GIB) / _NAME_PARTS + 0.5)
 
 
 def memory_gb_of_mib(*, instance_mib: int, total_bytes: int) -> int:
-    """`memory_gb` of what NVML gives, which counts instances in MiB; in whole GiB where it does not tell the total."""
+    """Return `memory_gb` from NVML's sizes of instances in MiB; in whole GiB if NVML does not give the GPU's total."""
     if not total_bytes:
         return -(-instance_mib * _MIB // _GIB)
     return memory_gb(instance_bytes=instance_mib * _MIB, total_bytes=total_bytes)

@@ -1,4 +1,4 @@
-"""Assignment: what one GPU is used for, and how. Two that are equal are the same to everyone."""
+"""Assignment: the use of one GPU, with its parameters. Equal assignments need no change of the GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpushare.modes.sharing import SharedResource
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """What MIG shall make of a GPU: whether it is on, and how many devices of each profile, sorted by profile."""
+    """The MIG state wanted of a GPU: whether it is enabled, and how many devices of each profile, sorted by profile."""
 
     enabled: bool
     wanted: tuple[tuple[str, int], ...] = ()
@@ -25,12 +25,12 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignment:
-    """What a GPU is used for.
+    """The use of one GPU.
 
-    resource: under which it is advertised; "" for `fractional`, whose resources are gpushare's own, and for `mig`.
-    replicas, alone, interval: of a GPU in `time-slicing` or `mps`, as in `SharedResource`.
-    partition: what MIG has to be before this is true; None leaves it as it is.
-    strategy, rules, shared: of a GPU in `mig`: what its MIG devices are called, and which of them are shared.
+    resource: the resource that advertises it; "" for `fractional`, whose resources are gpushare's own, and for `mig`.
+    replicas, alone, interval: for `time-slicing` and `mps`, as in `SharedResource`. partition: the MIG state that this
+    requires; None keeps the current one. strategy, rules, shared: for `mig`: the names of its MIG devices, and which of
+    them are shared.
     """
 
     mode: Mode
@@ -44,7 +44,7 @@ class Assignment:
     shared: tuple[SharedResource, ...] = ()
 
     def __str__(self) -> str:
-        """In a few words: `time-slicing, 4 × nvidia.com/gpu.shared`."""
+        """Return it in a few words: `time-slicing, 4 × nvidia.com/gpu.shared`."""
         words = [str(self.mode)]
         if self.resource:
             words.append(f"{self.replicas} × {self.resource}" if self.replicas > 1 else self.resource)

@@ -1,6 +1,7 @@
-"""Whether a GPU is what it is said to be used for: by what the driver says, and not by what a configuration says. Pure.
+"""Checks whether a GPU, as the driver reports it, can be used as assigned. Pure.
 
-Somebody else may have changed the GPU, or reset it: MIG devices do not outlive that, nor does the mode of newer models.
+Another program may have changed the GPU, or reset it: MIG devices do not survive that, nor does the MIG mode of newer
+models.
 """
 
 from __future__ import annotations
@@ -13,61 +14,66 @@ from gpushare.mig import profile
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
-# In MIG mode a program can use MIG devices only, and one of them; so that several cannot share the GPU.
-_NEED_ALL_OF_IT: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
-_UNDONE_BY: Final = (
-    "`mig: all-disabled` in the configuration makes it whole, flags.migStrategy mixed offers its devices"
+# In MIG mode a program can use only MIG devices, and only one of them, so several programs cannot share the GPU.
+_WHOLE_GPU_MODES: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
+_MIG_REMEDY: Final = (
+    "`mig: all-disabled` in the configuration turns MIG off, flags.migStrategy mixed offers its MIG devices"
 )
 
 NO_MEMORY: Final = (
-    "the driver does not tell how much memory it has, so it cannot be shared by annotation: list it under "
-    "`sharing.timeSlicing` or `sharing.mps`, or leave it out of `sharing` to give it whole"
+    "the driver does not report how much memory it has, so it cannot be shared by annotation: list it under "
+    "`sharing.timeSlicing` or `sharing.mps`, or remove it from `sharing` to make it exclusive"
 )
 
 _ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
-# MPS is the one process that has the GPU, and goes on where somebody has let others in beside it.
+# The MPS server is the one process that has the GPU, and goes on if another program relaxes the compute mode.
 _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
-_LETS: Final = {
-    ComputeMode.EXCLUSIVE_THREAD: "which lets a single thread use it",
-    ComputeMode.EXCLUSIVE_PROCESS: "which lets a single process use it",
-    ComputeMode.PROHIBITED: "which lets nobody use it",
+_COMPUTE_MODES: Final = {
+    ComputeMode.EXCLUSIVE_THREAD: "which allows one thread only",
+    ComputeMode.EXCLUSIVE_PROCESS: "which allows one process only",
+    ComputeMode.PROHIBITED: "which allows no process",
 }
 
 
 def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
-    """Why the GPU, as it is, cannot be used as that, as a clause; empty where it can."""
+    """Return why the GPU, as it is, cannot be used as assigned, as a clause; empty if it can."""
     problem = _of_mig(gpu, assignment)
     if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
-        problem = f"its compute mode is {gpu.compute_mode}, {_LETS[gpu.compute_mode]}"
+        problem = f"its compute mode is {gpu.compute_mode}, {_COMPUTE_MODES[gpu.compute_mode]}"
     return problem or (NO_MEMORY if lacks_memory(gpu, assignment) else "")
 
 
-def lasts(gpu: HardwareGpu, assignment: Assignment) -> bool:
-    """Whether setting the GPU up as that would leave the contradiction: what nobody has configured is not undone."""
-    is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _NEED_ALL_OF_IT
+def is_permanent(gpu: HardwareGpu, assignment: Assignment) -> bool:
+    """Whether the contradiction would remain after the GPU is set up: state that was not configured is not undone."""
+    is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _WHOLE_GPU_MODES
     return is_cut or lacks_memory(gpu, assignment)
 
 
 def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
-    """Whether the GPU would take shares, of whose memory nothing is known."""
+    """Whether the GPU would take shares although its memory size is unknown."""
     return assignment.mode is Mode.FRACTIONAL and not gpu.memory_is_known
 
 
 def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
-    # MIG without devices is there for those who make their own.
-    is_somebodys = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
-    if wanted is not None and (gpu.mig_capable or wanted.enabled) and not is_somebodys and not is_so(gpu, wanted):
-        return f"it has {_shown(gpu)}, and is to have {wanted}"
-    if gpu.mig_enabled and assignment.mode in _NEED_ALL_OF_IT:
-        return f"it is in MIG mode with {_shown(gpu)}, of which a program can use one only: {_UNDONE_BY}"
+    # MIG without devices is for users who create their own.
+    is_user_managed = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
+    if (
+        wanted is not None
+        and (gpu.mig_capable or wanted.enabled)
+        and not is_user_managed
+        and not has_partition(gpu, wanted)
+    ):
+        return f"it has {_shown(gpu)}, but should have {wanted}"
+    if gpu.mig_enabled and assignment.mode in _WHOLE_GPU_MODES:
+        return f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: {_MIG_REMEDY}"
     if not gpu.mig_enabled and assignment.mode is Mode.MIG:
         return "it is not in MIG mode"
     return ""
 
 
-def is_so(gpu: HardwareGpu, wanted: Partition) -> bool:
-    """Whether MIG is as `wanted` on it, by the profiles of its MIG devices."""
+def has_partition(gpu: HardwareGpu, wanted: Partition) -> bool:
+    """Whether the GPU's MIG state is as `wanted`, by the profiles of its MIG devices."""
     if not (wanted.enabled and gpu.mig_enabled):
         return wanted.enabled is gpu.mig_enabled
     return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in gpu.mig_devices) == dict(

@@ -1,4 +1,4 @@
-"""HardwareGpu: a GPU and its MIG devices, with what a configuration can go by."""
+"""HardwareGpu: a GPU and its MIG devices, with the properties that a configuration can refer to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare.mig.geometry import Geometry
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HardwareMigDevice:
-    """One MIG device; `index` among those of its GPU, `profile` its name, as `3g.40gb`."""
+    """One MIG device; `index` among those of its GPU, `profile` its name, such as `3g.40gb`."""
 
     uuid: str
     index: int
@@ -22,16 +22,16 @@ class ComputeMode(enum.StrEnum):
     """How many processes may use a GPU, by NVML's names."""
 
     DEFAULT = "DEFAULT"  # any number
-    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # of older drivers
+    EXCLUSIVE_THREAD = "EXCLUSIVE_THREAD"  # older drivers
     PROHIBITED = "PROHIBITED"
     EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HardwareGpu:
-    """A GPU. `mig_enabled`: it is in MIG mode, be there devices or not; `mig_capable`: it can be.
+    """A GPU. `mig_enabled`: in MIG mode, with or without devices; `mig_capable`: supports it.
 
-    ours: whether it is cut, or not, because we have made it so, and not somebody else.
+    ours: whether its current MIG state is of gpushare's making.
     """
 
     uuid: str
@@ -41,8 +41,8 @@ class HardwareGpu:
     mig_enabled: bool = False
     mig_devices: tuple[HardwareMigDevice, ...] = ()
     hardware: DeviceId | None = None
-    geometry: Geometry | None = None  # which MIG devices fit on it; None: not known, so not checked
-    most_mps_clients: int | None = None  # how many can share it by MPS; None: not known, so not checked
+    geometry: Geometry | None = None  # which MIG devices fit on it; None: unknown, so not checked
+    most_mps_clients: int | None = None  # how many can share it by MPS; None: unknown, so not checked
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     memory_is_known: bool = True
     ours: bool = False
@@ -50,30 +50,30 @@ class HardwareGpu:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WholeDevice:
-    """Something that can be given to a container whole: a GPU or a MIG device. `index` is `0` or `0:1`."""
+    """A device that a container can get whole: a GPU or a MIG device. `index` is `0` or `0:1`."""
 
     uuid: str
     index: str
-    gpu: str  # UUID of the GPU that it is, or is on
+    gpu: str  # UUID of the GPU that it is, or is part of
 
     @property
     def is_mig(self) -> bool:
-        """Whether it is a part of a GPU."""
+        """Whether it is a MIG device."""
         return self.uuid != self.gpu
 
     @property
     def order(self) -> tuple[int, ...]:
-        """By index of the GPU, then of the MIG device."""
+        """The sort key: index of the GPU, then of the MIG device."""
         return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in self.index.split(":"))
 
 
 def whole(gpu: HardwareGpu) -> WholeDevice:
-    """The GPU as one device."""
+    """Return the GPU as one device."""
     return WholeDevice(gpu.uuid, str(gpu.index), gpu.uuid)
 
 
 def parts(gpu: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
-    """Its MIG devices, each after its profile."""
+    """Return its MIG devices, each after its profile."""
     return tuple(
         (mig_device.profile, WholeDevice(mig_device.uuid, f"{gpu.index}:{mig_device.index}", gpu.uuid))
         for mig_device in gpu.mig_devices

@@ -1,5 +1,6 @@
-"""The assignment of every GPU of a node, from its configuration. Everything that can be wrong is found here, before
-anything is touched."""
+"""Plans the assignment of every GPU of a node from its configuration. All errors are found here, before any GPU is
+changed.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +23,21 @@ _SHOWN: Final = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModePlan:
-    """What each GPU is used for, by UUID, and sentences about what in the configuration has no effect on this node."""
+    """The assignment of each GPU, by UUID, and sentences about parts of the configuration without effect on this
+    node.
+    """
 
     assignments: Mapping[str, Assignment]
     warnings: tuple[str, ...] = ()
 
 
 def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = naming.NONE) -> ModePlan:
-    """The assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one of them cannot be.
+    """Return the assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one is impossible.
 
-    mig_strategy: the effective one, `none`, `single` or `mixed` (`settings.Settings.mig_strategy`).
+    mig_strategy: the effective one, `none`, `single` or `mixed` (`NodeSettings.mig_strategy`).
     """
     if mig_strategy == naming.NONE and config.makes_mig_devices:
-        raise errors.ConfigError("mig makes MIG devices, which flags.migStrategy none hides: write single or mixed")
+        raise errors.ConfigError("mig creates MIG devices, which flags.migStrategy none hides: write single or mixed")
     entries = _entries(config, gpus)
     partitions = {gpu.uuid: _partition(entries[gpu.uuid], gpu) for gpu in gpus}
     become = [_partitioned(gpu, partitions[gpu.uuid]) for gpu in gpus]
@@ -49,7 +52,8 @@ def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = nam
             assignment = _of_mig(gpu, owners, mig_strategy, config.resources)
         else:
             assignment = _of_whole(gpu, owners, config.resources)
-            if partition is None and gpu.ours:  # what we have cut for a configuration before is made whole again
+            # GPUs that we have partitioned for an earlier configuration are made whole again
+            if partition is None and gpu.ours:
                 partition = Partition(enabled=False)
         assignments[gpu.uuid] = dataclasses.replace(assignment, partition=partition)
     warnings += _ambiguous(resources, owners)
@@ -68,7 +72,7 @@ def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) 
     if count > MAX_DEVICES:
         most = max(owners.values(), key=lambda owner: owner.replicas)
         raise errors.ConfigError(
-            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, and a kubelet takes at most "
+            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, but a kubelet accepts at most "
             f"{MAX_DEVICES}: write fewer replicas"
         )
 
@@ -97,12 +101,12 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
             word = "MPS" if owner.mode is Mode.MPS else "annotations"
             raise errors.ConfigError(
                 f"{owner.path}: sharing using {word} is not supported for MIG devices, such as {device.index} "
-                f"({device.uuid}): list the devices that it is for"
+                f"({device.uuid}): list the devices it applies to"
             )
         if owner.interval:
             raise errors.ConfigError(
-                f"{owner.path}.interval: the driver has a time slice for whole GPUs only, and {device.index} "
-                f"({device.uuid}) is a MIG device: leave it out"
+                f"{owner.path}.interval: the driver supports time slices on whole GPUs only, and {device.index} "
+                f"({device.uuid}) is a MIG device: remove the interval"
             )
         own.setdefault(owner, []).append(device.index)
     return Assignment(
@@ -110,30 +114,33 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
         strategy=strategy,
         rules=Resources(mig=rules.mig),
         shared=tuple(
-            dataclasses.replace(resource, devices=_here(resource.devices, indices)) for resource, indices in own.items()
+            dataclasses.replace(resource, devices=_of_node(resource.devices, indices))
+            for resource, indices in own.items()
         ),
     )
 
 
-def _here(devices: Devices, indices: Sequence[str]) -> Devices:
-    """What of `devices` is on one GPU: a count says how many of its first, as one over all GPUs would not be stable."""
+def _of_node(devices: Devices, indices: Sequence[str]) -> Devices:
+    """Return the part of `devices` on one GPU: a count means its first ones, because a count over all GPUs would not be
+    stable.
+    """
     if devices.count is not None:
         return Devices(count=len(indices))
     return devices if devices.listed is None else Devices(listed=tuple(indices))
 
 
 def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
-    """The entries about each GPU. A name means on each model what fits there; some GPU must know it.
+    """Return the entries about each GPU. A name means on each model what fits there; at least one GPU must know it.
 
-    A GPU that cannot do MIG is disabled already.
+    GPUs without MIG count as disabled already.
     """
     if not isinstance(config.mig, str):
         return {gpu.uuid: config.mig for gpu in gpus}
     known = {gpu.uuid: _generated(gpu) for gpu in gpus if gpu.mig_capable}
     if config.mig != generation.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
-        there = f"write {', '.join(names)}" if names else "none of them can do MIG"
-        raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node can be: {there}")
+        there = f"write {', '.join(names)}" if names else "none of them supports MIG"
+        raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node supports: {there}")
     return {gpu.uuid: known.get(gpu.uuid, {}).get(config.mig, ()) for gpu in gpus}
 
 
@@ -143,27 +150,29 @@ def _generated(gpu: HardwareGpu) -> Mapping[str, parted.Config]:
 
 
 def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
-    """What the last entry that is about the GPU makes of it."""
+    """Return the MIG state by the last entry about the GPU."""
     partition = None
     for number, entry in enumerate(entries):
         if not entry.applies_to(index=gpu.index, hardware=gpu.hardware):
             continue
         if not gpu.mig_capable:
             if entry.devices is not None and entry.enabled:
-                raise errors.ConfigError(f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which cannot do MIG")
+                raise errors.ConfigError(
+                    f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which does not support MIG"
+                )
             continue
         if entry.enabled and gpu.geometry is not None:
             reason = feasibility.config_error(gpu.geometry, entry.wanted)
             if reason is not None:
-                raise errors.ConfigError(f"mig[{number}] cannot be on GPU {gpu.index}: {reason}")
+                raise errors.ConfigError(f"mig[{number}] cannot be applied to GPU {gpu.index}: {reason}")
         partition = Partition(entry.enabled, _counts(entry.wanted))
     return partition
 
 
 def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iterator[str]:
-    """Sentences about entries of `mig` that change nothing on this node.
+    """Return sentences about entries of `mig` that change nothing on this node.
 
-    A list may name the models of all nodes by device-filters, so these are a mistake only if no GPU here passes any.
+    A list may name the models of all nodes by device-filters, so an entry is a mistake only if no GPU here matches any.
     """
     present = {gpu.index for gpu in gpus}
     passed = [[gpu for gpu in gpus if entry.applies_to(index=gpu.index, hardware=gpu.hardware)] for entry in entries]
@@ -173,23 +182,22 @@ def _without_effect(entries: parted.Config, gpus: Sequence[HardwareGpu]) -> Iter
         missing = [index for index in dict.fromkeys(entry.devices or ()) if index not in present]
         unknown = entry.filters and any(gpu.mig_capable and gpu.hardware is None for gpu in gpus)
         if unknown:
-            yield f"mig[{number}] is left out: the PCI numbers that its device-filter needs are unknown here"
+            yield f"mig[{number}] is skipped: the PCI numbers that its device-filter needs are unknown on this node"
         elif not found and entry.filters and is_filtered:
             continue
         elif missing:
-            yield f"mig[{number}] names GPU {_few(missing)}, which this node lacks: it has {_few(sorted(present))}"
+            there = _short_list(sorted(present))
+            yield f"mig[{number}] names GPU {_short_list(missing)}, which this node lacks: it has {there}"
         elif not found:
-            why = (
-                "its device-filter names the model of no GPU here" if entry.filters else "its list of devices is empty"
-            )
+            why = "its device-filter matches no GPU of this node" if entry.filters else "its list of devices is empty"
             yield f"mig[{number}] has no effect: {why}"
         elif entry.enabled and not any(gpu.mig_capable for gpu in found):
-            yield f"mig[{number}] has no effect: no GPU that it is about can do MIG"
+            yield f"mig[{number}] has no effect: none of its GPUs supports MIG"
         elif all(last[gpu.uuid] != number for gpu in found):
-            yield f"mig[{number}] has no effect: later entries are about the same GPUs"
+            yield f"mig[{number}] has no effect: later entries apply to the same GPUs"
 
 
-def _few(numbers: Sequence[int]) -> str:
+def _short_list(numbers: Sequence[int]) -> str:
     more = f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
     return (", ".join(map(str, numbers[:_SHOWN])) or "none") + more
 
@@ -200,12 +208,12 @@ def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
-    """The GPU as it will be."""
+    """Return the GPU as it will be."""
     if partition is None:
         return gpu
     if not partition.enabled:
         return dataclasses.replace(gpu, mig_enabled=False, mig_devices=())
-    if contradiction.is_so(gpu, partition):
+    if contradiction.has_partition(gpu, partition):
         return gpu
     kinds = [name for name, count in partition.wanted for _ in range(count)]
     devices = tuple(HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(kinds))
@@ -219,7 +227,7 @@ def _ambiguous(resources: naming.Named, owners: Mapping[str, SharedResource]) ->
         names = {owners[device.uuid].advertised for device in devices if device.uuid in owners}
         if name in names and (len(shared) > 1 or any(device.uuid not in owners for device in devices)):
             warnings.append(
-                f"{name} is both whole devices and shares of them on this node, or shares of different sizes: "
-                "give those that are shared another name with rename"
+                f"{name} would mean both whole devices and shares of them on this node, or shares of different "
+                "sizes: give the shared ones another name with rename"
             )
     return warnings

@@ -1,4 +1,6 @@
-"""Which resource each device of a node belongs to, before anything is shared: MIG strategy, then the first rule."""
+"""Maps each device of a node to a resource, before anything is shared: by MIG strategy, then by the first matching
+rule.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from gpushare.config.model import ResourceRule, Resources
 from gpushare.mig import profile
 from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, parts, whole
 
-NONE: Final = "none"  # MIG is not looked at
-SINGLE: Final = "single"  # all GPUs of the node alike; their MIG devices are called GPUs
+NONE: Final = "none"  # MIG is ignored
+SINGLE: Final = "single"  # all GPUs of the node are partitioned alike; their MIG devices are called GPUs
 NO_RULES: Final = Resources()
 
 Named = dict[str, tuple[WholeDevice, ...]]
 
 
 def resources(gpus: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
-    """The devices of each resource, by index. Raises ConfigError where the strategy forbids what the node has."""
+    """Return the devices of each resource, by index. Raises ConfigError if the strategy forbids the node's devices."""
     by_name: dict[str, list[WholeDevice]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         for name, device in named(gpu, strategy=strategy, rules=rules):
@@ -30,7 +32,7 @@ def resources(gpus: Sequence[HardwareGpu], *, strategy: str, rules: Resources = 
 
 
 def named(gpu: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, WholeDevice], ...]:
-    """The devices of one GPU, each after its resource: the GPU, or, where it is in MIG mode, what is on it."""
+    """Return the devices of one GPU, each after its resource: the GPU, or its MIG devices in MIG mode."""
     if gpu.mig_enabled and strategy != NONE:
         return tuple((mig_resource(kind, strategy, rules), device) for kind, device in parts(gpu))
     name = _first(rules.gpus, gpu.model) or names.GPU
@@ -38,7 +40,7 @@ def named(gpu: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tu
 
 
 def mig_resource(kind: str, strategy: str, rules: Resources = NO_RULES) -> str:
-    """The resource of MIG devices of that profile. Raises ConfigError if there is none."""
+    """Return the resource of MIG devices of that profile. Raises ConfigError if there is none."""
     name = _first(rules.mig, kind)
     if name is None and strategy == SINGLE:
         name = names.GPU

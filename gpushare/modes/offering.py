@@ -1,4 +1,4 @@
-"""The devices of each resource, from the assignments in force: what the kubelet is told, and what Allocate goes by."""
+"""The devices of each resource, from the assignments in force: advertised to the kubelet, and the basis of Allocate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpushare.modes.sharing import SharedResource
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offered:
-    """One id that the kubelet may give to a container.
+    """One ID that the kubelet may give to a container.
 
-    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU.
-    replicas: how many ids the device has; alone: a container may have no other with it.
+    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU. replicas: how
+    many IDs the device has; alone: a container may have only this one.
     """
 
     id: str
@@ -31,12 +31,12 @@ class Offered:
 
     @property
     def is_mig(self) -> bool:
-        """Whether it is a part of a GPU that no other part can reach into."""
+        """Whether it is a MIG device, which is isolated from the others."""
         return self.device != self.gpu
 
     @property
     def stands_alone(self) -> bool:
-        """Whether a container may have no other device of its resource with it."""
+        """Whether a container may have only one device of its resource."""
         return self.alone and self.replicas > 1
 
 
@@ -44,21 +44,21 @@ Offer = dict[str, tuple[Offered, ...]]
 
 
 def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> Offer:
-    """What these GPUs are offered as, by resource.
+    """Return what these GPUs are offered as, by resource.
 
-    A GPU without an assignment is not offered; nor is one in mode `fractional`, whose units are not devices of its own.
+    GPUs without an assignment are not offered; nor are those in mode `fractional`, whose units are not devices.
     """
     by_resource: dict[str, list[Offered]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         assignment = assignments.get(gpu.uuid)
         if assignment is None or assignment.mode is Mode.FRACTIONAL:
             continue
-        for name, devices in _of(gpu, assignment).items():
+        for name, devices in _of_gpu(gpu, assignment).items():
             by_resource.setdefault(name, []).extend(devices)
     return {name: tuple(devices) for name, devices in by_resource.items()}
 
 
-def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
+def _of_gpu(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     if assignment.mode is not Mode.MIG:
         resource = SharedResource(
             assignment.mode,
@@ -71,7 +71,7 @@ def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
         return {assignment.resource: _offered(whole(gpu), assignment.mode, resource)}
     named: dict[str, list[WholeDevice]] = {}
     if not gpu.mig_enabled:
-        return {}  # it has lost its MIG devices, and is not to be given out whole for that
+        return {}  # it has lost its MIG devices, which is no reason to offer it whole
     for name, device in naming.named(gpu, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
     owners = sharing.claims(named, [_present(resource, named) for resource in assignment.shared])
@@ -84,7 +84,7 @@ def _of(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
 
 
 def _present(resource: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:
-    """The entry for what is there: somebody may have taken a MIG device away since it was planned."""
+    """Return the entry for the devices that still exist: a MIG device may have been destroyed since the plan."""
     devices = named.get(resource.resource, ())
     if resource.devices.count is not None:
         return dataclasses.replace(resource, devices=Devices(count=min(resource.devices.count, len(devices))))

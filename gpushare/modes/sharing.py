@@ -1,7 +1,7 @@
-"""Which device is shared by which entry of the configuration, and the replicas that this makes of it.
+"""Assigns each shared device to an entry of the configuration, and derives its replicas.
 
-A device belongs to the entry that names it; then to one that counts; then to one that takes all. Where two take all,
-MPS goes before time-slicing, as in NVIDIA's plugin, and both before shares by annotation.
+A device belongs to the entry that lists it; else to one with a count; else to one that takes all. If two take all, MPS
+wins over time-slicing, as in NVIDIA's plugin, and both win over shares by annotation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharedResource:
-    """One entry of `sharing`. `path` says where it stands.
+    """One entry of `sharing`. `path`: its place in the file.
 
-    alone: a container may ask for one only. interval: length of a time slice, "" for the driver's.
+    alone: a container may request only one. interval: length of a time slice, "" for the driver's.
     """
 
     mode: Mode
@@ -37,7 +37,7 @@ class SharedResource:
 
 
 def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
-    """All entries of a configuration, those that go first before the others."""
+    """Return all entries of a configuration, in order of precedence."""
     resources: list[SharedResource] = []
     for mode, path, shared in (
         (Mode.MPS, "sharing.mps", sharing.mps),
@@ -53,7 +53,7 @@ def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
 
 
 def replicated(resource: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:
-    """An entry of time-slicing or MPS."""
+    """Return an entry of time-slicing or MPS."""
     return SharedResource(
         mode,
         resource.name,
@@ -74,15 +74,15 @@ def _fractional(resource: FractionalResource, index: int) -> SharedResource:
 def claims(
     resources: Mapping[str, Sequence[WholeDevice]], shared: Sequence[SharedResource], warnings: list[str] | None = None
 ) -> dict[str, SharedResource]:
-    """The entry that each shared device belongs to, by UUID; a device without one is nobody's but its holder's.
+    """Return the entry of each shared device, by UUID; other devices are not shared.
 
-    A resource that the node does not have is passed over. Raises ConfigError for a device that is not there, that two
-    entries name, or a count above what is left.
+    Resources that the node lacks are skipped. Raises ConfigError for a device that does not exist, that two entries
+    list, or a count above what is left.
     """
     owners: dict[str, SharedResource] = {}
     for resource in sorted(shared, key=lambda resource: _specificity(resource.devices)):
         devices = resources.get(resource.resource, ())
-        taken = _taken(resource, devices, owners) if devices else ()
+        taken = _claimed(resource, devices, owners) if devices else ()
         if not taken and warnings is not None:
             warnings.append(f"{resource.path} has no effect: {_why_none(resource, resources)}")
         owners |= {device.uuid: resource for device in taken}
@@ -90,7 +90,7 @@ def claims(
 
 
 def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
-    """Sentences by path about entries for all devices of a resource that another entry has all of, on any node."""
+    """Return sentences by path about entries for all devices of a resource that another entry takes on any node."""
     first: dict[str, SharedResource] = {}
     sentences = {}
     for resource in shared:
@@ -98,8 +98,8 @@ def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
             owner = first.setdefault(resource.resource, resource)
             if owner is not resource:
                 sentences[resource.path] = (
-                    f"{resource.path} has no effect: {owner.path} has all devices of {resource.resource} that no other "
-                    "entry names"
+                    f"{resource.path} has no effect: {owner.path} claims all devices of {resource.resource} that no "
+                    "other entry names"
                 )
     return sentences
 
@@ -109,10 +109,10 @@ def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDe
         return f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
     if resource.devices.listed == ():
         return "its list of devices is empty"
-    return f"every device of {resource.resource} is another entry's"
+    return f"other entries claim every device of {resource.resource}"
 
 
-def _taken(
+def _claimed(
     resource: SharedResource, devices: Sequence[WholeDevice], owners: Mapping[str, SharedResource]
 ) -> tuple[WholeDevice, ...]:
     if resource.devices.listed is not None:
@@ -129,7 +129,9 @@ def _taken(
 
 
 def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:
-    """Those of `devices` that are `wanted`, by index. Raises ConfigError if there are not as many, or no such one."""
+    """Return those of `devices` that are `wanted`, by index. Raises ConfigError if there are not enough, or one is
+    unknown.
+    """
     ordered = sorted(devices, key=lambda device: device.order)
     if wanted.count is not None:
         if wanted.count > len(ordered):
@@ -159,15 +161,15 @@ def _specificity(devices: Devices) -> int:
 
 
 def identities(uuid: str, replicas: int) -> tuple[str, ...]:
-    """The ids under which a device is advertised: its UUID, or `replicas` numbered ones."""
+    """Return the IDs under which a device is advertised: its UUID, or `replicas` numbered ones."""
     return (uuid,) if replicas <= 1 else tuple(f"{uuid}{REPLICA}{number}" for number in range(replicas))
 
 
 def device_of(identity: str) -> str:
-    """The UUID in a device id."""
+    """Return the UUID in a device ID."""
     return identity.partition(REPLICA)[0]
 
 
 def is_replica(identity: str) -> bool:
-    """Whether a device id is one of several of its device."""
+    """Whether a device ID is one of several for its device."""
     return REPLICA in identity

@@ -1,4 +1,4 @@
-"""Rules of the cluster as a whole: its version, rights, namespaces, quotas, other webhooks, its network."""
+"""Rules about the cluster as a whole: its version, permissions, namespaces, quotas, other webhooks, its network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLICY_ENGINES: Final = {"kyverno": "Kyverno", "gatekeeper": "Gatekeeper", "kub
 _OPENSHIFT = "security.openshift.io"
 _PORT = 8443  # of the webhook's pods
 
-# What an installation creates and changes: verb and resource, as `kubectl auth can-i` takes them.
+# The verbs and resources that an installation uses, as `kubectl auth can-i` takes them.
 RIGHTS: Final = tuple(
     f"{verb} {resource}"
     for resource in (
@@ -45,7 +45,7 @@ RIGHTS: Final = tuple(
     for verb in ("create", "patch")
 )
 
-# One line, because what is printed is indented.
+# One line, because the output is indented.
 _QUOTA = (
     "echo '"
     '{"apiVersion":"v1","kind":"ResourceQuota",'
@@ -59,20 +59,25 @@ _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
 
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
     text = facts.server_version()
-    version = versions.of(text)[:2]
-    oldest, newest = versions.KUBERNETES_OLDEST, versions.KUBERNETES_NEWEST
+    version = versions.parse(text)[:2]
+    oldest, newest = versions.MIN_KUBERNETES, versions.MAX_KUBERNETES
     if not version:
-        yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "see it with kubectl version")
+        yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
     elif version < oldest:
         yield Finding(
             Severity.BLOCKING,
-            f"Kubernetes {text}, and gpushare needs {versions.shown(oldest)} or newer",
+            f"Kubernetes {text}, but gpushare needs {versions.shown(oldest)} or newer",
             (),
             "upgrade it",
         )
     elif version > newest:
         known = f"{versions.shown(oldest)} to {versions.shown(newest)}"
-        yield Finding(Severity.INFO, f"Kubernetes {text}; this release knows {known}", (), "look for a newer gpushare")
+        yield Finding(
+            Severity.INFO,
+            f"Kubernetes {text}; this release supports {known}",
+            (),
+            "check for a newer release of gpushare",
+        )
 
 
 def _rights(facts: ClusterFacts) -> Iterator[Finding]:
@@ -82,7 +87,7 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.BLOCKING,
             f"you may not {listed(missing)}",
             (),
-            "install as a cluster administrator, or let one bind you to the role cluster-admin",
+            "install as a cluster administrator, or ask one to bind you to the role cluster-admin",
             ("kubectl create clusterrolebinding gpushare-installer --clusterrole=cluster-admin --user=YOU",),
         )
 
@@ -94,14 +99,14 @@ def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
     if level not in _LIMITING:
         return
     if facts.installing:
-        sentence = f"{_SYSTEM} enforces {level} today, and the installation sets it to privileged"
+        sentence = f"{_SYSTEM} enforces {level} at present; the installation sets it to privileged"
         yield Finding(Severity.INFO, sentence, (f"namespace/{_SYSTEM}",))
     else:
         yield Finding(
             Severity.BLOCKING,
-            f"{_SYSTEM} enforces the Pod Security Standard {level}, which refuses the agent's pods",
+            f"{_SYSTEM} enforces the Pod Security Standard {level}, which rejects the agent's pods",
             (f"namespace/{_SYSTEM}",),
-            "let it have privileged pods; nobody but administrators may create pods there",
+            "allow privileged pods there, and let only administrators create pods in it",
             (f"kubectl label namespace {_SYSTEM} --overwrite {_ENFORCE}=privileged",),
         )
 
@@ -120,9 +125,9 @@ def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.groups is not None and _OPENSHIFT in facts.groups:
         yield Finding(
             Severity.INFO,
-            "OpenShift's security context constraints decide who may run privileged pods, and are not looked at",
+            "OpenShift's security context constraints decide who may run privileged pods; they are not checked",
             (),
-            "let no user have the SCC privileged",
+            "grant the SCC privileged to no user",
             ("oc adm policy who-can use scc privileged",),
         )
         return
@@ -131,14 +136,14 @@ def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
         f"{counted(open_ones, 'namespace')} without the Pod Security Standard baseline or restricted: "
         f"{listed(open_ones)}",
         tuple(f"namespace/{name}" for name in open_ones),
-        "set one of them wherever users are not administrators, unless another admission controller refuses "
-        "privileged pods",
+        "set one of them on every namespace whose users are not administrators, unless another admission "
+        "controller rejects privileged pods",
         (f"kubectl label namespace {names(open_ones, 'NAME...')} {_ENFORCE}=baseline",),
     )
 
 
 def _is_system(workload: Json) -> bool:
-    """Whether it is one of those that need privileges themselves: its namespace is no user's."""
+    """Whether the namespace belongs to the system, whose pods need privileges themselves."""
     pod = at(workload, "spec", "template", "spec") or {}
     hosts = bool(pod.get("hostPID") or pod.get("hostNetwork"))
     return str(workload.get("kind") or "DaemonSet") == "DaemonSet" and (
@@ -156,11 +161,11 @@ def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
     if scoped and _SYSTEM not in scoped:
         yield Finding(
             Severity.WARNING,
-            f"{listed(sorted(scoped))} has a ResourceQuota for system-critical pods, and {_SYSTEM} has none: where "
-            "the API "
-            "server limits these priorities to namespaces with such a quota, as on GKE, no pod of gpushare is created",
+            f"{listed(sorted(scoped))} has a ResourceQuota for system-critical pods, and {_SYSTEM} has none: on "
+            "clusters that limit these priorities to namespaces with such a quota, such as GKE, gpushare's pods are "
+            "not created",
             (f"namespace/{_SYSTEM}",),
-            "give it one before you install",
+            "create one before you install",
             (*([] if there else [_NAMESPACE]), _QUOTA),
         )
 
@@ -178,10 +183,10 @@ def _system_quota(facts: ClusterFacts) -> Iterator[Finding]:
         if "limits.cpu" in hard:
             yield Finding(
                 Severity.WARNING,
-                f"the ResourceQuota {objects.name(quota)} of {_SYSTEM} has limits.cpu, and the pods of gpushare "
-                "declare none",
+                f"the ResourceQuota {objects.name(quota)} of {_SYSTEM} has limits.cpu, but gpushare's "
+                "pods set no CPU limit",
                 (f"namespace/{_SYSTEM}",),
-                "take limits.cpu out of it, or give the namespace a LimitRange with a default",
+                "remove limits.cpu from it, or give the namespace a LimitRange with a default",
                 (f"kubectl --namespace {_SYSTEM} edit resourcequota {names([objects.name(quota)], 'NAME')}",),
             )
 
@@ -193,24 +198,22 @@ def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
         if engine:
             yield Finding(
                 Severity.INFO,
-                f"{engine} judges pods: a rule against host paths, hostPID or added capabilities would refuse the "
-                "agent's",
+                f"{engine} validates pods: a rule against host paths, hostPID or added capabilities would reject "
+                "the agent's",
                 (f"mutatingwebhookconfiguration/{name}",),
                 f"exempt the namespace {_SYSTEM} from such rules",
             )
-        elif name != contract.WEBHOOK_CONFIGURATION and any(
-            map(_holds_up_our_pods, entries(configuration, "webhooks"))
-        ):
+        elif name != contract.WEBHOOK_CONFIGURATION and any(map(_blocks_our_pods, entries(configuration, "webhooks"))):
             yield Finding(
                 Severity.INFO,
-                f"{name} fails closed for every pod, also those of {_SYSTEM}: while it is down, none of them is "
-                "replaced",
+                f"{name} fails closed for every pod, including those of {_SYSTEM}: while it is down, none of "
+                "them can be recreated",
                 (f"mutatingwebhookconfiguration/{name}",),
-                f"let its namespaceSelector leave out {_SYSTEM}",
+                f"exclude {_SYSTEM} in its namespaceSelector",
             )
 
 
-def _holds_up_our_pods(hook: Json) -> bool:
+def _blocks_our_pods(hook: Json) -> bool:
     rules = entries(hook, "rules")
     pods = any("pods" in (rule.get("resources") or ()) and "" in (rule.get("apiGroups") or ()) for rule in rules)
     selected = at(hook, "namespaceSelector") or at(hook, "objectSelector") or at(hook, "matchConditions")
@@ -223,10 +226,10 @@ def _network(facts: ClusterFacts) -> Iterator[Finding]:
     if "-gke." in version:
         yield Finding(
             Severity.WARNING,
-            "GKE: with private nodes the control plane reaches ports 443 and 10250 of nodes only, and the webhook "
-            f"has {_PORT}",
+            "GKE: on private nodes the control plane reaches only ports 443 and 10250, but the webhook listens on "
+            f"{_PORT}",
             (),
-            "open it from the control plane's range to the nodes, if the nodes are private",
+            "if the nodes are private, open the port from the control plane's range to the nodes",
             (
                 "gcloud compute firewall-rules create gpushare-webhook --direction INGRESS --network NETWORK "
                 f"--source-ranges CONTROL_PLANE_RANGE --target-tags NODE_TAG --allow tcp:{_PORT}",
@@ -235,7 +238,7 @@ def _network(facts: ClusterFacts) -> Iterator[Finding]:
     elif "-eks-" in version and plugins and "aws-node" not in plugins:
         yield Finding(
             Severity.WARNING,
-            "EKS without the AWS CNI: where pods have addresses of an overlay, the control plane reaches no pod",
+            "EKS without the AWS CNI: the control plane cannot reach pods on an overlay network",
             (),
             "let the webhook's pods use hostNetwork (a patch in a kustomization, or the chart's value), and open port "
             f"{_PORT} of the nodes to the cluster's security group",
@@ -243,7 +246,7 @@ def _network(facts: ClusterFacts) -> Iterator[Finding]:
     elif "-eks-" in version:
         yield Finding(
             Severity.INFO,
-            f"EKS: the nodes' security group has to let the cluster's in on port {_PORT}; the default one does",
+            f"EKS: the nodes' security group must admit the cluster's on port {_PORT}, as the default one does",
         )
 
 

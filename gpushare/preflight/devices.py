@@ -1,4 +1,4 @@
-"""Rules of the GPUs of a node: who owns them, who uses them, how they get into containers, which driver they have."""
+"""Rules about the GPUs of a node: their owner, their users, how they get into containers, their driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpushare.preflight.workload import Workload
 
 Json = Mapping[str, Any]
 
-CDI_COMPONENT: Final = "cdi"  # of config/components, and the volume that it adds
+CDI_COMPONENT: Final = "cdi"  # in config/components, and the volume that it adds
 _WITH_CDI = f"./install.sh --component {CDI_COMPONENT}"
 _NVIDIA = "nvidia.com/"
 _GPU = "nvidia.com/gpu"
@@ -37,11 +37,11 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         if concerned:
             yield Finding(
                 Severity.BLOCKING,
-                f"{plugin.name} ({software.workload_name(workload)}) gives out the GPUs of {counted(concerned)}",
+                f"{plugin.name} ({software.workload_name(workload)}) allocates the GPUs of {counted(concerned)}",
                 tuple(f"node/{name}" for name in concerned),
-                "keep it away from these nodes"
+                "keep it off these nodes"
                 + (", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)),
-                _keep_away(plugin.off_by, workload, concerned),
+                _exclusion_commands(plugin.off_by, workload, concerned),
             )
     ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     others = [
@@ -53,10 +53,9 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     if others:
         yield Finding(
             Severity.BLOCKING,
-            f"an unknown component advertises {_GPU} on {counted(others)}: a device plugin of the node's "
-            "image, perhaps",
+            f"an unknown component advertises {_GPU} on {counted(others)}, perhaps a device plugin in the node's image",
             subjects(others),
-            "find it in the system or the node's image, and switch it off",
+            "find it in the system or the node's image, and disable it",
             (
                 "kubectl get daemonsets --all-namespaces -o wide",
                 "systemctl list-units | grep -i device-plugin # on the node",
@@ -64,7 +63,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _keep_away(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
+def _exclusion_commands(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
     if off_by:
         return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {off_by}",)
     selector = '{"spec":{"template":{"spec":{"nodeSelector":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}}}'
@@ -89,13 +88,13 @@ def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.WARNING,
             f"GPUs of {counted(holders)} are held by {counted(pods, 'pod')}: {listed(pods)}",
             tuple(f"node/{name}" for name in sorted(holders)),
-            "end them before their node gets an agent: nothing tells it whose GPU is whose under another device plugin",
+            "delete them before their node gets an agent: it cannot see which GPUs another device plugin allocated",
             (f"kubectl drain {names(sorted(holders), 'NODE')} --ignore-daemonsets --delete-emptydir-data",),
         )
 
 
 def holds_gpu(pod: Json) -> bool:
-    """Whether a pod asks for devices of nvidia.com: an amount of zero is none."""
+    """Whether a pod requests devices of nvidia.com; an amount of zero is none."""
     containers = (*entries(pod, "spec", "containers"), *entries(pod, "spec", "initContainers"))
     limits = (at(container, "resources", "limits") for container in containers)
     return any(
@@ -107,7 +106,9 @@ def holds_gpu(pod: Json) -> bool:
 
 
 def strategies(plan: InstallPlan) -> frozenset[str]:
-    """How containers are told of devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
+    """Return how the device plugin passes devices to containers: `envvar`, `volume-mounts`, `cdi-cri`,
+    `cdi-annotations`.
+    """
     arguments = " ".join(
         str(word)
         for container in plan.agent.containers()
@@ -121,26 +122,26 @@ def strategies(plan: InstallPlan) -> frozenset[str]:
 
 
 def operator_with_cdi(facts: ClusterFacts) -> bool:
-    """Whether a GPU Operator is there that lets CDI bring the devices in, and so passes over the variable."""
+    """Whether there is a GPU Operator that injects devices by CDI, and so ignores the environment variable."""
     for policy in facts.known("ClusterPolicy"):
         enabled = at(policy, "spec", "cdi", "enabled")
         if enabled is not None:
             return bool(enabled)
-        return operator_version(facts, policy) >= versions.OPERATOR_CDI
+        return operator_version(facts, policy) >= versions.MIN_OPERATOR_CDI
     return False
 
 
 def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
-    """Of the GPU Operator, by its labels or its image."""
-    if version := versions.of(objects.labels(policy).get("app.kubernetes.io/version", "")):
+    """Return the GPU Operator's version, by its labels or its image."""
+    if version := versions.parse(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
     images = [
         image.rpartition(":")[2]
         for deployment in facts.known("Deployment")
         if objects.name(deployment) == "gpu-operator"
-        for image in Workload.of(deployment).images()
+        for image in Workload.from_manifest(deployment).images()
     ]
-    return versions.of(images[0]) if images else ()
+    return versions.parse(images[0]) if images else ()
 
 
 def _injection(facts: ClusterFacts) -> Iterator[Finding]:
@@ -156,9 +157,9 @@ def _injection(facts: ClusterFacts) -> Iterator[Finding]:
     for (sure, message), concerned in by_message.items():
         yield Finding(
             severity_for(concerned, chosen) if sure else Severity.UNKNOWN,
-            f"the agent says: {message}",
+            f"the agent reports: {message}",
             subjects(concerned),
-            "let CDI bring the devices in, or make NVIDIA's runtime the default one of these nodes",
+            "use CDI, or make NVIDIA's runtime the default on these nodes",
             (_WITH_CDI,),
         )
     if rest:
@@ -169,15 +170,15 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
     wanted = str(facts.plan.agent.pod.get("runtimeClassName") or "")
     classes = {objects.name(runtime_class) for runtime_class in facts.of("RuntimeClass")}
     if wanted and wanted not in classes:
-        sentence = f"the agent's pods name the RuntimeClass {wanted}, and there is none"
-        yield Finding(Severity.BLOCKING, sentence, (), "see which there are", ("kubectl get runtimeclasses",))
+        sentence = f"the agent's pods use the RuntimeClass {wanted}, which does not exist"
+        yield Finding(Severity.BLOCKING, sentence, (), "list the RuntimeClasses", ("kubectl get runtimeclasses",))
     if any(name.startswith("cdi") for name in strategies(facts.plan)):
         yield from _by_cdi(facts, rest)
     elif operator_with_cdi(facts):
         yield Finding(
             Severity.BLOCKING,
-            "the GPU Operator brings devices in by CDI, and gpushare is to name them by a variable, which is "
-            "passed over",
+            "the GPU Operator injects devices by CDI, but gpushare is configured to use an environment "
+            "variable, which is ignored",
             subjects(rest),
             "install the component cdi, and set deviceListStrategy to cdi-cri in the configurations "
             "(docs/configuration.md, flags)",
@@ -187,16 +188,15 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
         return
     else:
         there = (
-            f"the RuntimeClass {_NVIDIA_CLASS} is there"
+            f"the RuntimeClass {_NVIDIA_CLASS} exists"
             if _NVIDIA_CLASS in classes
             else "there is no RuntimeClass nvidia"
         )
         yield Finding(
             Severity.UNKNOWN,
-            f"{there}; whether NVIDIA's runtime is the default one of {counted(rest)} cannot be seen through the "
-            "API server",
+            f"{there}; the API server does not show whether NVIDIA's runtime is the default on {counted(rest)}",
             subjects(rest),
-            "see it on a node; if it is not, make it so, or let CDI bring the devices in",
+            "check on a node; if it is not, make it the default, or use CDI",
             (
                 "grep -s default_runtime_name /etc/containerd/config.toml /etc/crio/crio.conf.d/* # on a node",
                 "sudo nvidia-ctk runtime configure --set-as-default # on each node; or:",
@@ -209,7 +209,7 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     if facts.plan.is_known and not facts.plan.agent.host_path(CDI_COMPONENT):
         yield Finding(
             Severity.BLOCKING,
-            "a configuration asks for CDI, and the agent is not given the directory that devices are described in",
+            "a configuration uses CDI, but the agent does not mount the directory for CDI specifications",
             (),
             "install the component cdi",
             (_WITH_CDI,),
@@ -218,23 +218,24 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     old = [
         item
         for item in rest
-        if runtimes[objects.name(item)][0] == "containerd" and runtimes[objects.name(item)][1] < versions.CONTAINERD_CDI
+        if runtimes[objects.name(item)][0] == "containerd"
+        and runtimes[objects.name(item)][1] < versions.MIN_CONTAINERD_CDI
     ]
     if old:
         yield Finding(
             severity_for(old, rest),
-            f"{counted(old)} with a containerd older than {versions.shown(versions.CONTAINERD_CDI)}, which passes "
-            "over CDI",
+            f"{counted(old)} with a containerd older than {versions.shown(versions.MIN_CONTAINERD_CDI)}, which ignores "
+            "CDI",
             subjects(old),
-            "update containerd, or name devices by variable there, with NVIDIA's runtime as the default one",
+            "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default",
         )
-    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.CONTAINERD_CDI]
+    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.MIN_CONTAINERD_CDI]
     if switched:
         yield Finding(
             Severity.UNKNOWN,
-            f"{counted(switched)} with containerd 1.7, which knows CDI only if enable_cdi is set",
+            f"{counted(switched)} with containerd 1.7, which supports CDI only if enable_cdi is set",
             subjects(switched),
-            "see it on a node",
+            "check on a node",
             ("grep -n enable_cdi /etc/containerd/config.toml # on a node",),
         )
 
@@ -248,8 +249,8 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
         if accepted:
             yield Finding(
                 Severity.WARNING,
-                "the GPU Operator's toolkit takes NVIDIA_VISIBLE_DEVICES from any pod: an image that sets it to "
-                "all has all GPUs",
+                "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from any pod: an image that sets it "
+                "to all gets all GPUs",
                 (f"clusterpolicy/{objects.name(policy)}",),
                 f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in "
                 "toolkit.env, and "
@@ -259,8 +260,8 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
         elif by_variable:
             yield Finding(
                 Severity.BLOCKING,
-                "the GPU Operator's toolkit takes NVIDIA_VISIBLE_DEVICES from privileged pods only, and gpushare "
-                "is to use it",
+                "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from privileged pods only, but "
+                "gpushare is configured to use it",
                 (f"clusterpolicy/{objects.name(policy)}",),
                 "set deviceListStrategy to volume-mounts or cdi-cri in the configurations (docs/configuration.md, "
                 "flags)",
@@ -268,10 +269,10 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     if not policies:
         yield Finding(
             Severity.INFO,
-            "who may set NVIDIA_VISIBLE_DEVICES is written in a file of each node, which cannot be seen through "
-            "the API server",
+            "a file on each node, which the API server does not show, decides which pods may set "
+            "NVIDIA_VISIBLE_DEVICES",
             (),
-            "see it on a node: true, or nothing, lets any image have all GPUs; false needs deviceListStrategy "
+            "check on a node: true or unset gives any image all GPUs; false requires deviceListStrategy "
             "volume-mounts "
             "or cdi-cri",
             ("grep accept-nvidia-visible /etc/nvidia-container-runtime/config.toml # on a node",),
@@ -285,33 +286,30 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     if silent:
         yield Finding(
             Severity.UNKNOWN,
-            f"{counted(silent)} whose labels do not tell the driver's version",
+            f"{counted(silent)} without a label for the driver's version",
             subjects(silent),
-            "the agent labels its node once it runs there; before that see it on the node",
+            "the agent labels its node once it runs there; until then, check on the node",
             ("nvidia-smi --query-gpu=driver_version --format=csv # on a node",),
         )
-    old = [
-        item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.DRIVER_OLDEST
-    ]
+    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.MIN_DRIVER]
     if old:
         yield Finding(
             severity_for(old, chosen),
-            f"{counted(old)} with a driver older than {versions.shown(versions.DRIVER_OLDEST)} "
+            f"{counted(old)} with a driver older than {versions.shown(versions.MIN_DRIVER)} "
             f"({listed(sorted({versions.shown(drivers[objects.name(item)]) for item in old}))})",
             subjects(old),
-            f"update the driver to {versions.shown(versions.DRIVER_OLDEST)} or newer, that of CUDA 11.8",
+            f"update the driver to {versions.shown(versions.MIN_DRIVER)} (CUDA 11.8) or newer",
         )
     able = [
         item
         for item in chosen
-        if drivers[objects.name(item)] >= versions.DRIVER_MEMORY_LIMITS
-        and versions.of(info(item, "kernelVersion")) >= versions.KERNEL_DMEM
+        if drivers[objects.name(item)] >= versions.MIN_DRIVER_MEMORY_LIMITS
+        and versions.parse(info(item, "kernelVersion")) >= versions.MIN_KERNEL_DMEM
     ]
     if able:
         yield Finding(
             Severity.INFO,
-            f"{counted(able)} whose driver and kernel can keep limits of device memory themselves, where cgroup v2 "
-            "is in use",
+            f"{counted(able)} whose driver and kernel can enforce device memory limits, if cgroup v2 is in use",
             subjects(able),
         )
 
@@ -319,7 +317,7 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
 def _driver_of(node: Json) -> versions.Version:
     labels = objects.labels(node)
     full = labels.get("nvidia.com/cuda.driver-version.full", "") or labels.get("nvidia.com/cuda.driver.major", "")
-    return versions.of(full)
+    return versions.parse(full)
 
 
 RULES: Final = (
@@ -344,7 +342,7 @@ RULES: Final = (
     ),
     Rule(
         "visible-devices",
-        "no image can get GPUs with a variable",
+        "no image can get GPUs by setting a variable",
         "NVIDIA_VISIBLE_DEVICES=all in an image gives a pod without a share every GPU of its node, without limits",
         _variable,
     ),

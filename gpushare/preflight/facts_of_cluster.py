@@ -1,6 +1,6 @@
-"""ClusterFacts: objects of a cluster as they were read, by kind; of what could not be read, why.
+"""ClusterFacts: the objects of a cluster, by kind, and the reason for each kind that could not be read.
 
-A rule that needs what could not be read does not guess: `of` raises `Unread`, and whoever asks the rules says so.
+A rule that needs an unreadable kind does not guess: `of` raises `Unread`, and `rules.check` reports it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpushare.preflight.install_plan import InstallPlan
 
 Json = Mapping[str, Any]
 
-# kind -> what it is called in `kubectl get`
+# kind -> its name for `kubectl get`
 KINDS: Final[Mapping[str, str]] = {
     "Node": "nodes",
     "Namespace": "namespaces",
@@ -34,14 +34,14 @@ KINDS: Final[Mapping[str, str]] = {
 
 
 class Unread(Exception):  # noqa: N818 - reads as what it is
-    """Something that a rule needs could not be read; the message is the reason."""
+    """A fact that a rule needs could not be read; the message is the reason."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """What the API server said of a pod with a share that it was asked to create in a dry run.
+    """The API server's response to a dry run that creates a pod with a share.
 
-    pod: as it would have been stored, None if it was refused; refusal: with which words.
+    pod: as it would have been stored, None if rejected; refusal: the API server's message.
     """
 
     pod: Json | None
@@ -50,11 +50,11 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What was read of a cluster.
+    """The facts that were read of a cluster.
 
-    installing: nothing of gpushare is there, or what is there is about to be replaced.
-    version: of the API server, as `v1.36.2`; groups: names of its API groups; rights: what the user may do, as
-    `create daemonsets.apps`; unread: by kind, or by `version`, `groups`, `rights`, `trial`, why it is unknown.
+    installing: gpushare is not installed, or is about to be replaced. version: of the API server, such as `v1.36.2`;
+    groups: its API groups; rights: what the user may do, such as `create daemonsets.apps`; unread: by kind, or by
+    `version`, `groups`, `rights`, `trial`, the reason why it is unknown.
     """
 
     plan: InstallPlan
@@ -67,49 +67,49 @@ class ClusterFacts:
     unread: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def of(self, kind: str) -> tuple[Json, ...]:
-        """All objects of a kind. Raises `Unread`."""
+        """Return all objects of a kind. Raises `Unread`."""
         if kind in self.objects:
             return self.objects[kind]
         raise self._unread(kind, f"{KINDS[kind]} are not known")
 
     def known(self, kind: str) -> tuple[Json, ...]:
-        """The objects of a kind, none where they could not be read: for what only adds to a finding."""
+        """Return the objects of a kind, none if unreadable: for details that only add to a finding."""
         return self.objects.get(kind, ())
 
     def server_version(self) -> str:
-        """The API server's version. Raises `Unread`."""
+        """Return the API server's version. Raises `Unread`."""
         if self.version is None:
             raise self._unread("version", "the API server's version is unknown")
         return self.version
 
     def api_groups(self) -> frozenset[str]:
-        """The API groups that are served. Raises `Unread`."""
+        """Return the API groups that are served. Raises `Unread`."""
         if self.groups is None:
             raise self._unread("groups", "the API groups are not known")
         return self.groups
 
     def allowed(self) -> Mapping[str, bool]:
-        """What the user may do. Raises `Unread`."""
+        """Return what the user may do. Raises `Unread`."""
         if self.rights is None:
-            raise self._unread("rights", "what the user may do is unknown")
+            raise self._unread("rights", "the user's permissions are unknown")
         return self.rights
 
     def tried(self) -> Trial:
-        """The pod with a share that was tried. Raises `Unread`."""
+        """Return the result of the dry run. Raises `Unread`."""
         if self.trial is None:
-            raise self._unread("trial", "no pod was tried")
+            raise self._unread("trial", "no test pod was submitted")
         return self.trial
 
     def gpu_nodes(self) -> tuple[Json, ...]:
-        """The Nodes that the agent chooses by their labels. Raises `Unread`."""
+        """Return the Nodes that match the agent's node selector and affinity. Raises `Unread`."""
         return tuple(node for node in self.of("Node") if self.plan.agent.selects(node))
 
     def system(self, kind: str) -> Iterator[Json]:
-        """The objects of a kind in gpushare's own namespace. Raises `Unread`."""
+        """Return the objects of a kind in gpushare's namespace. Raises `Unread`."""
         return (item for item in self.of(kind) if namespace(item) == contract.SYSTEM_NAMESPACE)
 
     def system_named(self, kind: str, wanted: str) -> Json | None:
-        """The one of that name in gpushare's own namespace. Raises `Unread`."""
+        """Return the object of that name in gpushare's namespace. Raises `Unread`."""
         return next((item for item in self.system(kind) if nodes.name(item) == wanted), None)
 
     def _unread(self, what: str, otherwise: str) -> Unread:
@@ -117,12 +117,12 @@ class ClusterFacts:
 
 
 def namespace(manifest: Json) -> str:
-    """Its namespace; empty if it has none."""
+    """Return an object's namespace, or ""."""
     return str((manifest.get("metadata") or {}).get("namespace") or "")
 
 
 def at(value: Any, *path: str) -> Any:
-    """What stands at a path of keys; None if there is nothing, or nothing that makes sense."""
+    """Return the value at a path of keys; None if absent or of another type."""
     for key in path:
         if not isinstance(value, Mapping):
             return None
@@ -131,6 +131,6 @@ def at(value: Any, *path: str) -> Any:
 
 
 def entries(document: Any, *path: str) -> tuple[Json, ...]:
-    """The objects of a list at a path of keys."""
+    """Return the objects of a list at a path of keys."""
     values = at(document, *path)
     return tuple(entry for entry in values if isinstance(entry, Mapping)) if isinstance(values, list | tuple) else ()

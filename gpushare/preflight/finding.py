@@ -1,4 +1,4 @@
-"""Finding: what a rule says of a cluster; a rule is a question with the reason why it is asked."""
+"""Finding: one result of a rule; and Rule: a precondition with the reason for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpushare.preflight.facts_of_cluster import ClusterFacts
 
 
 class Severity(enum.IntEnum):
-    """How bad it is; `UNKNOWN` is what could not be told, and may be anything."""
+    """The level of a finding; `UNKNOWN` could not be determined, and may be any of them."""
 
     OK = 0
     INFO = 1
@@ -21,12 +21,12 @@ class Severity(enum.IntEnum):
 
     @property
     def word(self) -> str:
-        """The level as it is printed."""
+        """The level as printed."""
         return self.name.capitalize()
 
 
 class RulePhase(enum.Enum):
-    """When a rule is asked: before an installation, after one, after one that has left anything there, or always."""
+    """When a rule runs: before an installation, after one, while any part of it exists, or always."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -36,10 +36,10 @@ class RulePhase(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """`found`: what there is, in a sentence. `subjects`: whom it concerns, as `node/NAME`; none: the whole cluster.
+    """`found`: the situation, in a sentence. `subjects`: the affected objects, as `node/NAME`; none: the whole cluster.
 
-    remedy: what to do about it, and `commands` that do it, to be pasted into a shell. A name in capitals is to be
-    replaced.
+    remedy: what to do about it, and `commands` that do it, to be pasted into a shell. A name in capitals is a
+    placeholder.
     """
 
     severity: Severity
@@ -56,7 +56,7 @@ Judge = Callable[[ClusterFacts], Iterable[Finding]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """A precondition. `wanted`: what should be, in a sentence; `why`: what becomes of it otherwise."""
+    """A precondition. `wanted`: what should be true, in a sentence; `why`: what happens otherwise."""
 
     id: str
     wanted: str
@@ -66,31 +66,32 @@ class Rule:
 
 
 def severity_for(concerned: Sequence[object], all_of_them: Sequence[object]) -> Severity:
-    """Of nodes that cannot take part: it stops everything only if no node is left."""
+    """Return the severity for nodes that cannot take part: blocking only if no node is left."""
     return Severity.BLOCKING if len(concerned) >= len(all_of_them) else Severity.WARNING
 
 
-# As the API server has them; the key of a taint or label has a prefix and capitals, too.
+# Names that the API server accepts; the key of a taint or label also has a prefix and capitals.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,316}")
-_NAMED = 8  # more names than this are no help in a command
+_NAMED = 8  # more names are no help in a command
 
 
 def names(all_of_them: Sequence[str], placeholder: str) -> str:
-    """Names for a command line: all of them, or the placeholder where there are many or one is no name of an object.
+    """Return names for a command line: all of them, or the placeholder if there are many or one is not a valid object
+    name.
 
-    A saved object may be called anything, and a shell would obey it.
+    A saved object may have any name, and a shell would execute it.
     """
     plain = all(_NAME.fullmatch(name) for name in all_of_them)
     return " ".join(all_of_them) if plain and len(all_of_them) <= _NAMED else placeholder
 
 
 def counted(concerned: Sized, noun: str = "node") -> str:
-    """`1 node`, `3 nodes`."""
+    """Return `1 node`, `3 nodes`."""
     number = len(concerned)
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def listed(all_of_them: Sequence[str], most: int = _NAMED) -> str:
-    """Names for a sentence: the first ones, and how many more."""
+    """Return names for a sentence: the first ones, and how many more."""
     rest = len(all_of_them) - most
     return ", ".join(all_of_them[:most]) + (f" and {rest} more" if rest > 0 else "")

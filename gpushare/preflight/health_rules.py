@@ -1,4 +1,4 @@
-"""Rules of gpushare itself, once it is installed: whether its parts run, reach each other, and what agents say."""
+"""Rules about an installed gpushare: whether its parts run and reach each other, and what the agents report."""
 
 from __future__ import annotations
 
@@ -27,32 +27,33 @@ BINDINGS: Final = (
 )
 _APPLY = "kubectl apply --server-side --kustomize config/default"
 
-_LOOK = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
+_SHOW_PODS = f"kubectl --namespace {_SYSTEM} get pods,endpointslices"
 _RESTART = f"kubectl --namespace {_SYSTEM} rollout restart deployment/{WEBHOOK}"
 
-# What the API server says when it does not get an answer of the webhook: a part of it, what it means, what to do.
-_UNREACHED: Final = (
-    ("no endpoints available", "no replica of the webhook is ready", "see why", _LOOK),
+# Parts of the API server's message if the webhook does not answer, each with its meaning and remedy.
+_CALL_FAILURES: Final = (
+    ("no endpoints available", "no replica of the webhook is ready", "check its pods and endpoints", _SHOW_PODS),
     (
         "x509",
         "the API server does not trust the webhook's certificate",
-        "a replica puts its caBundle right within a minute; if not, restart it, and let no GitOps tool write another",
+        "a replica repairs the caBundle within a minute; if it does not, restart it, and stop any GitOps tool "
+        "from overwriting it",
         _RESTART,
     ),
-    ("not found", "the Service of the webhook is not there", "install again", "./install.sh"),
-    ("refused", "nothing listens where the Service leads", "see whether the webhook runs", _LOOK),
+    ("not found", "the webhook's Service does not exist", "install again", "./install.sh"),
+    ("refused", "nothing listens on the Service's endpoints", "check whether the webhook runs", _SHOW_PODS),
     (
         "",
-        "the API server does not reach the webhook",
+        "the API server cannot reach the webhook",
         "open port 8443 of the webhook's pods to the control plane: firewall of the nodes, security group, "
         "NetworkPolicy",
-        _LOOK,
+        _SHOW_PODS,
     ),
 )
 
 
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
-    """The conditions of a GPUNode."""
+    """Return the conditions of a GPUNode."""
     return tuple(
         Condition(*(str(entry.get(key) or "") for key in ("type", "status", "reason", "message")))
         for entry in entries(gpunode, "status", "conditions")
@@ -60,7 +61,7 @@ def conditions(gpunode: Json) -> tuple[Condition, ...]:
 
 
 def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
-    """What the agent of a node says of it; None if it says nothing, or if that could not be read."""
+    """Return a condition of a node's GPUNode; None if absent or unreadable."""
     for gpunode in facts.known(contract.GPUNODE_KIND):
         if objects.name(gpunode) == node:
             return next((said for said in conditions(gpunode) if said.type == kind), None)
@@ -68,7 +69,7 @@ def condition(facts: ClusterFacts, node: str, kind: str) -> Condition | None:
 
 
 def is_installed(facts: ClusterFacts) -> bool:
-    """Whether anything of it is there; also where that could not be read."""
+    """Whether any part of gpushare exists; also true if that could not be read."""
     if not {"Deployment", "DaemonSet", "MutatingWebhookConfiguration"} <= facts.objects.keys():
         return True
     workloads = facts.system_named("Deployment", WEBHOOK), facts.system_named("DaemonSet", AGENT)
@@ -77,7 +78,7 @@ def is_installed(facts: ClusterFacts) -> bool:
 
 def _installed(facts: ClusterFacts) -> Iterator[Finding]:
     if not is_installed(facts):
-        sentence = f"nothing of gpushare is there: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
+        sentence = f"gpushare is not installed: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
         yield Finding(Severity.BLOCKING, sentence, (), "install it", ("./install.sh",))
 
 
@@ -90,19 +91,19 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     replicas = at(deployment, "spec", "replicas")
     if replicas == 0:
         scale = f"kubectl --namespace {_SYSTEM} scale deployment/{WEBHOOK} --replicas=2"
-        sentence = "the webhook is scaled to no replica"
+        sentence = "the webhook is scaled to zero replicas"
         yield Finding(Severity.BLOCKING, sentence, (f"deployment/{WEBHOOK}",), "scale it up again", (scale,))
         return
     wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
     reasons = _reasons(facts, "webhook")
-    if ready < wanted or reasons:  # a replica that is to replace one of them may not start
-        more = "" if ready < wanted else ", and one that is to follow is not"
+    if ready < wanted or reasons:  # a new replica that should replace one of them may not start
+        more = "" if ready < wanted else ", but a new one is not"
         yield Finding(
             Severity.BLOCKING if not ready else Severity.WARNING,
             f"{ready} of {wanted} replicas of the webhook are ready{more}{reasons}",
             (f"deployment/{WEBHOOK}",),
-            "see what they say",
+            "read their logs",
             (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
         )
 
@@ -125,7 +126,7 @@ def _agents(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.BLOCKING if ill == len(chosen) else Severity.WARNING,
             f"no agent is ready on {listed(concerned)}: {reason}",
             tuple(f"node/{name}" for name in concerned),
-            "see what the pod says",
+            "describe the pod",
             (f"kubectl --namespace {_SYSTEM} describe pods --selector {_COMPONENT}=agent",),
         )
 
@@ -134,11 +135,11 @@ def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
     if pod is not None:
         return why_not_ready(pod)
     taint = facts.plan.agent.repelled(node)
-    return f"its taint {taint} is not tolerated" if taint is not None else "the DaemonSet has made no pod there"
+    return f"its taint {taint} is not tolerated" if taint is not None else "the DaemonSet has created no pod there"
 
 
 def why_not_ready(pod: Json) -> str:
-    """Why a pod is not ready, as its kubelet or the scheduler says; empty if it is."""
+    """Return why a pod is not ready, in the kubelet's or the scheduler's words; empty if it is."""
     said = {str(entry.get("type")): entry for entry in entries(pod, "status", "conditions")}
     if at(said.get("Ready"), "status") == "True":
         return ""
@@ -171,14 +172,14 @@ def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
     ours = _configuration(facts)
     subject = (f"mutatingwebhookconfiguration/{_CONFIGURATION}",)
     if ours is None:
-        sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is refused"
+        sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is rejected"
         yield Finding(Severity.BLOCKING, sentence, subject, "install it again", ("./install.sh",))
     elif not all(at(entry, "clientConfig", "caBundle") for entry in entries(ours, "webhooks")):
         yield Finding(
             Severity.BLOCKING,
             "its caBundle is empty: the API server trusts no webhook",
             subject,
-            "the webhook writes it when it starts; see what it says",
+            "the webhook writes it when it starts; read its logs",
             (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
         )
 
@@ -194,11 +195,11 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
         annotations = at(trial.pod, "metadata", "annotations") or {}
         if not {contract.ALLOCATION, contract.REASON} & set(annotations):
             sentence = (
-                "a pod that asks for a share was let in as it was: no webhook and no policy of gpushare judges pods"
+                "a pod that requests a share was admitted unchanged: no webhook or policy of gpushare reviews pods"
             )
             yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
-        meaning, remedy, command = next(row[1:] for row in _UNREACHED if row[0] in trial.refusal)
+        meaning, remedy, command = next(row[1:] for row in _CALL_FAILURES if row[0] in trial.refusal)
         yield Finding(
             Severity.BLOCKING,
             f"{meaning}: {trial.refusal}",
@@ -207,14 +208,14 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
             (command,),
         )
     elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
-        yield Finding(Severity.INFO, f"the webhook answers, and would give out no share now: {trial.refusal}")
+        yield Finding(Severity.INFO, f"the webhook answers, but would grant no share now: {trial.refusal}")
     elif "gpushare-pods" in trial.refusal:
-        sentence = f"the webhook was not asked, and so the policy refused a pod with a share: {trial.refusal}"
+        sentence = f"the webhook was not called, so the policy rejected a pod with a share: {trial.refusal}"
         yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
     else:
         yield Finding(
             Severity.UNKNOWN,
-            f"a pod with a share cannot be tried: {trial.refusal}",
+            f"a test pod with a share was not accepted: {trial.refusal}",
             (),
             "name a namespace in which you may create pods",
             ("kubectl gpushare check --namespace NAME",),
@@ -227,7 +228,7 @@ def _policies(facts: ClusterFacts) -> Iterator[Finding]:
     if missing:
         yield Finding(
             Severity.BLOCKING,
-            f"the policy bindings {listed(missing)} are not there: users can write themselves shares",
+            f"the policy bindings {listed(missing)} are missing: users can forge shares",
             tuple(f"validatingadmissionpolicybinding/{name}" for name in missing),
             "install them again",
             (_APPLY,),
@@ -241,7 +242,7 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
         for said in conditions(item):
             if said.trouble:
                 sentence = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
-                remedy = "docs/operations.md has each condition, with what to do about it"
+                remedy = "docs/operations.md explains each condition and what to do about it"
                 yield Finding(
                     Severity.WARNING,
                     sentence,
@@ -253,9 +254,9 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
     if silent:
         yield Finding(
             Severity.WARNING,
-            f"no agent has said anything of {listed(silent)} yet",
+            f"no agent has reported {listed(silent)} yet",
             tuple(f"node/{name}" for name in silent),
-            "see whether it runs there",
+            "check whether it runs there",
             (f"kubectl --namespace {_SYSTEM} get pods -o wide",),
         )
 

@@ -1,4 +1,4 @@
-"""What is to be installed, or is installed: the pods of the agent and of the webhook, by their manifests."""
+"""The installation, planned or existing: the pods of the agent and of the webhook, by their manifests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GPU_PRESENT: Final = "nvidia.com/gpu.present"
 KUBELET_DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
 KUBELET_VOLUME: Final = "device-plugins"
 
-# What of config/base/deviceplugin the rules ask for, where nobody has told what is to be installed; a test compares.
+# The parts of config/base/deviceplugin that rules need if no manifests are given; a test compares them.
 _AGENT_POD: Final[Mapping[str, Any]] = {
     "tolerations": [
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
@@ -43,7 +43,9 @@ _AGENT_POD: Final[Mapping[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """`configurations`: the entries of the ConfigMap that nodes pick theirs from. `is_known`: not the default."""
+    """`configurations`: the entries of the ConfigMap that nodes choose from. `is_known`: read from manifests, not the
+    default.
+    """
 
     agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
     webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
@@ -52,20 +54,20 @@ class InstallPlan:
     is_known: bool = False
 
 
-def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
-    """What these manifests install; where they have no agent or no webhook, the default."""
+def from_manifests(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
+    """Return what these manifests install; the default for an absent agent or webhook."""
     plan = InstallPlan()
     config_maps: dict[str, Mapping[str, str]] = {}
     for manifest in manifests:
         metadata = manifest.get("metadata") or {}
         match (manifest.get("kind"), metadata.get("name")):
             case ("DaemonSet", str() as name) if name == AGENT:
-                plan = dataclasses.replace(plan, agent=Workload.of(manifest), is_known=True)
+                plan = dataclasses.replace(plan, agent=Workload.from_manifest(manifest), is_known=True)
             case ("Deployment", str() as name) if name == WEBHOOK:
-                plan = dataclasses.replace(plan, webhook=Workload.of(manifest), is_known=True)
+                plan = dataclasses.replace(plan, webhook=Workload.from_manifest(manifest), is_known=True)
             case ("CronJob", str() as name) if name == DEFRAG:
                 plan = dataclasses.replace(
-                    plan, defrag=Workload.of((manifest.get("spec") or {}).get("jobTemplate") or {})
+                    plan, defrag=Workload.from_manifest((manifest.get("spec") or {}).get("jobTemplate") or {})
                 )
             case ("ConfigMap", str() as name):
                 config_maps[name] = dict(manifest.get("data") or {})
@@ -73,7 +75,7 @@ def of(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
 
 
 def _config_map(agent: Workload) -> str:
-    """The name of the ConfigMap with the configurations: the usual one, unless the agent is told another."""
+    """Return the name of the ConfigMap with the configurations: the agent's argument, or the usual one."""
     name = contract.CONFIG_MAP
     for container in agent.containers():
         for argument in map(str, container.get("args") or ()):

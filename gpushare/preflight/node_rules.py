@@ -1,4 +1,4 @@
-"""Rules of nodes: which of them the agent chooses, and whether it can run there."""
+"""Rules about nodes: which of them the agent chooses, and whether it can run there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpushare.preflight.install_plan import GPU_PRESENT, KUBELET_DIRECTORY, KUBE
 Json = Mapping[str, Any]
 
 _GPU = "nvidia.com/gpu"
-# Labels by which others tell of GPUs, where neither NVIDIA's tools nor Node Feature Discovery have labelled a node.
+# Other labels that mark GPU nodes, where neither NVIDIA's tools nor Node Feature Discovery have labelled a node.
 _HINTS: Final = (
     "cloud.google.com/gke-accelerator",
     "k8s.amazonaws.com/accelerator",
@@ -26,7 +26,7 @@ _HINTS: Final = (
 _EFFECTS: Final = frozenset({"PreferNoSchedule", "NoSchedule", "NoExecute"})
 _ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
 _RUNTIMES: Final = frozenset({"containerd", "cri-o"})
-# Who has the kubelet's directory elsewhere: how a node of his is known, and where it is.
+# Distributions whose kubelet has another directory: how to recognise their nodes, and the directory.
 _KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
     (
         "MicroK8s",
@@ -38,12 +38,12 @@ _KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
 
 
 def info(node: Json, key: str) -> str:
-    """What the kubelet says of its machine."""
+    """Return the kubelet's description of its node (`status.nodeInfo`)."""
     return str(at(node, "status", "nodeInfo", key) or "")
 
 
 def subjects(concerned: list[Json]) -> tuple[str, ...]:
-    """Nodes as subjects of a finding."""
+    """Return nodes as subjects of a finding."""
     return tuple(f"node/{machines.name(item)}" for item in concerned)
 
 
@@ -54,7 +54,7 @@ def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
         named = [machines.name(other) for other in others]
         yield Finding(
             Severity.WARNING,
-            f"{counted(others)} with GPUs that the agent does not choose, for want of a label",
+            f"{counted(others)} with GPUs but without a label that selects the agent",
             subjects(others),
             "label the nodes whose GPUs gpushare is to share",
             (f"kubectl label node {names(named, 'NODE...')} {GPU_PRESENT}=true",),
@@ -62,8 +62,8 @@ def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
     elif not chosen:
         yield Finding(
             Severity.WARNING,
-            f"no node has a label that the agent goes by ({GPU_PRESENT}=true, or any {contract.NODE_CONFIG_LABEL}): it "
-            "runs nowhere, and every pod that asks for a share waits",
+            f"no node has a label that selects the agent ({GPU_PRESENT}=true, or any {contract.NODE_CONFIG_LABEL}), so "
+            "it runs nowhere and every pod that asks for a share waits",
             (),
             "install NVIDIA's GPU Feature Discovery or Node Feature Discovery, or label the nodes with GPUs; nodes "
             "that an "
@@ -89,34 +89,33 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
             severity_for(kept_off, chosen),
             f"{counted(concerned)} with the taint {text}, which the agent does not tolerate",
             subjects(concerned),
-            f"let the DaemonSet tolerate it (a toleration of {key} in the chart's values or in a kustomization), "
-            "or take the "
-            "taint away",
+            f"add a toleration of {key} to the DaemonSet (in the chart's values or a kustomization), or remove "
+            "the taint",
             (f"kubectl taint node {names(named, 'NODE...')} {names([key], 'KEY')}-",),
         )
 
 
-def _attracting(facts: ClusterFacts) -> Iterator[Finding]:
+def _untainted(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
     others = [
         node
         for node in facts.of("Node")
-        if node not in chosen and not _has_gpu(node) and not _keeps_off(node, {"NoSchedule", "NoExecute"})
+        if node not in chosen and not _has_gpu(node) and not _repels_other_pods(node, {"NoSchedule", "NoExecute"})
     ]
-    open_to_all = [node for node in chosen if not _keeps_off(node, _EFFECTS)]
+    open_to_all = [node for node in chosen if not _repels_other_pods(node, _EFFECTS)]
     if others and open_to_all:
         named = [machines.name(node) for node in open_to_all]
         yield Finding(
             Severity.INFO,
-            f"{counted(open_to_all)} with GPUs and no taint: kube-scheduler puts pods without a share there, too, as "
-            "long as they are the emptier ones, and GPUs whose node has no CPU left are of no use",
+            f"{counted(open_to_all)} with GPUs and no taint: kube-scheduler also places pods without a share there "
+            "while these nodes are emptier, and GPUs on a node without free CPU cannot be used",
             subjects(open_to_all),
-            "steer those pods to the nodes without GPUs while there is room; pods with a share go where their GPU is",
+            "prefer nodes without GPUs for those pods; pods with a share are not affected",
             (f"kubectl taint node {names(named, 'NODE...')} {_GPU}=present:PreferNoSchedule",),
         )
 
 
-def _keeps_off(node: Json, effects: Collection[str]) -> bool:
+def _repels_other_pods(node: Json, effects: Collection[str]) -> bool:
     return any(taint.get("effect") in effects for taint in at(node, "spec", "taints") or ())
 
 
@@ -126,20 +125,19 @@ def _system(facts: ClusterFacts) -> Iterator[Finding]:
     if windows:
         yield Finding(
             severity_for(windows, chosen),
-            f"{counted(windows)} with {info(windows[0], 'operatingSystem')}, and gpushare is for Linux",
+            f"{counted(windows)} with {info(windows[0], 'operatingSystem')}, but gpushare supports Linux only",
             subjects(windows),
-            "take the label away by which the agent chooses them",
+            "remove the label that selects the agent",
             (f"kubectl label node {names([machines.name(window) for window in windows], 'NODE...')} {GPU_PRESENT}-",),
         )
     foreign = [item for item in chosen if info(item, "architecture") not in {"", *_ARCHITECTURES}]
     if foreign:
         yield Finding(
             severity_for(foreign, chosen),
-            f"{counted(foreign)} of the architecture {info(foreign[0], 'architecture')}, and images and library "
-            "are for "
-            f"{' and '.join(sorted(_ARCHITECTURES))}",
+            f"{counted(foreign)} of the architecture {info(foreign[0], 'architecture')}, but images and library "
+            f"exist only for {' and '.join(sorted(_ARCHITECTURES))}",
             subjects(foreign),
-            "take the label away by which the agent chooses them",
+            "remove the label that selects the agent",
             (f"kubectl label node {names([machines.name(item) for item in foreign], 'NODE...')} {GPU_PRESENT}-",),
         )
 
@@ -149,9 +147,9 @@ def _ready(facts: ClusterFacts) -> Iterator[Finding]:
     if ill:
         yield Finding(
             Severity.WARNING,
-            f"{counted(ill)} that are not Ready: no agent starts there before they are",
+            f"{counted(ill)} not Ready: no agent starts there until then",
             subjects(ill),
-            "see what their kubelets say",
+            "check their kubelets",
             (f"kubectl describe node {names([machines.name(item) for item in ill], 'NODE')}",),
         )
 
@@ -164,10 +162,10 @@ def _kubelet(facts: ClusterFacts) -> Iterator[Finding]:
         if concerned and not mounted.startswith(f"{root}/"):
             yield Finding(
                 severity_for(concerned, chosen),
-                f"{counted(concerned)} of {name}, whose kubelet has its directory in {root}, and the agent is given "
+                f"{counted(concerned)} of {name}, whose kubelet has its directory in {root}, but the agent mounts "
                 f"{mounted}",
                 subjects(concerned),
-                "name the directory when you install",
+                "set the directory when you install",
                 (f"./install.sh --kubelet-root {root}",),
             )
 
@@ -179,22 +177,22 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
     for text, concerned in sorted(by_runtime.items()):
         name, version = versions.runtime(text)
         if not text:
-            sentence = f"{counted(concerned)} that do not say which container runtime they have"
-            yield Finding(Severity.UNKNOWN, sentence, subjects(concerned), "see that their kubelets run")
+            sentence = f"{counted(concerned)} without a reported container runtime"
+            yield Finding(Severity.UNKNOWN, sentence, subjects(concerned), "check that their kubelets run")
         elif name not in _RUNTIMES:
             yield Finding(
                 Severity.WARNING,
-                f"{counted(concerned)} with {text}, which gpushare has not been tried with",
+                f"{counted(concerned)} with {text}, which gpushare has not been tested with",
                 subjects(concerned),
                 "use containerd 1.7 or newer, or CRI-O",
             )
-        elif name == "containerd" and version and version < versions.CONTAINERD_OLDEST:
+        elif name == "containerd" and version and version < versions.MIN_CONTAINERD:
             yield Finding(
                 Severity.WARNING,
-                f"{counted(concerned)} with containerd {versions.shown(version)}; kubelets since 1.26 ask for "
-                f"{versions.shown(versions.CONTAINERD_OLDEST)} or newer",
+                f"{counted(concerned)} with containerd {versions.shown(version)}; kubelets since 1.26 require "
+                f"{versions.shown(versions.MIN_CONTAINERD)} or newer",
                 subjects(concerned),
-                f"update containerd; {versions.shown(versions.CONTAINERD_CDI)} and newer know CDI as well",
+                f"update containerd; {versions.shown(versions.MIN_CONTAINERD_CDI)} and newer also support CDI",
             )
 
 
@@ -202,15 +200,15 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
         gpu_node
         for gpu_node in facts.gpu_nodes()
-        if (version := versions.of(info(gpu_node, "kernelVersion"))) and version < versions.KERNEL_RESTORE
+        if (version := versions.parse(info(gpu_node, "kernelVersion"))) and version < versions.MIN_KERNEL_RESTORE
     ]
     if old:
         yield Finding(
             Severity.WARNING,
-            f"{counted(old)} with a kernel older than {versions.shown(versions.KERNEL_RESTORE)} "
+            f"{counted(old)} with a kernel older than {versions.shown(versions.MIN_KERNEL_RESTORE)} "
             f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE",
             subjects(old),
-            "update the nodes' system; until then end the pods with shares on a node before its agent is replaced",
+            "update the nodes' system; until then, delete the pods with shares on a node before you replace its agent",
         )
 
 
@@ -221,9 +219,9 @@ def _virtual(facts: ClusterFacts) -> Iterator[Finding]:
     if guests:
         yield Finding(
             Severity.WARNING,
-            f"{counted(guests)} whose GPUs are vGPUs, parts of a GPU that a hypervisor gives out: not tried",
+            f"{counted(guests)} whose GPUs are vGPUs of a hypervisor, which are not tested",
             subjects(guests),
-            "prove on one of them that limits hold before users come",
+            "test on one of them that limits hold",
             ("kubectl gpushare audit",),
         )
 
@@ -245,7 +243,7 @@ RULES: Final = (
         "pods-without-gpus",
         "pods without a share prefer nodes without GPUs",
         "CPU and memory that they use on a node with GPUs are missing for shares",
-        _attracting,
+        _untainted,
     ),
     Rule("node-ready", "the nodes with GPUs are Ready", "agents and pods start only on nodes that are Ready", _ready),
     Rule(

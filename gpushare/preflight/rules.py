@@ -1,4 +1,4 @@
-"""All rules, in the order in which they are printed, and the function that asks them."""
+"""All rules, in the order in which they are printed, and the function that runs them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def check(facts: ClusterFacts, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
-    """What each rule says; at least one finding each, so that nothing is silent."""
+    """Run the rules. Each yields at least one finding, so that no rule is silent."""
     asked = {RulePhase.ANY, RulePhase.BEFORE if facts.installing else RulePhase.AFTER}
     if not facts.installing and health_rules.is_installed(facts):
         asked.add(RulePhase.INSTALLED)
-    return tuple(finding for rule in rules if rule.phase in asked for finding in _ask(rule, facts))
+    return tuple(finding for rule in rules if rule.phase in asked for finding in _run(rule, facts))
 
 
-def _ask(rule: Rule, facts: ClusterFacts) -> Iterator[Finding]:
+def _run(rule: Rule, facts: ClusterFacts) -> Iterator[Finding]:
     said = False
     try:
         for finding in rule.judge(facts):

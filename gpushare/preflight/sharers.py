@@ -1,4 +1,4 @@
-"""Rules of other GPU software: sharers, writers of MIG, the GPU Operator, DRA, Kueue, sandboxes."""
+"""Rules about other GPU software: sharers, MIG managers, the GPU Operator, DRA, Kueue, sandboxes."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
             f"{sharer.name} ({software.workload_name(workload)}) "
             + (f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"),
             tuple(f"node/{name}" for name in concerned),
-            "let either of the two have a node: keep it away from these, or take the label away that gpushare goes by"
+            "run only one of the two on a node: keep it off these nodes, or remove the label that selects the agent"
             * bool(concerned),
             _off(sharer.off_by, concerned),
         )
     groups = facts.groups or frozenset()
     for sharer in software.SHARERS:
         if sharer.group and sharer.group in groups and sharer.name not in seen:
-            sentence = f"the API group {sharer.group} of {sharer.name} is there, and no DaemonSet of it"
+            sentence = f"the API group {sharer.group} of {sharer.name} exists, but no DaemonSet of it"
             yield Finding(Severity.INFO, sentence)
     if _KAI_GROUPS & groups:
         yield Finding(
             Severity.WARNING,
-            "KAI-Scheduler is there: with its GPU sharing on it gives parts of GPUs to pods of its queues",
+            "KAI-Scheduler is installed: if its GPU sharing is on, it gives fractions of GPUs to pods of its queues",
             (),
-            "switch its sharing off (global.gpuSharingMode=Disabled), or keep it to nodes without gpushare",
+            "disable its GPU sharing (global.gpuSharingMode=Disabled), or restrict it to nodes without gpushare",
         )
 
 
@@ -60,7 +60,7 @@ def _dra(facts: ClusterFacts) -> Iterator[Finding]:
             Severity.WARNING,
             f"NVIDIA's DRA driver offers GPUs by the DeviceClass {' and '.join(classes)}",
             tuple(f"deviceclass/{name}" for name in classes),
-            "let it offer ComputeDomains only (resources.gpus.enabled=false), or keep its kubelet plugin off "
+            "limit it to ComputeDomains (resources.gpus.enabled=false), or keep its kubelet plugin off "
             "gpushare's nodes",
         )
 
@@ -74,9 +74,9 @@ def _mig_writers(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(
                 Severity.BLOCKING if cuts else Severity.WARNING,
                 f"{writer.name} ({software.workload_name(workload)}) runs on {len(concerned)} of gpushare's nodes"
-                + (", and the agent may cut GPUs there as well" if cuts else ""),
+                + (", and the agent may partition GPUs there too" if cuts else ""),
                 tuple(f"node/{name}" for name in concerned),
-                "keep it away from these nodes",
+                "keep it off these nodes",
                 _off(writer.off_by, concerned),
             )
 
@@ -96,11 +96,10 @@ def _mig_on(facts: ClusterFacts) -> Iterator[Finding]:
         named = [objects.name(item) for item in cut]
         yield Finding(
             Severity.WARNING,
-            f"{counted(cut)} whose GPUs are cut by MIG",
+            f"{counted(cut)} whose GPUs are partitioned by MIG",
             subjects(cut),
-            "switch MIG off where shares by annotation are wanted; else give the nodes a configuration that keeps "
-            "their cut "
-            "(docs/mig.md)",
+            "disable MIG where you want shares by annotation; otherwise use a configuration that keeps the "
+            "partitions (docs/mig.md)",
             (
                 f"kubectl label node {names(named, 'NODE...')} --overwrite {_MIG_CONFIG}=all-disabled # with a MIG "
                 "manager",
@@ -114,9 +113,9 @@ def _operator(facts: ClusterFacts) -> Iterator[Finding]:
         if state != "ready":
             yield Finding(
                 Severity.WARNING,
-                f"the GPU Operator is not ready: its state is {state or 'not told'}",
+                f"the GPU Operator is not ready: its state is {state or 'not reported'}",
                 (f"clusterpolicy/{objects.name(policy)}",),
-                "wait until its driver and toolkit are there; agents that start before it restart until they are",
+                "wait until its driver and toolkit are ready; agents that start earlier restart until then",
                 ("kubectl get clusterpolicies.nvidia.com",),
             )
 
@@ -125,9 +124,9 @@ def _kueue(facts: ClusterFacts) -> Iterator[Finding]:
     if _KUEUE in facts.api_groups():
         yield Finding(
             Severity.INFO,
-            "Kueue is there: a pod gets its share once Kueue has opened its gate, and not before",
+            "Kueue is installed: a pod gets its share only after Kueue has removed its gate",
             (),
-            f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that a queue does not admit more than there is",
+            f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that queues do not admit more than the GPUs offer",
         )
 
 
@@ -138,10 +137,10 @@ def _sandboxes(facts: ClusterFacts) -> Iterator[Finding]:
         if kind:
             yield Finding(
                 Severity.INFO,
-                f"the RuntimeClass {objects.name(runtime_class)} is {kind}: a pod of it with a share finds no "
-                "arbiter, and no GPU",
+                f"the RuntimeClass {objects.name(runtime_class)} is {kind}: a pod with a share that uses it "
+                "reaches neither the arbiter nor a GPU",
                 (f"runtimeclass/{objects.name(runtime_class)}",),
-                "let pods with a share use the default runtime",
+                "use the default runtime for pods with a share",
             )
 
 

@@ -1,4 +1,4 @@
-"""Other GPU software, known by the names and images of its workloads, or by its API group."""
+"""Other GPU software, recognised by the names and images of its workloads, or by its API group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Software:
-    """`pattern`: found in `NAMESPACE/NAME IMAGE…` of a workload. `off_by`: a node's label that keeps it away."""
+    """`pattern`: matched against `NAMESPACE/NAME IMAGE…` of a workload. `off_by`: a node label that keeps it away."""
 
     name: str
     pattern: str
@@ -25,7 +25,7 @@ class Software:
     group: str = ""
 
 
-# Who advertises nvidia.com/gpu. The first that matches counts.
+# Software that advertises nvidia.com/gpu. The first match wins.
 DEVICE_PLUGINS: Final = (
     Software("GKE's device plugin", r"/nvidia-gpu-device-plugin", "gke-no-default-nvidia-gpu-device-plugin=true"),
     Software(
@@ -36,7 +36,7 @@ DEVICE_PLUGINS: Final = (
     Software("NVIDIA's device plugin", r"/nvidia-device-plugin|/nvdp-|k8s-device-plugin"),
 )
 
-# Who shares GPUs by other means than ours, on nodes.
+# Software that shares GPUs of a node by other means.
 SHARERS: Final = (
     Software("HAMi", r"/hami-|/hami |projecthami/", "gpu=off"),
     Software("KAI's GPU fractions", r"gpu-fractioning", "", "gpu-fractioning.nvidia.com"),
@@ -52,7 +52,7 @@ SHARERS: Final = (
     Software("GPUManager", r"/gpu-manager-daemonset|gpu-manager:"),
 )
 
-# Who cuts GPUs by MIG.
+# Software that partitions GPUs by MIG.
 MIG_WRITERS: Final = (
     Software("NVIDIA's MIG manager", r"mig-manager|mig-parted", "nvidia.com/gpu.deploy.mig-manager=false"),
     Software("nos' MIG agent", r"/nos-mig|nos-migagent"),
@@ -60,25 +60,25 @@ MIG_WRITERS: Final = (
 
 
 def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
-    """The workloads of a kind that are in a table, with the line that they are. Raises `Unread`."""
+    """Yield the workloads of a kind that match a table, with the matching row. Raises `Unread`."""
     for item in facts.of(kind):
         if namespace(item) == contract.SYSTEM_NAMESPACE:
             continue
-        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.of(item).images())}"
+        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.from_manifest(item).images())}"
         match = next((line for line in table if re.search(line.pattern, words)), None)
         if match is not None:
             yield match, item
 
 
 def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
-    """Names of the nodes on which a DaemonSet's pods run, or would."""
-    pods = Workload.of(workload)
+    """Return the names of the nodes on which a DaemonSet's pods run, or would."""
+    pods = Workload.from_manifest(workload)
     return tuple(
         nodes.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
     )
 
 
 def workload_name(workload: Json) -> str:
-    """How a finding names a workload: `daemonset NAMESPACE/NAME`."""
+    """Return a workload's name for a finding: `daemonset NAMESPACE/NAME`."""
     kind = str(workload.get("kind") or "DaemonSet").lower()
     return f"{kind} {namespace(workload)}/{nodes.name(workload)}"

@@ -1,35 +1,35 @@
-"""Versions, as tuples of numbers that compare; an empty one is not a version at all."""
+"""Versions, as tuples of numbers that compare; an empty tuple means that there is no version."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-KUBERNETES_OLDEST: Final = (1, 30)  # ValidatingAdmissionPolicy and matchConditions
-KUBERNETES_NEWEST: Final = (1, 37)  # that was tried or read
-CONTAINERD_OLDEST: Final = (1, 6)  # CRI v1, which the kubelet has asked for since 1.26
-CONTAINERD_CDI: Final = (1, 7)  # older ones pass over CDI without a word
-KERNEL_RESTORE: Final = (5, 9)  # CAP_CHECKPOINT_RESTORE
-KERNEL_DMEM: Final = (6, 14)  # the cgroup controller of device memory
-DRIVER_OLDEST: Final = (520,)  # of CUDA 11.8, the oldest that the library's table is compared with
-DRIVER_MEMORY_LIMITS: Final = (615,)
-OPERATOR_CDI: Final = (25, 10)  # of the GPU Operator: CDI by default from here on
+MIN_KUBERNETES: Final = (1, 30)  # ValidatingAdmissionPolicy and matchConditions
+MAX_KUBERNETES: Final = (1, 37)  # the newest that was tested or read
+MIN_CONTAINERD: Final = (1, 6)  # CRI v1, which the kubelet requires since 1.26
+MIN_CONTAINERD_CDI: Final = (1, 7)  # older ones silently ignore CDI
+MIN_KERNEL_RESTORE: Final = (5, 9)  # CAP_CHECKPOINT_RESTORE
+MIN_KERNEL_DMEM: Final = (6, 14)  # the cgroup controller of device memory
+MIN_DRIVER: Final = (520,)  # CUDA 11.8's, the oldest with which the library's table is compared
+MIN_DRIVER_MEMORY_LIMITS: Final = (615,)
+MIN_OPERATOR_CDI: Final = (25, 10)  # the GPU Operator's: CDI is its default from here on
 
 Version = tuple[int, ...]
 
 
-def of(text: str) -> Version:
-    """The first version in a text: `containerd://1.7.2-k3s1` → (1, 7, 2)."""
+def parse(text: str) -> Version:
+    """Return the first version in a text: `containerd://1.7.2-k3s1` → (1, 7, 2)."""
     match = re.search(r"\d+(\.\d+)*", text)
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def runtime(text: str) -> tuple[str, Version]:
-    """Name and version of a container runtime, as nodes have it: `containerd://2.0.1`."""
+    """Return name and version of a container runtime, from a node's `containerd://2.0.1`."""
     name, _, version = text.partition("://")
-    return name, of(version)
+    return name, parse(version)
 
 
 def shown(version: Version) -> str:
-    """The version as people write it."""
+    """Return the version as people write it."""
     return ".".join(map(str, version))

@@ -1,4 +1,4 @@
-"""Workload: the pods that a DaemonSet or Deployment makes, and on which nodes they would run."""
+"""Workload: the pods of a DaemonSet or Deployment, and the nodes on which they would run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gpushare import node as nodes
 from gpushare.nodefilters import selectors, taints
 
-# Every pod of a DaemonSet tolerates these, whatever it says itself.
+# Kubernetes adds these tolerations to every pod of a DaemonSet.
 _OF_DAEMONSETS = taints.tolerations(
     {"key": f"node.kubernetes.io/{name}", "operator": "Exists"}
     for name in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
@@ -18,17 +18,17 @@ _OF_DAEMONSETS = taints.tolerations(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload by the spec of its pods."""
+    """A workload, by the spec of its pods."""
 
     pod: Mapping[str, Any]
 
     @classmethod
-    def of(cls, manifest: Mapping[str, Any]) -> Workload:
-        """That of a Deployment or DaemonSet."""
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Workload:
+        """Read a Deployment or DaemonSet."""
         return cls(((manifest.get("spec") or {}).get("template") or {}).get("spec") or {})
 
     def selects(self, node: Mapping[str, Any]) -> bool:
-        """Whether its node selector and affinity let it go there."""
+        """Whether its node selector and affinity allow the node."""
         labels = nodes.labels(node)
         wanted = self.pod.get("nodeSelector") or {}
         if any(labels.get(key) != value for key, value in wanted.items()):
@@ -38,28 +38,28 @@ class Workload:
         return terms is None or any(term.matches(nodes.name(node), labels) for term in terms)
 
     def repelled(self, node: Mapping[str, Any]) -> taints.Taint | None:
-        """The first taint of the node that a DaemonSet's pod of this kind does not tolerate."""
+        """Return the first taint of the node that a DaemonSet's pod of this kind does not tolerate."""
         tolerated = (*taints.tolerations(self.pod.get("tolerations")), *_OF_DAEMONSETS)
         return taints.untolerated(taints.repelling((node.get("spec") or {}).get("taints")), tolerated)
 
     def containers(self) -> Iterator[Mapping[str, Any]]:
-        """Its containers, those that run first included."""
+        """Its containers, including init containers."""
         for key in ("initContainers", "containers"):
             yield from (container for container in self.pod.get(key) or () if isinstance(container, Mapping))
 
     def images(self) -> tuple[str, ...]:
-        """Names of its images, each once."""
+        """The names of its images, without repetition."""
         return tuple(dict.fromkeys(str(container.get("image") or "") for container in self.containers()))
 
     def host_path(self, volume: str) -> str:
-        """The host's directory that the volume of this name is; empty if there is none."""
+        """Return the host directory of the volume of this name, or ""."""
         for entry in self.pod.get("volumes") or ():
             if entry.get("name") == volume:
                 return str((entry.get("hostPath") or {}).get("path") or "")
         return ""
 
     def environment(self) -> dict[str, str]:
-        """Variables of its containers that have a plain value."""
+        """The environment variables of its containers that have a literal value."""
         return {
             str(entry["name"]): str(entry["value"])
             for container in self.containers()
@@ -68,7 +68,7 @@ class Workload:
         }
 
     def capabilities(self) -> frozenset[str]:
-        """Capabilities that its containers add."""
+        """The capabilities that its containers add."""
         return frozenset(
             str(name)
             for container in self.containers()

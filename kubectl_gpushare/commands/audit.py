@@ -59,14 +59,14 @@ def command(names: tuple[str, ...], **params: Any) -> int:
     from kubectl_gpushare.planning import auditing
 
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     known = origin.gpu_nodes(label_selector=chosen.selector)
     missing = [name for name in names if name not in {node.name for node in known}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
     nodes = [node for node in known if _is_shared(node) and (not names or node.name in names)]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
-    verdict = auditing.judge(nodes, answers, ready=ready)
+    verdict = auditing.check(nodes, answers, ready=ready)
     print_verdict(verdict, nodes, notes, chosen)
     return NOT_IN_FORCE if verdict.broken else NOT_CERTAIN if verdict.uncertain else IN_FORCE
 
@@ -74,29 +74,28 @@ def command(names: tuple[str, ...], **params: Any) -> int:
 def print_verdict(
     verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options
 ) -> None:
-    """Print it as `chosen` says. notes: sentences that say what is unknown and why."""
+    """Print the verdict in the chosen format. notes: sentences about what is unknown and why."""
     from kubectl_gpushare.output import printing, terminal
-    from kubectl_gpushare.views import gpu_summary
-    from kubectl_gpushare.views.audit import audit_listing, audit_summary, audit_table
+    from kubectl_gpushare.views import audit, gpu_summary
 
-    place = terminal.of(sys.stdout, color=chosen.color)
+    place = terminal.detect(sys.stdout, color=chosen.color)
     names = gpu_summary.names(nodes)
-    said = (*notes, *audit_summary.notes(verdict))
-    listing = audit_listing.AuditListing(verdict, names, said)
+    said = (*notes, *audit.notes(verdict))
+    listing = audit.AuditListing(verdict, names, said)
     if chosen.output in printing.WRITERS:
         printing.show(listing, chosen)
         if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
             printing.warn(said)
         return
-    tables = [listing.table(), *([audit_table.table(verdict, names)] if chosen.wide else [])]
+    tables = [listing.table(), *([audit.shares_table(verdict, names)] if chosen.wide else [])]
     lines = [[*printing.lines(table, place, chosen), ""] for table in tables if table.rows]
-    end = [] if chosen.no_headers else terminal.wrapped(audit_summary.sentence(verdict), place)
+    end = [] if chosen.no_headers else terminal.wrapped(audit.summary(verdict), place)
     printing.write_lines([line for block in lines for line in block] + end, sys.stdout)
     printing.warn(said)
 
 
 def _is_shared(node: GpuNode) -> bool:
-    """Whether the node has, or may have, shares that a limit holds."""
+    """Whether the node has, or may get, shares with limits."""
     from gpushare.gpu import Mode
 
     return bool(node.allocations) or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus)
@@ -105,7 +104,9 @@ def _is_shared(node: GpuNode) -> bool:
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """The agents' audits by node; the nodes on which agents run; sentences that say what is unknown and why."""
+    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown and
+    why.
+    """
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Exit codes, as those of `audit`.
 FINE, NOT_TOLD, NOT_FINE = 0, 1, 2
 _FORMATS = ("wide", "json", "yaml", "name")
-_NAMESPACE = "default"  # of the trial pod: every cluster has it
+_NAMESPACE = "default"  # of the trial pod: every cluster has this namespace
 
 
 @click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")
@@ -101,7 +101,7 @@ def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
     if chosen.output == "name":
         printing.write_words(check.names(findings), sys.stdout)
         return
-    place = terminal.of(sys.stdout, color=chosen.color)
+    place = terminal.detect(sys.stdout, color=chosen.color)
     blocks = [page_layout.lines((section,), place) for section in check.page(findings, all_of_them=chosen.wide)]
     end = terminal.wrapped(check.sentence(findings), place)
     printing.write_lines([line for block in blocks for line in (*block, "")] + end, sys.stdout)

@@ -1,4 +1,4 @@
-"""`completion`: the program by which kubectl completes what comes after `kubectl gpushare`."""
+"""`completion`: installs the program that completes `kubectl gpushare …` in the shell."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def command(folder: str | None) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it may be overwritten: it is missing, is our program, or links to that of an older version."""
+    """Whether the file may be overwritten: it is missing, is our program, or links to an older version of it."""
     if path.is_symlink():
         return path.readlink().name == NAME or not path.exists()
     return not path.exists() or (path.is_file() and path.read_bytes() == PROGRAM.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -9,6 +10,7 @@ import click
 
 from gpushare import contract
 from gpushare import errors as domain
+from gpushare import node as node_objects
 from kubectl_gpushare import candidates, config_writing, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, inputs
 
@@ -106,7 +108,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **par
     from kubectl_gpushare.output import printing
     from kubectl_gpushare.views import configuration_change
 
-    nodes = chosen_source.of(options.collect(params)).gpu_nodes(name=node)
+    nodes = chosen_source.from_options(options.collect(params)).gpu_nodes(name=node)
     if not nodes:
         raise plugin_errors.KubectlNotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
     try:
@@ -144,12 +146,15 @@ def show(name: str | None, **params: Any) -> None:
     from kubectl_gpushare.views import configuration_state as view
 
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     nodes = origin.gpu_nodes()
-    entries, notes = chosen_source.configurations(origin)
-    place = terminal.of(sys.stdout, color=chosen.color)
+    notes: list[str] = []
+    entries = chosen_source.read(
+        origin.configurations, chosen_source.CONFIGURATIONS, notes, unsaved=chosen_source.NO_CONFIG_MAP
+    )
+    place = terminal.detect(sys.stdout, color=chosen.color)
     if name is None:
-        states = [view.of(node, None, entries) for node in nodes]
+        states = [view.for_node(node, None, entries) for node in nodes]
         if chosen.output in printing.DOCUMENTS:
             printing.write_document(view.document(states, entries), chosen)
         else:
@@ -163,10 +168,16 @@ def show(name: str | None, **params: Any) -> None:
         return
     node = next((node for node in nodes if node.name == name), None)
     if node is not None:
-        labels, more = chosen_source.labels(origin, name)
-        state = view.of(node, labels, entries)
+        node_object = chosen_source.read(
+            functools.partial(origin.node_object, name),
+            f"the labels of the node {name}",
+            (unread := list(notes)),
+            unsaved="there is no such Node object",
+        )
+        labels = None if node_object is None else node_objects.labels(node_object)
+        state = view.for_node(node, labels, entries)
         text = state.in_force.text if state.in_force is not None else None
-        page = view.page(state, (*notes, *more))
+        page = view.page(state, unread)
     elif entries is not None and name in (known := view.with_built_ins(entries)):
         text, page = known[name], view.entry_page(name, known[name], nodes)
     else:

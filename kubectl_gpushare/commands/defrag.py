@@ -122,7 +122,7 @@ def command(
     if moves_cpu_only and is_emptying:
         raise click.UsageError("--empty-nodes moves shares alone: leave out --cpu-pods")
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
     if is_applied and isinstance(origin, live_cluster.LiveCluster):
@@ -133,8 +133,8 @@ def command(
     snapshot = chosen_source.everything(origin, with_all_volumes=moves_cpu_only)
     if snapshot.pods is None:
         raise plugin_errors.PluginError("no plan without the pods: " + snapshot.notes[-1].partition(": ")[2])
-    declared, notes = chosen_source.budgets(origin)
-    budgets = evicting.Budgets.from_manifests(declared)
+    notes = list(snapshot.notes)
+    budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, notes) or ())
     world = snapshot.world(claims_are_all=True)
     try:
         if names:
@@ -154,11 +154,10 @@ def command(
     else:
         plan = goals.largest_hole(world, budgets, moves_cpu_only=moves_cpu_only)
     kept = cordons.sentences(snapshot.nodes, now=time.time())
-    all_notes = [*snapshot.notes, *notes]
     page_layout.show(
         "DefragmentationPlan",
-        lambda: defrag.page(plan, all_notes, kept),
-        lambda: defrag.document(plan, [*kept, *all_notes]),
+        lambda: defrag.page(plan, notes, kept),
+        lambda: defrag.document(plan, [*kept, *notes]),
         chosen,
     )
     if is_applied and isinstance(origin, live_cluster.LiveCluster):

@@ -12,6 +12,7 @@ import click
 
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import documents, page_layout, printing, terminal
@@ -33,7 +34,7 @@ KINDS = {
     "po": "pod",
 }
 
-# An object to describe: makers of its page and of its document; only one of them is called.
+# A described object: functions that make its page and its document; only one of them is called.
 Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
 # (source, name or empty for all, options) -> the objects of that name; raises `KubectlNotFound`.
 Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Described]]
@@ -68,7 +69,7 @@ def command(arguments: tuple[str, ...], **params: Any) -> None:
     """
     chosen = options.collect(params)
     kind, names = _parse(arguments)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     described: list[Described] = []
     missing: list[str] = []
     for name in names or ("",):
@@ -111,7 +112,7 @@ def _print(kind: str, described: Sequence[Described], chosen: options.Options, *
             return
         printing.write_document(whole, chosen)
         return
-    place = terminal.of(sys.stdout, color=chosen.color)
+    place = terminal.detect(sys.stdout, color=chosen.color)
     for number, (page, _) in enumerate(described):
         printing.write_lines([*(["", ""] if number else []), *page_layout.lines(page(), place)], sys.stdout)
 
@@ -121,24 +122,39 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     if name and not nodes:
         raise plugin_errors.KubectlNotFound(f'no GPUNode "{name}": is it a GPU node, and does the agent run on it?')
     snapshot = chosen_source.with_profile(origin, chosen_source.with_pods(origin, nodes, node=name))
-    snapshot = _with_machines(origin, snapshot, name)
+    snapshot = _with_node_objects(origin, snapshot, name)
     now = time.time()
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
         whole = snapshot
         if name:
-            whole = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
+            whole = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
             whole = _used(origin, whole, [node])
         yield _described_node(node, whole, now)
 
 
-def _with_machines(origin: chosen_source.Source, snapshot: Snapshot, name: str) -> Snapshot:
-    """The snapshot with the Nodes, or the one of that name, which say whether pods can start there."""
-    machines, notes = chosen_source.machines(origin, name)
-    return dataclasses.replace(snapshot, machines=machines, notes=(*snapshot.notes, *notes))
+def _with_node_objects(origin: chosen_source.Source, snapshot: Snapshot, name: str) -> Snapshot:
+    """Add the Nodes, or the one of that name: they say whether pods can start there."""
+
+    def named() -> list[NodeJson] | None:
+        node_object = origin.node_object(name)
+        if node_object is not None:
+            return [node_object]
+        return [] if isinstance(origin, live_cluster.LiveCluster) else None
+
+    notes = list(snapshot.notes)
+    node_objects = chosen_source.read(named if name else origin.node_objects, chosen_source.NODES, notes, unsaved="")
+    return dataclasses.replace(snapshot, node_objects=node_objects, notes=tuple(notes))
+
+
+def _with_events(origin: chosen_source.Source, snapshot: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
+    """Return add the Events about one object."""
+    notes = list(snapshot.notes)
+    events = chosen_source.read(lambda: origin.events(kind, namespace, name), chosen_source.EVENTS, notes, unsaved="")
+    return dataclasses.replace(snapshot, events=events, notes=tuple(notes))
 
 
 def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
-    """The snapshot with the usage that the agents of these nodes report."""
+    """Add the usage that the agents of these nodes report."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return snapshot
     from kubectl_gpushare.source import agents
@@ -157,8 +173,8 @@ def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
 def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
-    profile = _with_machines(origin, chosen_source.with_profile(origin, Snapshot(())), node)
-    every = gpu_summary.of(nodes, unavailable_nodes.find(nodes, profile.machines), profile.typical_of)
+    profile = _with_node_objects(origin, chosen_source.with_profile(origin, Snapshot(())), node)
+    every = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, profile.node_objects), profile.typical_of)
     gpus = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=gpus[0].node if name else "")
@@ -166,7 +182,7 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     now = time.time()
     if name:
         node = gpus[0].node
-        snapshot = chosen_source.with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
+        snapshot = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
         snapshot = _used(origin, snapshot, [owners[node]])
     for gpu in gpus:
         yield _described_gpu(gpu, owners[gpu.node], snapshot, now)
@@ -191,13 +207,13 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     for manifest in sorted(manifests, key=pod.namespaced_name):
         snapshot, is_known = _around(origin, manifest)
         if name:
-            snapshot = chosen_source.with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
+            snapshot = _with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
             snapshot = _used(origin, snapshot, snapshot.nodes)
         yield _described_pod(described_pod.find(manifest, snapshot.nodes, is_known=is_known), snapshot, now, missing)
 
 
 def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapshot, bool]:
-    """The GPUNode that the pod is on and the pods there; and whether the GPUNode may be read."""
+    """Return the pod's GPUNode with the pods there, and whether the GPUNode may be read."""
     name = described_pod.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return Snapshot(()), True

@@ -83,7 +83,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         raise click.UsageError("-f and --from cannot both be standard input")
     if not filename and not any(key in annotations for key in contract.SHARE_KEYS):
         raise click.UsageError("say how large the share is: --request, --memory or --gpus")
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     namespace = chosen.namespace or origin.default_namespace
     if filename:
         workloads = manifests.read(filename, namespace=namespace)
@@ -102,13 +102,10 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         raise plugin_errors.PluginError("; ".join(wrong))
     snapshot = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
     world = snapshot.world()
-    allowances, unread = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted))
+    notes = list(snapshot.notes)
+    allowances = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted), notes)
     answer = capacity.answer(world, wanted, allowances)
-    notes = [
-        *snapshot.notes,
-        *unread,
-        *world.unknown_claims(batch.asked.manifest for batch in wanted),
-    ]
+    notes += world.unknown_claims(batch.asked.manifest for batch in wanted)
     page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))

@@ -1,18 +1,27 @@
-"""`resize`: asks for other amounts of the GPUs that a pod is on, and watches until it has them."""
+"""`resize`: requests other amounts of a pod's GPUs, and waits until the pod has them."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
-from gpushare import contract, errors, pod
+from gpushare import contract, errors, pod, resizing
+from gpushare import request as requests
+from gpushare.resizing import ResizeCause
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import page_layout, printing
+from kubectl_gpushare.planning.resize_plan import ResizePlan
 from kubectl_gpushare.source import chosen_source, live_cluster
+from kubectl_gpushare.views.describe import pod_page as described
 
 NO_ROOM = 2  # exit code
+POLL_SECONDS = 0.5
+_STAYS = "the request stays, and is carried out as soon as possible"
 
 
 @click.command(short_help="Give a running pod more or less compute and memory of the GPUs it is on")
@@ -70,18 +79,15 @@ def command(
       # Request it although there is no room, and do not wait
       kubectl gpushare resize trainer -n ml --request 0.8 --keep --no-wait
     """
-    from gpushare import resizing as domain
-    from kubectl_gpushare import resize_watch as following
     from kubectl_gpushare.planning import resize_plan
     from kubectl_gpushare.views import resize
-    from kubectl_gpushare.views.describe import pod_page as described
 
     amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
     asked = {key: value for key, value in amounts.items() if value is not None}
     chosen = options.collect(params)
     if not asked:
         raise click.UsageError("say what it is to have: --request, --limit or --memory")
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     manifest = chosen_source.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
     described_pod = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
@@ -98,17 +104,17 @@ def command(
     also = resize_plan.beside(plan)
     if also:
         printing.warn([also])
-    lacks = plan.cause is domain.ResizeCause.ROOM
+    lacks = plan.cause is resizing.ResizeCause.ROOM
     if not isinstance(origin, live_cluster.LiveCluster) or (lacks and not keep):
         if lacks and not dry_run and not chosen.output:
             printing.warn([f"nothing was changed: {plan.waits_for}; --keep requests it anyway"])
         return NO_ROOM if lacks else 0
-    following.ask(manifest, plan.changes, origin, dry_run=dry_run)
+    _annotate(manifest, plan.changes, origin, dry_run=dry_run)
     if dry_run:
         return NO_ROOM if lacks else 0
-    done = f"pod/{name} asks for {domain.amounts(plan.desired)}"
+    done = f"pod/{name} asks for {resizing.amounts(plan.desired)}"
     if waits:
-        held = following.watch(
+        held = _wait(
             manifest,
             plan,
             origin,
@@ -119,3 +125,84 @@ def command(
         done = f"pod/{name} holds {held}"
     printing.write_words([done], sys.stderr if chosen.output else sys.stdout)
     return 0
+
+
+def _annotate(
+    manifest: pod.PodJson, changes: Mapping[str, str | None], origin: live_cluster.LiveCluster, *, dry_run: bool
+) -> None:
+    """Set these annotations on the pod with this uid; None removes one."""
+    namespace, name = pod.namespaced_name(manifest)
+    body = {"metadata": {"uid": pod.uid(manifest), "annotations": dict(changes)}}
+    origin.kubectl.patch("pod", name, json.dumps(body), dry_run, namespace=namespace)
+
+
+def _wait(
+    manifest: pod.PodJson,
+    plan: ResizePlan,
+    origin: live_cluster.LiveCluster,
+    say: Callable[[str], None],
+    *,
+    timeout_seconds: float,
+    keep: bool,
+) -> str:
+    """Wait until the resize is done; return the pod's new amounts, in words.
+
+    Raises PluginError if more memory is in use than the pod asks for, or after `timeout_seconds`; without `keep` it has
+    restored the old annotations by then. When interrupted, or when the cluster is unreachable, it says that they stay.
+    """
+    try:
+        return _poll(manifest, plan, origin, say, timeout_seconds=timeout_seconds, keep=keep)
+    except (KeyboardInterrupt, plugin_errors.KubectlError) as error:
+        if not isinstance(error, plugin_errors.KubectlNotFound):  # the pod itself is gone
+            say(f"no longer waiting: {_STAYS}")
+        raise
+
+
+def _poll(
+    manifest: pod.PodJson,
+    plan: ResizePlan,
+    origin: live_cluster.LiveCluster,
+    say: Callable[[str], None],
+    *,
+    timeout_seconds: float,
+    keep: bool,
+) -> str:
+    until = time.monotonic() + timeout_seconds
+    said = ""
+    while True:
+        waits_for, cause, held = _pending(manifest, origin)
+        if not waits_for:
+            return held
+        is_over = time.monotonic() >= until
+        if is_over or (cause is ResizeCause.USE and not keep):
+            break
+        if waits_for != said and cause is not ResizeCause.NOTHING:
+            say(f"waits: {waits_for}")
+            said = waits_for
+        time.sleep(POLL_SECONDS)
+    late = f"not done after {timeout_seconds:.0f} s: " if cause is not ResizeCause.USE else ""
+    if keep:
+        raise plugin_errors.PluginError(f"{late}{waits_for}; {_STAYS}")
+    _annotate(manifest, plan.before, origin, dry_run=False)
+    raise plugin_errors.PluginError(f"{late}{waits_for}; the annotations are restored, and its share is unchanged")
+
+
+def _pending(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:
+    """Return what the pod still waits for, the cause, and its current amounts, in words."""
+    namespace, name = pod.namespaced_name(manifest)
+    now = origin.pod(namespace, name)
+    if pod.uid(now) != pod.uid(manifest):
+        raise plugin_errors.KubectlNotFound(f"pod {namespace}/{name} is gone: the one of that name now is another")
+    described_pod = described.find(now, origin.gpu_nodes(name=described.node_name(now)))
+    if described_pod.owner is None or described_pod.entry is None:
+        raise plugin_errors.KubectlNotFound(f"pod {namespace}/{name} holds no share any more")
+    held = resizing.amounts(described_pod.entry.shares)
+    try:
+        desired = resizing.asked(requests.parse(now), described_pod.entry, described_pod.owner)
+    except errors.GpushareError as error:
+        raise plugin_errors.PluginError(str(error)) from error
+    if desired == described_pod.entry.shares:
+        return "", ResizeCause.NOTHING, held
+    step = resizing.step(described_pod.owner, described_pod.entry.id, desired)
+    reason = pod.annotations_of(now).get(contract.REASON, "").removeprefix(resizing.WAITING)
+    return step.waits_for or reason or "the placer has not written it yet", step.cause, held

@@ -1,4 +1,4 @@
-"""`rightsize`: which shares are larger than what their pods use, or too small for it."""
+"""`rightsize`: finds shares that are larger than their pods' use, or too small for it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
     if any("/" in name for name in names):
         raise click.UsageError("a pod's name has no slash: write `rightsize POD -n NAMESPACE`")
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     if not chosen.all_namespaces and not chosen.namespace:
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
     snapshot = chosen_source.with_pods(
@@ -122,7 +122,7 @@ def _print(
     printing.show(listing, chosen)
     if not listing.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
         return
-    place = terminal.of(sys.stdout, color=chosen.color)
+    place = terminal.detect(sys.stdout, color=chosen.color)
     freed = listing.freed(snapshot.nodes)
     parts = (
         [line for text in listing.summary(min_observed_seconds) for line in terminal.wrapped(text, place)],
@@ -144,7 +144,7 @@ def _peaks(
     if older:
         reason = "the agent measures none, so it is older than this plugin"
         answers = dataclasses.replace(answers, failures={**answers.failures, reason: older})
-    return peaks.of(answers.texts.values()), answers.notes("peaks")
+    return peaks.parse(answers.texts.values()), answers.notes("peaks")
 
 
 def _part(text: str) -> float:

@@ -1,4 +1,4 @@
-"""`simulate`: pods that come and go, on a cluster in memory."""
+"""`simulate`: pods that arrive and end on a cluster in memory."""
 
 from __future__ import annotations
 
@@ -100,12 +100,18 @@ def command(
         world = worlds.World(node for text in made_up for node in traces.nodes(text))
         notes: tuple[str, ...] = ()
     else:
-        snapshot = chosen_source.everything(chosen_source.of(chosen), [arrival.asked.manifest for arrival in arrivals])
+        snapshot = chosen_source.everything(
+            chosen_source.from_options(chosen), [arrival.asked.manifest for arrival in arrivals]
+        )
         nodes = [
             ledger.release(node, [entry.id for entry in node.allocations]) if empty else node for node in snapshot.nodes
         ]
         world = worlds.World(
-            nodes, snapshot.machines, () if empty else snapshot.pods or (), snapshot.storage, profile=snapshot.profile
+            nodes,
+            snapshot.node_objects,
+            () if empty else snapshot.pods or (),
+            snapshot.storage,
+            profile=snapshot.profile,
         )
         notes = (*snapshot.notes, *world.unknown_claims(arrival.asked.manifest for arrival in arrivals))
     outcome = simulation.run(world, arrivals)

@@ -5,7 +5,6 @@ fits.
 from __future__ import annotations
 
 import dataclasses
-import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +16,7 @@ from gpushare import contract
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, live_cluster
 
-# Views, and what reads GPUNodes, are imported while kubectl is already asking the API server.
+# Views, and code that reads GPUNodes, are imported while kubectl waits for the API server.
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from kubectl_gpushare.output.printing import LedgerListing
@@ -28,7 +27,7 @@ _NO_NODES = (
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
 )
 
-_AROUND_SECONDS = 15.0  # with -w: Nodes, and what pods ask for, are read again after this long
+_AROUND_SECONDS = 15.0  # between two reads of Nodes and the profile with -w
 
 KINDS = {
     **dict.fromkeys(("gpus", "gpu"), "gpus"),
@@ -55,7 +54,7 @@ SORT_KEYS = {
     "pods": ("name", "gpus", "compute", "request", "limit", "memory", "used", "busy", "status", "age"),
 }
 
-_MEASURED = frozenset({"used", "busy"})  # sort keys that only the agents know
+_MEASURED = frozenset({"used", "busy"})  # sort keys that need an agent's figures
 
 
 @click.command(short_help="Show what is allocated, used and free, one line per GPU, node or pod")
@@ -112,102 +111,94 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
         if usage is False:
             raise click.UsageError(f"--sort-by {chosen.sort_by} cannot be combined with --no-usage")
         usage = True
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     if usage and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--usage needs a cluster: files of --from do not tell what is used")
     if kind == "pods" and not chosen.all_namespaces and not chosen.namespace:
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
-    view = _View(kind, names, chosen, origin, usage)
+    # `top pods` applies -l to pods instead of Nodes.
+    node_selector = "" if kind == "pods" else chosen.selector
+    make = _Maker(kind, names, chosen, origin, usage)
     if chosen.watch:
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError("--watch needs a cluster: files of --from do not change")
         from kubectl_gpushare import following
 
-        following.follow(origin, view.listing, chosen, label_selector=view.node_selector, polled=True)
+        following.follow(origin, make, chosen, label_selector=node_selector, polled=True)
         return
     if isinstance(origin, live_cluster.LiveCluster):
-        origin.begin(machines=kind != "pods")
+        origin.begin(node_objects=kind != "pods")
     try:
-        view.show()
+        from kubectl_gpushare.output import printing
+
+        VIEWS[kind]()  # imported while kubectl waits for the API server
+        gpu_nodes = origin.gpu_nodes(label_selector=node_selector)
+        missing = [] if kind == "pods" else _missing(gpu_nodes, names)
+        if len(missing) < len(names) or not names:
+            listing = make(gpu_nodes)
+            printing.show(listing, chosen)
+            if not gpu_nodes and not node_selector:
+                print(_NO_NODES, file=sys.stderr)
+            printing.warn(listing.problems())
+            if kind == "pods":
+                shown = {name.rpartition("/")[2] for name in listing.names()}
+                missing = [name for name in names if name not in shown]
     finally:
         if isinstance(origin, live_cluster.LiveCluster):
             origin.end()
+    if missing:
+        what = "pod that shares GPUs" if kind == "pods" else "node or GPU"
+        raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
 
 
-@dataclasses.dataclass(frozen=True)
-class _View:
-    """The table to show of a source."""
+class _Maker:
+    """Builds the table from GPUNodes, and reads Nodes and the placer's profile again after _AROUND_SECONDS."""
 
-    kind: str
-    names: Sequence[str]
-    chosen: options.Options
-    origin: chosen_source.Source
-    usage: bool | None
-    # Reads that are not repeated with every change of the GPUNodes, with their time (monotonic).
-    read: dict[str, tuple[float, Snapshot]] = dataclasses.field(default_factory=dict)
+    def __init__(
+        self,
+        kind: str,
+        names: Sequence[str],
+        chosen: options.Options,
+        origin: chosen_source.Source,
+        usage: bool | None,
+    ) -> None:
+        self._kind, self._names, self._chosen, self._origin, self._usage = kind, names, chosen, origin, usage
+        self._cluster: Snapshot | None = None
+        self._read_at = 0.0  # monotonic
 
-    @property
-    def node_selector(self) -> str:
-        """The selector of GPUNodes; `top pods` applies -l to pods instead."""
-        return "" if self.kind == "pods" else self.chosen.selector
+    def __call__(self, gpu_nodes: Sequence[GpuNode]) -> LedgerListing:
+        snapshot = self._with_usage(self._snapshot(gpu_nodes))
+        return VIEWS[self._kind]()(snapshot, self._names, self._chosen, now=time.time())
 
-    def show(self) -> None:
-        """Print the view once."""
-        from kubectl_gpushare.output import printing
-
-        VIEWS[self.kind]()  # imported while kubectl waits for the API server
-        gpu_nodes = self.origin.gpu_nodes(label_selector=self.node_selector)
-        missing = [] if self.kind == "pods" else _missing(gpu_nodes, self.names)
-        if len(missing) < len(self.names) or not self.names:
-            listing = self.listing(gpu_nodes)
-            printing.show(listing, self.chosen)
-            if not gpu_nodes and not self.node_selector:
-                print(_NO_NODES, file=sys.stderr)
-            printing.warn(listing.problems())
-            if self.kind == "pods":
-                shown = {name.rpartition("/")[2] for name in listing.names()}
-                missing = [name for name in self.names if name not in shown]
-        if missing:
-            what = "pod that shares GPUs" if self.kind == "pods" else "node or GPU"
-            raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
-
-    def listing(self, gpu_nodes: Sequence[GpuNode]) -> LedgerListing:
-        """The view of these GPUNodes."""
-        return VIEWS[self.kind]()(self._around(gpu_nodes), self.names, self.chosen, now=time.time())
-
-    def _around(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
-        """The GPUNodes with the pods, Nodes and usage that the view shows."""
+    def _snapshot(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
+        """Combine the GPUNodes with the pods or Nodes that the table shows."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
-        snapshot = Snapshot(tuple(gpu_nodes))
-        if self.kind == "pods":
-            snapshot = chosen_source.with_pods(
-                self.origin, list(gpu_nodes), namespace=self.chosen.namespace, label_selector=self.chosen.selector
-            )
-        elif gpu_nodes:
-            snapshot = dataclasses.replace(self._cluster(), nodes=snapshot.nodes)
-        if not isinstance(self.origin, live_cluster.LiveCluster) or self.usage is False:
+        if self._kind == "pods":
+            namespace, selector = self._chosen.namespace, self._chosen.selector
+            return chosen_source.with_pods(self._origin, list(gpu_nodes), namespace=namespace, label_selector=selector)
+        if not gpu_nodes:
+            return Snapshot(())
+        if self._cluster is None or time.monotonic() - self._read_at >= _AROUND_SECONDS:
+            notes: list[str] = []
+            node_objects = chosen_source.read(self._origin.node_objects, chosen_source.NODES, notes, unsaved="")
+            cluster = Snapshot((), node_objects=node_objects, notes=tuple(notes))
+            self._cluster, self._read_at = chosen_source.with_profile(self._origin, cluster), time.monotonic()
+        return dataclasses.replace(self._cluster, nodes=tuple(gpu_nodes))
+
+    def _with_usage(self, snapshot: Snapshot) -> Snapshot:
+        """Add what the agents measure, unless there are many agents and --usage is not given."""
+        if not isinstance(self._origin, live_cluster.LiveCluster) or self._usage is False:
             return snapshot
         from kubectl_gpushare.source import agents
 
-        nodes = [node.name for node in gpu_nodes if _concerned(node, self.names)]
-        if self.usage is None and len(nodes) > agents.ASKED_UNASKED:
+        nodes = [node.name for node in snapshot.nodes if _concerned(node, self._names)]
+        if self._usage is None and len(nodes) > agents.ASKED_UNASKED:
             return snapshot
-        used, notes = agents.ask(self.origin.kubectl, nodes)
+        used, notes = agents.ask(self._origin.kubectl, nodes)
         # One line, however many rights are missing.
         notes = tuple(filter(None, ["; ".join((*snapshot.notes, *notes))]))
         return dataclasses.replace(snapshot, usage=used if used.nodes else None, notes=notes)
-
-    def _cluster(self) -> Snapshot:
-        """The Nodes, which say what nodes take no pods, and what pods ask for; with -w not read each time."""
-        from kubectl_gpushare.source.snapshot import Snapshot
-
-        read_at, around = self.read.get("cluster", (-math.inf, Snapshot(())))
-        if time.monotonic() - read_at >= _AROUND_SECONDS:
-            machines, notes = chosen_source.machines(self.origin)
-            around = chosen_source.with_profile(self.origin, Snapshot((), machines=machines, notes=notes))
-            self.read["cluster"] = time.monotonic(), around
-        return around
 
 
 def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -254,7 +245,7 @@ VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {
 
 
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
-    """The names that no node and no GPU has."""
+    """Return the names that no node and no GPU has."""
     if not names:
         return []
     known = {node.name for node in nodes} | {f"{node.name}/{gpu.index}" for node in nodes for gpu in node.gpus}

@@ -45,7 +45,7 @@ def command(name: str, **params: Any) -> None:
     from kubectl_gpushare.views.describe import pod_page as described
 
     chosen = options.collect(params)
-    origin = chosen_source.of(chosen)
+    origin = chosen_source.from_options(chosen)
     meant = workloads.pod_meant(origin, chosen, name)
     manifest = meant.manifest
     name = pod.namespaced_name(manifest)[1]
@@ -58,19 +58,19 @@ def command(name: str, **params: Any) -> None:
         ) from error
     described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
-        wrong = misspelt.of(manifest)
+        wrong = misspelt.find(manifest)
         hint = wrong or f"see `kubectl describe pod {name}`"
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
     namespace, is_exclusive = pod.namespaced_name(manifest)[0], contract.EXCLUSION in pod.annotations_of(manifest)
-    allowances, unread = chosen_source.allowances(origin, [namespace] if is_exclusive else ())
+    notes = list(snapshot.notes)
+    allowances = chosen_source.allowances(origin, [namespace] if is_exclusive else (), notes)
     try:
-        explanation = reasons.of(manifest, snapshot, allowances.get(namespace, ()))
+        explanation = reasons.explain(manifest, snapshot, allowances.get(namespace, ()))
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
-        budgets = evicting.Budgets.from_manifests(chosen_source.budgets(origin)[0])
+        budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
-    notes = [*snapshot.notes, *unread]
     page_layout.show(
         "PodReasons",
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),

@@ -11,7 +11,9 @@ Document = dict[str, Any]
 
 
 def listing(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:
-    """A list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one, once."""
+    """Return A list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one,
+    once.
+    """
     return {"apiVersion": API_VERSION, "kind": kind, "items": iter(items), **more}
 
 

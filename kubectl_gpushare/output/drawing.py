@@ -56,7 +56,7 @@ class Drawing:
 
 
 def svg(drawing: Drawing) -> str:
-    """The drawing as SVG."""
+    """Return the drawing as SVG."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {drawing.width} {drawing.height}" '
     head += 'font-family="sans-serif" font-size="12">'
     page = '<rect width="100%" height="100%" fill="white"/>'

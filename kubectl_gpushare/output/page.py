@@ -51,12 +51,12 @@ Page = tuple[Field | Section, ...]
 
 
 def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
-    """A field; nothing if all values are empty."""
+    """Return A field; nothing if all values are empty."""
     said = tuple(value for value in values if value)
     return (Field(key, said, style),) if said else ()
 
 
 def letter(position: int) -> str:
-    """The letter of a tenant in pictures and tables."""
+    """Return the letter of a tenant in pictures and tables."""
     letters = string.ascii_letters
     return letters[position] if position < len(letters) else "#"

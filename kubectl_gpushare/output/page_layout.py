@@ -24,12 +24,12 @@ def show(
     if options.output:
         printing.write_document(documents.single(kind, document_of()), options)
         return
-    place = terminal.of(sys.stdout, color=options.color)
+    place = terminal.detect(sys.stdout, color=options.color)
     printing.write_lines(lines(page_of(), place), sys.stdout)
 
 
 def lines(content: page.Page, place: Terminal) -> list[str]:
-    """The lines of a page. On a terminal long sentences are wrapped; in a pipe a value stays one line."""
+    """Return the lines of a page. On a terminal long sentences are wrapped; in a pipe a value stays one line."""
     fields = [entry for entry in content if isinstance(entry, page.Field)]
     indent = max((len(entry.key) for entry in fields), default=0) + 3
     drawn: list[str] = []
@@ -82,7 +82,7 @@ def _table(block: Table, place: Terminal) -> Iterator[str]:
 
 
 def _records(block: Table, place: Terminal) -> Iterator[str]:
-    """A table that is too wide for its place: a line for each cell, under the name of its column."""
+    """Yield A table that is too wide for its place: a line for each cell, under the name of its column."""
     indent = max(len(column.header) for column in block.columns) + 3
     for number, row in enumerate(block.rows):
         if number:
@@ -97,7 +97,7 @@ def _records(block: Table, place: Terminal) -> Iterator[str]:
 
 
 def picture(block: page.Picture, width: int, place: Terminal) -> str:
-    """`[aaaaaabbb...]  0.75 of 1`, `width` characters between the brackets."""
+    """Return `[aaaaaabbb...]  0.75 of 1`, `width` characters between the brackets."""
     whole = max(block.total, sum(amount for _, amount in block.parts)) or 1
     drawn, held, end = [], 0, 0
     for position, amount in block.parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
@@ -23,20 +24,20 @@ class Listing(Protocol):
     """The rows of a list, and all forms of it: only that of the chosen format is made."""
 
     def table(self) -> Table:
-        """For people."""
+        """Return the table for people."""
 
     def document(self) -> documents.Document:
-        """For programs, and each of its `items` as a row of CSV."""
+        """Return the document for programs; each of its `items` is also a row of CSV."""
 
     def names(self) -> Iterable[str]:
-        """For `-o name`."""
+        """Return the names for `-o name`."""
 
 
 class LedgerListing(Listing, Protocol):
     """A listing of what is in the ledger."""
 
     def problems(self) -> Sequence[str]:
-        """Sentences for standard error: problems of the ledger, and facts that could not be read."""
+        """Return sentences for standard error: problems of the ledger, and facts that could not be read."""
 
 
 def show(listing: Listing, options: Options) -> None:
@@ -53,11 +54,11 @@ def show_table(table: Table, options: Options) -> None:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
         return
-    write_lines(lines(table, terminal.of(sys.stdout, color=options.color), options), sys.stdout)
+    write_lines(lines(table, terminal.detect(sys.stdout, color=options.color), options), sys.stdout)
 
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
-    """The lines of a table for people, with its caption on a terminal."""
+    """Return the lines of a table for people, with its caption on a terminal."""
     from kubectl_gpushare.output import colour, table_layout
 
     drawn, left_out = table_layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
@@ -69,7 +70,7 @@ def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]
 
 def warn(sentences: Iterable[str]) -> None:
     """Print warnings to standard error."""
-    place = terminal.of(sys.stderr)
+    place = terminal.detect(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
             print(colour.paint(line, "warn", on=place.colours), file=sys.stderr)
@@ -87,18 +88,16 @@ def write_words(text: Iterable[str], stream: TextIO) -> None:
 
 
 def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
-    """JSON as kubectl prints it."""
-    from kubectl_gpushare.output import streaming
+    """Write JSON as kubectl prints it."""
 
-    stream.writelines(streaming.json(document))
+    stream.writelines(json_parts(document))
     stream.flush()
 
 
 def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
-    """YAML in the order of the document."""
-    from kubectl_gpushare.output import streaming
+    """Write YAML in the order of the document."""
 
-    stream.writelines(streaming.yaml(document))
+    stream.writelines(yaml_parts(document))
     stream.flush()
 
 
@@ -119,7 +118,7 @@ def _csv(listing: Listing, stream: TextIO) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """`value` for a spreadsheet: a ' before a text that it would take for a formula."""
+    """Return `value` for a spreadsheet, with a ' before text that would be taken for a formula."""
     if not isinstance(value, str):
         return value
     text = printable.replaced(value)
@@ -154,3 +153,66 @@ WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
 def _caption(table: Table, place: terminal.Terminal, left_out: Sequence[str]) -> list[str]:
     sentences = [table.caption, f"not shown at this width: {', '.join(left_out)}" if left_out else ""]
     return [line for sentence in sentences if sentence for line in terminal.wrapped(sentence, place)]
+
+
+_INDENT = "    "  # kubectl's
+
+
+def json_parts(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the document as kubectl prints JSON, with a newline at its end. Its lists may be iterators.
+
+    Unprintable characters are escaped: parsers get them back, and a terminal does not act on them. With iterators only
+    one of the 40,000 items of a large cluster is in memory at a time.
+    """
+    from json import JSONEncoder
+
+    encoder = JSONEncoder(indent=len(_INDENT), ensure_ascii=False)
+
+    def encode(part: Any) -> str:
+        return printable.escaped(encoder.encode(part))
+
+    before = "{"
+    for key, value in document.items():
+        yield f"{before}\n{_INDENT}{encode(key)}: "
+        before = ","
+        if not isinstance(value, Iterator):
+            yield _indented(encode(value), 1)
+            continue
+        comma = ""
+        for item in value:
+            yield f"{comma or '['}\n{_INDENT * 2}{_indented(encode(item), 2)}"
+            comma = ","
+        yield f"\n{_INDENT}]" if comma else "[]"
+    yield "\n}\n"
+
+
+def _indented(text: str, depth: int) -> str:
+    return text.replace("\n", "\n" + _INDENT * depth)  # JSON strings contain no newline
+
+
+def yaml_parts(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the document as YAML, in its own order. Its lists may be iterators."""
+    import yaml as library
+
+    dumper = getattr(library, "CSafeDumper", library.SafeDumper)
+
+    def write(part: Any, by: Any, *, as_is: bool) -> str:
+        text: str = library.dump(part, None, by, sort_keys=False, allow_unicode=as_is, width=4096)
+        return text
+
+    def dump(part: Any) -> str:
+        with contextlib.suppress(UnicodeEncodeError):  # libyaml cannot write lone surrogates
+            if printable.is_document(text := write(part, dumper, as_is=True)):
+                return text
+        return write(part, library.SafeDumper, as_is=False)
+
+    for key, value in document.items():
+        if not isinstance(value, Iterator):
+            yield dump({key: value})
+            continue
+        empty = True
+        for item in value:
+            yield f"{key}:\n{dump([item])}" if empty else dump([item])
+            empty = False
+        if empty:
+            yield dump({key: []})

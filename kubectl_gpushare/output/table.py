@@ -17,13 +17,13 @@ class Column:
     wide: bool = False  # shown only when every column is asked for
     least: int = 0  # characters it may be shortened to; 0: never
     middle: bool = False  # shortened in its middle: both ends of a name distinguish it
-    wrap: bool = False  # goes on in the next line instead of being shortened
+    wrap: bool = False  # continues in the next line instead of being shortened
     leave_out: int = 0  # left out on a narrow terminal, highest first; 0: never
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """A text with a style of the palette, and perhaps a bar beside it."""
+    """Text with a style of the palette, and optionally a bar next to it."""
 
     text: str
     style: str = ""
@@ -37,9 +37,9 @@ _TOTAL = Cell("TOTAL", "bold")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Rows have a cell for each column; `caption` is a sentence above them for people.
+    """Rows with a cell for each column; `caption` is a sentence above them for people.
 
-    totals: cells of one more row by header; columns that it does not name stay empty there. None: no such row.
+    totals: cells of one more row, by header; other columns stay empty there. None: no such row.
     """
 
     columns: tuple[Column, ...]
@@ -57,10 +57,10 @@ class Table:
 
 
 def sentence(text: str) -> str:
-    """`text` on one line, for a last column, where spaces are harmless."""
+    """Return `text` on one line, for a last column, where spaces are harmless."""
     return " ".join(text.split()) or NONE
 
 
 def plain(text: str) -> str:
-    """`text` as kubectl shows it in a cell: without spaces, never empty."""
+    """Return `text` as kubectl shows it in a cell: without spaces, never empty."""
     return sentence(text).replace(" ", "-")

@@ -37,7 +37,7 @@ class TableFit:
 def draw(
     table: Table, place: Terminal, *, wide: bool = False, headers: bool = True, dashes: bool = False
 ) -> tuple[list[str], tuple[str, ...]]:
-    """The lines, and the headers of columns that found no place. `dashes` underlines headers, as `describe` does."""
+    """Return the lines, and the headers of columns that do not fit. `dashes` underlines headers, as `describe` does."""
     totals = table.totals_row if headers else None
     rows = [*table.rows, *([totals] if totals else [])]
     columns = tuple(index for index, column in enumerate(table.columns) if wide or not column.wide)
@@ -72,12 +72,12 @@ def draw(
 
 
 def width(line: str) -> int:
-    """How many characters of a line are seen."""
+    """Return the number of visible characters in a line."""
     return len(re.sub(_ESCAPE, "", line)) if "\x1b" in line else len(line)
 
 
 def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…") -> str:
-    """`text` in at most `most` characters, with an ellipsis at its end or in its middle."""
+    """Return `text` in at most `most` characters, with an ellipsis at its end or in its middle."""
     if len(text) <= most:
         return text
     if not middle:
@@ -87,7 +87,7 @@ def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…"
 
 
 def bar(part: float, width: int, *, style: str, place: Terminal) -> str:
-    """A bar of `width` characters, full to `part` (0 to 1)."""
+    """Return A bar of `width` characters, full to `part` (0 to 1)."""
     part = min(1.0, max(0.0, part))
     if not place.unicode:
         full = round(part * width)
@@ -144,7 +144,7 @@ def _shorten_columns(
     *,
     least: int = 10_000,
 ) -> None:
-    """Take `excess` characters from the columns that allow it, from the widest first; to `least` where need be."""
+    """Take `excess` characters from the columns that allow it, the widest first, down to `least` if necessary."""
     able = [slot for slot in shown if columns[slot].least]
     while excess > 0:
         able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot], least)]
@@ -156,7 +156,7 @@ def _shorten_columns(
 
 
 def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> list[Row]:
-    """The row with cells no wider than decided; as several rows if cells go on in the next line."""
+    """Return the row with cells no wider than decided; as several rows if cells go on in the next line."""
     if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
         return [row]
     parts = [
@@ -195,12 +195,12 @@ def _drawn(cell: str | Cell, most: int, bar_width: int, place: Terminal) -> str:
 
 
 def _join(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
-    """Lines whose columns stand side by side; colours take no room."""
+    """Return lines whose columns stand side by side; colours take no room."""
     if not columns or not columns[0]:
         return []
     import tabulate  # here: no other format needs it
 
-    tabulate.MIN_PADDING = 0  # headers are no wider than they are
+    tabulate.MIN_PADDING = 0  # columns are no narrower than their headers
     tabulate.PRESERVE_WHITESPACE = True
     between = tabulate.DataRow("", " " * padding, "")
     look = tabulate.TableFormat(None, None, None, None, between, between, 0, None)

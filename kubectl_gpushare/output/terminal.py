@@ -15,7 +15,7 @@ _MARKS = "/.,:=-_"  # after which a word that is longer than a line may break
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Terminal:
-    """`columns` is None, for no limit, in a pipe or a file."""
+    """A stream's capabilities. `columns` is None, for no limit, in a pipe or a file."""
 
     columns: int | None = None
     rows: int = 24
@@ -24,12 +24,12 @@ class Terminal:
 
     @property
     def interactive(self) -> bool:
-        """Whether a person looks at it."""
+        """Whether the stream is a terminal."""
         return self.columns is not None
 
 
 def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
-    """A sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
+    """Return A sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
     text = printable.replaced(" ".join(text.split()))
     if terminal.columns is None:
         return [text]
@@ -37,7 +37,7 @@ def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
 
 
 def broken(text: str, width: int) -> list[str]:
-    """The text in lines of at most `width`, broken between words; a longer word breaks after one of _MARKS."""
+    """Return the text in lines of at most `width`, broken between words; a longer word breaks after one of _MARKS."""
     lines: list[str] = []
     rest = text
     while len(rest) > width:
@@ -49,7 +49,7 @@ def broken(text: str, width: int) -> list[str]:
     return [*lines, rest]
 
 
-def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
+def detect(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
     """Return the capabilities of `stream`; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb turn `auto`
     off.
     """
@@ -65,7 +65,7 @@ def of(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = 
 
 
 def _size(stream: TextIO, environment: Mapping[str, str]) -> tuple[int, int]:
-    """Columns and rows of a terminal; COLUMNS and LINES override them. 80 by 24 if the terminal reports none."""
+    """Return columns and rows of a terminal; COLUMNS and LINES override them. 80 by 24 if the terminal reports none."""
     try:
         columns, rows = os.get_terminal_size(stream.fileno())
     except (OSError, ValueError):

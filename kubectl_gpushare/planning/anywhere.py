@@ -1,4 +1,4 @@
-"""Anywhere: single changes of a pod's node constraints, or of a node, with which the pod would fit; each is tried."""
+"""Single changes of a pod's node constraints, or of a node, with which the pod would fit. Each change is tried."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning.remedy import Remedy
 
-AGENT: Final = "agent"  # the change that an agent which is away runs again
+AGENT: Final = "agent"  # the change: an agent that is stopped runs again
 _MAX_NODES = 64  # tried, in the order of the candidates
 _ENOUGH = 2**62  # of a resource: more than any pod asks for
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -61,15 +61,17 @@ def _specified(
 
 
 def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Let one node take pods that it keeps away now; for each way the first node on which the pod fits."""
+    """Try to let a node take the pod although it rejects pods now; for each way, yield the first node on which the pod
+    fits.
+    """
     ways = dict(_OPENED)
     nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
     for name in [*nodes][:_MAX_NODES]:
-        machine = world.node_spec(name)
-        if machine is None:
+        node_spec = world.node_spec(name)
+        if node_spec is None:
             continue
         for way, change in list(ways.items()):
-            remedied = change(machine)
+            remedied = change(node_spec)
             if remedied is None:
                 continue
             sentence, changed = remedied
@@ -81,35 +83,35 @@ def opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
                 del ways[way]
 
 
-def _uncordoned_node(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
-    kept = tuple(taint for taint in machine.taints if taint.key != taints.UNSCHEDULABLE)
-    if len(kept) == len(machine.taints):
+def _uncordoned_node(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
+    kept = tuple(taint for taint in node_spec.taints if taint.key != taints.UNSCHEDULABLE)
+    if len(kept) == len(node_spec.taints):
         return None
-    return f"if the node {machine.name} were uncordoned", dataclasses.replace(machine, taints=kept)
+    return f"if the node {node_spec.name} were uncordoned", dataclasses.replace(node_spec, taints=kept)
 
 
-def _untainted(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
-    """Without the taints that people set; those of Kubernetes itself report a state of the node."""
-    custom = tuple(taint for taint in machine.taints if not taint.key.startswith("node.kubernetes.io/"))
+def _untainted(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
+    """Return the node without custom taints; Kubernetes' own taints report a state of the node."""
+    custom = tuple(taint for taint in node_spec.taints if not taint.key.startswith("node.kubernetes.io/"))
     if not custom:
         return None
-    kept = tuple(taint for taint in machine.taints if taint not in custom)
+    kept = tuple(taint for taint in node_spec.taints if taint not in custom)
     sentence = "with a toleration of " + " and ".join(map(str, custom))
-    return sentence, dataclasses.replace(machine, taints=kept)
+    return sentence, dataclasses.replace(node_spec, taints=kept)
 
 
 def _reopened(node: GpuNode) -> GpuNode:
-    """The node as it is once its agent, which was stopped, runs again."""
+    """Return the node as it would be if its stopped agent ran again."""
     conditions = tuple(condition for condition in node.conditions if condition.reason != contract.REASON_AGENT_STOPPED)
     return dataclasses.replace(node, conditions=conditions).as_closed("")
 
 
-def _with_agent(machine: NodeSpec) -> tuple[str, NodeSpec] | None:
-    if machine.allocatable is None or machine.allocatable.get(contract.RESOURCE_PERCENT):
+def _with_agent(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
+    if node_spec.allocatable is None or node_spec.allocatable.get(contract.RESOURCE_PERCENT):
         return None
     offered = dict.fromkeys((contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE), _ENOUGH)
-    sentence = f"if the agent of {machine.name} ran"
-    return sentence, dataclasses.replace(machine, allocatable={**machine.allocatable, **offered})
+    sentence = f"if the agent of {node_spec.name} ran"
+    return sentence, dataclasses.replace(node_spec, allocatable={**node_spec.allocatable, **offered})
 
 
 # kind of change -> a sentence and the changed Node; None if it changes nothing

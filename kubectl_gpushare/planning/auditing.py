@@ -86,7 +86,7 @@ class AuditVerdict:
         return {*(verdict.state for verdict in self.nodes), *(verdict.state for verdict in self.shares)}
 
     def containers(self, state: AuditState) -> int:
-        """How many containers are in this state; the worst of its GPUs counts for each."""
+        """Return how many containers are in this state; the worst of a container's GPUs counts."""
         states: dict[tuple[str, str, str], AuditState] = {}
         for share in self.shares:
             for container in share.containers or ("",):
@@ -95,10 +95,10 @@ class AuditVerdict:
         return sum(worst is state for worst in states.values())
 
 
-def judge(
+def check(
     nodes: Sequence[GpuNode], audits: Mapping[str, ReportedAudit], *, ready: Collection[str] = ()
 ) -> AuditVerdict:
-    """The verdict on these nodes, of which some agents have answered; `ready`: names of those whose agent runs."""
+    """Return the verdict on these nodes from the answers of their agents; `ready`: names of nodes whose agent runs."""
     judged, shares, strays = [], [], []
     for node in nodes:
         audit = audits.get(node.name)
@@ -119,7 +119,7 @@ def judge(
 
 
 def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
-    """The shares of the ledger, as the agent sees them; then running shares that only the agent has."""
+    """Yield the shares of the ledger, as the agent sees them; then running shares that only the agent has."""
     seen = {_key(reported): reported for reported in audit.shares}
     loose = {
         (process.gpu, process.namespace, process.pod, process.container)
@@ -152,7 +152,7 @@ def _looked_at(held: ShareVerdict, share: ReportedShare, loose: Collection[tuple
 def _ledger(node: GpuNode) -> Iterator[ShareVerdict]:
     for entry in node.allocations:
         if entry.is_backfill_reservation or entry.reserved_until is not None:
-            continue  # no pod of it has been seen yet
+            continue  # its pod has not been seen yet
         for share in entry.shares:
             amounts = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)
             for uuid in share.gpu_uuids:
@@ -165,7 +165,9 @@ def _key(share: ReportedShare) -> tuple[str, str, tuple[str, ...], str]:
 
 
 def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
-    """The state of the node's limits by its condition, and the reason. `runs`: whether its agent is known to run."""
+    """Return the state of the node's limits by its condition, and the reason. `runs`: whether its agent is known to
+    run.
+    """
     limits = node.condition(contract.CONDITION_LIMITS_IN_FORCE)
     if limits is None:
         return AuditState.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"

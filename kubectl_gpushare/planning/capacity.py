@@ -39,7 +39,7 @@ class FitResult:
     wanted: PodBatch
     gpus: tuple[str, ...]
     refusal: Refusal | None
-    changes: tuple[Remedy, ...]  # with each of which the next one would fit
+    changes: tuple[Remedy, ...]  # with each of them the next pod would fit
 
     @property
     def missing(self) -> int:
@@ -51,7 +51,8 @@ class FitResult:
 class CapacityAnswer:
     """The results of all batches.
 
-    more: how many more of the last would fit then; None if some do not fit. no_more: why not one more of those.
+    more: how many more pods of the last batch would fit; None if some pods do not fit. no_more: why not one more than
+    that.
     """
 
     fits: tuple[FitResult, ...]
@@ -94,7 +95,7 @@ def _fit(
 ) -> FitResult:
     gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     changes: Sequence[Remedy] = ()
-    if refusal is not None and refusal.cause is not Cause.QUOTA:  # a quota refuses it, with any free capacity
+    if refusal is not None and refusal.cause is not Cause.QUOTA:  # rejected by a quota, however much is free
         whole = world.refuse(batch.asked.manifest, batch.asked.request)
         changes = remedies.all_of(world, batch.asked, whole.rejected) if isinstance(whole, Refusal) else ()
     return FitResult(batch, gpus, refusal, tuple(changes))

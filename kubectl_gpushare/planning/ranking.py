@@ -1,4 +1,4 @@
-"""Ranking: the places a pod could go, in the order of placement's preference: each without those before it."""
+"""Ranks the places where a pod could go by placement's preference, each without those before it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Choice:
 
 
 def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
-    """The best places, at most `most`: by GPU if the pod wants one GPU, else by node."""
+    """Return the best places, at most `most`: by GPU if the pod wants one GPU, else by node."""
     ranked: list[Choice] = []
     alone = len(asked.request.demands) == 1 and asked.request.demands[0].gpus == 1
     taken_nodes: set[str] = set()
@@ -48,7 +48,7 @@ def choices(world: World, asked: RequestingPod, *, most: int) -> list[Choice]:
 
 
 def counts(world: World, asked: RequestingPod) -> tuple[int, dict[str, int]]:
-    """`(GPUs that fit, GPUs or nodes that each rule rejects)`, for the first demand of the request."""
+    """Return `(GPUs that fit, GPUs or nodes that each rule rejects)`, for the first demand of the request."""
     node_filter = world.node_filter(asked.manifest)
     demand = asked.request.demands[0]
     fits = 0

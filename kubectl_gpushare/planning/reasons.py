@@ -1,4 +1,4 @@
-"""Reasons: why a pod waits, or why it is on its GPUs, found by placing it as if it were created now."""
+"""Finds why a pod waits, or why it is on its GPUs, by placing it as if it were created now."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Reasons:
     refusal: Refusal | None
     changes: tuple[Remedy, ...]
     choices: tuple[Choice, ...]
-    fits: int  # GPUs that would do
+    fits: int  # GPUs that would fit
     ruled_out: Mapping[str, int]  # rule -> GPUs
-    held_back: tuple[str, ...]  # why it waits, however much is free
+    held_back: tuple[str, ...]  # why it waits regardless of free capacity
     free_before: float  # stranded GPUs of the cluster without the pod
 
 
-def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
-    """The reasons of one pod, with remedies. Raises `RequestError`.
+def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
+    """Return the reasons of one pod, with remedies. Raises `RequestError`.
 
     quotas: its namespace's, which bound exclusive GPUs.
     """
@@ -71,9 +71,9 @@ def of(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = 
 
 
 def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets: Budgets) -> Reasons:
-    """The same with the moves that `defrag` would make for a pod that no single move helps.
+    """Add the moves that `defrag` would make, for a pod that no single move helps.
 
-    Planning takes seconds for thousands of GPUs, which is for `defrag` to spend.
+    With thousands of GPUs this takes seconds, so only `defrag` plans more than one step.
     """
     if found.refusal is None or snapshot.pods is None or any(change.kind == "move" for change in found.changes):
         return found
@@ -85,12 +85,12 @@ def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budget
 
 
 def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:
-    """The cluster without the pod, as if it were created now."""
+    """Return the cluster without the pod, as if it were created now."""
     nodes: Sequence[GpuNode] = unplaced.nodes_without(snapshot.nodes, manifest)
     identity = pod.namespaced_name(manifest)
     others = [other for other in snapshot.pods or () if pod.namespaced_name(other) != identity]
     storage = snapshot.storage and worlds.unaccounted(snapshot.storage, snapshot.pods or ())
-    return World(nodes, snapshot.machines, others, storage, claims_are_all=True, profile=snapshot.profile)
+    return World(nodes, snapshot.node_objects, others, storage, claims_are_all=True, profile=snapshot.profile)
 
 
 def _held_back(asked: RequestingPod) -> list[str]:

@@ -1,9 +1,9 @@
-"""Remedies: single changes with which a pod that fits nowhere would fit. Each is tried, none is guessed.
+"""Finds single changes with which a pod that fits nowhere would fit. Each is tried, none is guessed.
 
-The smallest change of each kind is looked for: the pod asks for less, or has fewer constraints on GPUs or nodes; a card
-or node is uncordoned, or an agent comes back; an older pod of its Deployment ends first; one other pod moves. They are
-listed in this order, by how much they disturb. If nothing else helps, the smallest pod that is in the way may end; and
-where no single move helps, several in turn may (`defragmented`).
+It looks for the smallest change of each kind: the pod asks for less, or has fewer constraints on GPUs or nodes; a GPU
+or node is uncordoned, or an agent runs again; an older pod of its Deployment ends first; one other pod moves. They are
+listed in this order, the least disturbing first. If nothing else helps, the smallest pod that is in the way may end; if
+no single move helps, several moves in turn may (`defragmented`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gpushare.share import Share
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import Answer, RequestingPod, World
-from kubectl_gpushare.planning import anywhere, surge
+from kubectl_gpushare.planning import anywhere
 from kubectl_gpushare.planning.remedy import Remedy
 
 # The sentence if no single change helps.
@@ -32,15 +32,15 @@ NONE = (
     "uncordoned, one agent restarted, one pod moved or ended"
 )
 _MIB = 2**20
-_MAX_MOVES = 200  # pods that are tried to move away, those on the nearest misses first
-_SMALL_PERCENT = 25  # a share of this compute or less may do with idle time alone
+_MAX_MOVES = 200  # pods that are tried, those on the nearest misses first
+_SMALL_PERCENT = 25  # up to this compute, a share may be satisfied with idle time alone
 _MAX_SIZES = 64  # sizes tried per kind, the largest first
-_MIN_PART = 4  # less than a quarter of what a pod asks for is another pod
+_MIN_PART = 4  # a pod with less than a quarter of the requested amount is not the same pod
 
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
-    """The smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
-    kinds = (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, surge.without, _moved)
+    """Return the smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
+    kinds = (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, without_surge, _moved)
     return [change for kind in kinds for change in kind(world, asked, rejected)] or [*_ended(world, asked, rejected)]
 
 
@@ -95,7 +95,7 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
 
 
 def defragmented(world: World, name: str, asked: RequestingPod, budgets: Budgets) -> Remedy | None:
-    """The moves in turn that `defrag` plans for this pod, if any do; leaves the world as after these."""
+    """Return the moves in turn that `defrag` plans for this pod, if any; leaves the world as it would be after them."""
     if goals.pointless(asked.manifest, asked):
         return None
     (step,) = fewest_moves.plan(world, [(name, asked)], budgets, stay=False).steps
@@ -133,7 +133,7 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
 
 
 def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """The smallest pod whose end makes room."""
+    """Yield the smallest pod whose end makes room."""
     for view, entry in _in_the_way(world, rejected):
         manifest = world.manifest(entry)
         if manifest is None:
@@ -147,7 +147,7 @@ def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
 
 
 def _in_the_way(world: World, rejected: Sequence[Rejected]) -> Iterator[tuple[NodeView, Allocation]]:
-    """The allocations whose departure might help: on the nearest misses first, then the smallest shares."""
+    """Return the allocations whose end might help: on the nearest misses first, then the smallest shares."""
     seen: set[str] = set()
     by_others = {explanation.COUNT_RULE, *(name for name, rule in filters.RULES.items() if rule.sees is not Sees.GPU)}
     misses = sorted((miss for miss in rejected if miss.rule in by_others), key=lambda miss: miss.shortfall)
@@ -173,7 +173,7 @@ def _size(entry: Allocation) -> tuple[int, int]:
 
 
 def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
-    """The amounts free on some card that are less than the request, the largest first."""
+    """Return the amounts free on some GPU that are less than the request, the largest first."""
     free = {
         (gpu.memory_bytes - used.memory_bytes) // _MIB
         for view in world.views.values()
@@ -195,7 +195,7 @@ def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str
     }
     most = share.request_percent
     sizes = sorted((percent for percent in free if most <= percent * _MIN_PART and percent < most), reverse=True)
-    # 0 is a share of idle time only; it fits only if memory is asked for by itself.
+    # 0 is a share of idle time only; it fits only if the pod also has a memory annotation.
     least = [0] if 0 < most <= _SMALL_PERCENT else []
     return [quantity.format_compute(percent) for percent in [*sizes, *least]]
 
@@ -206,7 +206,7 @@ def _counts(_world: World, asked: RequestingPod, key: str) -> Iterable[str]:
 
 
 def _share(asked: RequestingPod, key: str) -> Share:
-    """The share of the demand that an annotation belongs to."""
+    """Return the share of the demand that an annotation belongs to."""
     demands = [demand for demand in asked.request.demands if _is_of(key, demand.containers)]
     return (demands or list(asked.request.demands))[0].share
 
@@ -218,3 +218,24 @@ def _is_of(key: str, containers: Sequence[str]) -> bool:
 
 def _mebibytes(count: int) -> str:
     return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"
+
+
+def without_surge(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    """Return the world after one pod of an older template of its Deployment has ended."""
+    deployment, template = pod.deployment(asked.manifest)
+    namespace, _ = pod.namespaced_name(asked.manifest)
+    for view in [*world.views.values()] if deployment else ():
+        for entry in view.node.allocations:
+            manifest = world.manifest(entry)
+            if manifest is None or entry.pod.namespace != namespace:
+                continue
+            its_deployment, its_template = pod.deployment(manifest)
+            if its_deployment != deployment or its_template == template:
+                continue
+            back = world.remove(manifest, view.node.name, entry)
+            answer = world.place(asked.manifest, asked.request)
+            back()
+            if isinstance(answer, Placement):
+                sentence = f"if {entry.pod}, of an older template, ended first: maxSurge 0 in deploy/{deployment}"
+                yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "surge")
+                return

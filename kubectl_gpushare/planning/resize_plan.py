@@ -1,6 +1,6 @@
-"""ResizePlan: the result of changing amounts of a placed pod, by the placer's own code.
+"""The result of changing the amounts of a placed pod, computed by the placer's own code.
 
-Only its annotations are changed; the placer changes the ledger, and the agent of its node the limits.
+The plugin changes only the pod's annotations; the placer changes the ledger, and the node's agent the limits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpushare.resizing import ResizeCause, Shares
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizePlan:
-    """The annotations to set, the shares then, and the placer's answer; `before`: the current annotations."""
+    """The annotations to set, the resulting shares, and the placer's answer; `before`: the current annotations."""
 
     node: GpuNode
     entry: Allocation
@@ -31,7 +31,7 @@ class ResizePlan:
 def plan(
     manifest: pod.PodJson, node: GpuNode, entry: Allocation, amounts: Mapping[str, str], container: str = ""
 ) -> ResizePlan:
-    """The plan. `amounts`: annotation key → value, for `container`, or for the only share of the pod.
+    """Return the plan. `amounts`: annotation key → value, for `container`, or for the only share of the pod.
 
     Raises GpushareError if the pod would have an invalid request.
     """
@@ -46,7 +46,7 @@ def plan(
 
 
 def beside(plan: ResizePlan) -> str:
-    """How the memory changes although no memory was asked for, as a sentence; empty if it does not."""
+    """Return how the memory changes although no memory was requested, as a sentence; empty if it does not."""
     if any(key == contract.MEMORY or key.startswith(f"{contract.MEMORY}.") for key in plan.changes):
         return ""
     held = {(share.containers, share.gpu_uuids): share.memory_bytes for share in plan.entry.shares}
@@ -62,7 +62,7 @@ def beside(plan: ResizePlan) -> str:
 
 
 def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Shares, str] | None:
-    """The shares a pod asks for, and why it does not hold them yet; None if it holds what it asks for."""
+    """Return the shares a pod asks for, and why it does not hold them yet; None if it holds what it asks for."""
     try:
         desired = resizing.asked(requests.parse(manifest), entry, node)
     except errors.GpushareError as error:
@@ -74,7 +74,9 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
 
 
 def _suffix(manifest: pod.PodJson, container: str) -> str:
-    """The suffix of this container's keys: `.NAME`, or empty if it shares by the pod's keys. Raises LedgerError."""
+    """Return the suffix of this container's keys: `.NAME`, or empty if it shares by the pod's keys. Raises
+    LedgerError.
+    """
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
     own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
     sharers: list[str] = []

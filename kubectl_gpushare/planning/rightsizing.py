@@ -28,7 +28,7 @@ class Advice(enum.StrEnum):
     SHRINK = "Shrink"
     GROW = "Grow"
     FITS = "Fits"
-    TOO_SHORT = "TooShort"  # observed for less than was asked for
+    TOO_SHORT = "TooShort"  # observed for too short a time
     UNKNOWN = "Unknown"  # not observed, or its agent did not answer
 
 
@@ -78,7 +78,7 @@ class Suggestion:
 
 
 def suggest(nodes: Iterable[GpuNode], reported: Mapping[peaks.Key, ReportedPeak], rules: Rules) -> list[Suggestion]:
-    """A suggestion for each share of each pod, in the order of the ledger."""
+    """Return A suggestion for each share of each pod, in the order of the ledger."""
     return [
         _suggestion(node, entry, shares, reported, rules)
         for node in nodes
@@ -98,7 +98,7 @@ def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """The sum of the sizes."""
+    """Return the sum of the sizes."""
     whole = Size(0, 0)
     for size in sizes:
         whole = _plus(whole, size)
@@ -113,7 +113,7 @@ _UNSEEN: Final = ReportedPeak(None, None, 0.0)
 
 
 def _alike(entry: Allocation) -> Iterator[list[GivenShare]]:
-    """The shares of the same containers: one request, though the bytes may differ from model to model."""
+    """Yield the shares of the same containers: one request, though the bytes may differ from model to model."""
     groups: dict[tuple[str, ...], list[GivenShare]] = {}
     for share in entry.shares:
         groups.setdefault(share.containers, []).append(share)
@@ -153,7 +153,7 @@ def _suggestion(
         return dataclasses.replace(known, reason="it has not used the GPU at all: does it need one?")
     most_bytes = min((gpu.memory_bytes for gpu in node.gpus if gpu.uuid in uuids), default=held.memory_bytes)
     needed_bytes = peak.memory_bytes * (1 + rules.margin)
-    # Steps are for what is to be written down: of what is enough they make no more.
+    # Steps round up sizes that have to be written down; a size that is already enough stays as it is.
     most_bytes = min(most_bytes, held.memory_bytes) if needed_bytes <= held.memory_bytes else most_bytes
     wanted = Size(
         _compute(held.request_percent, peak.compute_ratio, rules.margin), min(_memory(needed_bytes), most_bytes)
@@ -165,7 +165,7 @@ def _suggestion(
 
 
 def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
-    """The highest peak of several GPUs, and the shortest observation; None where one is unknown."""
+    """Return the highest peak of several GPUs, and the shortest observation; None where one is unknown."""
     memory = [peak.memory_bytes for peak in known if peak.memory_bytes is not None]
     compute = [peak.compute_ratio for peak in known if peak.compute_ratio is not None]
     return ReportedPeak(

@@ -1,4 +1,6 @@
-"""Simulation: pods come and go, each placed by the placement code itself; waiting pods are tried whenever one ends."""
+"""Simulates pods that arrive and end, placed by the webhook's placement code; waiting pods are retried when one
+ends.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ class _Play:
             self.waiting.append(arrival)
 
     def moment(self, at: float, arrived: int) -> Moment:
-        """The current state as a `Moment`."""
+        """Return the current state as a `Moment`."""
         used = [use for view in self._world.views.values() for _, use in view.gpus()]
         return Moment(
             at,
@@ -124,7 +126,7 @@ class _Play:
         self.waiting = kept + self.waiting[_TRIED:]
 
     def _place(self, arrival: Arrival, now: float) -> str:
-        """Place a pod; the reason if it fits nowhere, else empty."""
+        """Place a pod; return the reason if it fits nowhere, else an empty text."""
         asked = arrival.asked
         answer = self._world.place(asked.manifest, asked.request)
         if not isinstance(answer, Placement):

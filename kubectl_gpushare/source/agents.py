@@ -35,7 +35,7 @@ class AgentAnswers:
     ready: frozenset[str] = frozenset()
 
     def notes(self, what: str) -> tuple[str, ...]:
-        """Sentences that say on which nodes `what` is unknown, and why."""
+        """Return sentences that say on which nodes `what` is unknown, and why."""
         asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
         return tuple(_sentences(what, self.failures, len(asked)))
 
@@ -43,11 +43,11 @@ class AgentAnswers:
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
     """Return the use by shares on these nodes, and a sentence for each agent whose answer is missing."""
     answers = fetch(program, nodes, METRICS)
-    return live_usage.of(answers.texts), answers.notes("used figures")
+    return live_usage.parse(answers.texts), answers.notes("used figures")
 
 
 def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAnswers:
-    """The answers of these nodes' agents at the path `page`."""
+    """Return the answers of these nodes' agents at the path `page`."""
     if not nodes:
         return AgentAnswers({}, {})
     program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))
@@ -66,7 +66,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
         for node, running in [(node, program.raw(_path(pods[node], page))) for node in batch]:
             try:
                 texts[node] = running.text(_MAX_BYTES)
-            except plugin_errors.NotInstalled:  # kubectl's error for any path that is not found
+            except plugin_errors.NotInstalled:  # kubectl's error for any unknown path
                 failures.setdefault(f"the agent has no /{page}, so it is older than this plugin", []).append(node)
             except (plugin_errors.KubectlError, UnicodeDecodeError) as error:
                 failures.setdefault(str(error), []).append(node)
@@ -74,7 +74,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
 
 
 def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
-    """Node and pod name of each running agent, and whether its kubelet reports it as ready."""
+    """Yield node and pod name of each running agent, and whether its kubelet reports it as ready."""
     for item in json.loads(program.raw(AGENTS).text()).get("items") or []:
         node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
         if node and status.get("phase") == "Running":

@@ -20,8 +20,8 @@ class ReportedProcess:
     namespace: str
     pod: str
     container: str
-    used_bytes: int | None  # as the driver says, None if it does not
-    charged_bytes: int  # as the ledger says
+    used_bytes: int | None  # reported by the driver; None if unknown
+    charged_bytes: int  # from the ledger
     state: str
     reason: str
 
@@ -128,7 +128,7 @@ def _share(share: Mapping[str, Any]) -> ReportedShare:
 
 
 def _whole(figure: Any) -> int:
-    """An integer of at most 64 bits. Raises OverflowError for a larger one."""
+    """Return an integer of at most 64 bits. Raises OverflowError for a larger one."""
     number = int(figure)
     if abs(number) > _MAX:
         raise OverflowError("a figure that needs more than 64 bits")

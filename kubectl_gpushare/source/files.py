@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
+from gpushare.json_objects import Json
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, objects, saved, saved_object, selector
+from kubectl_gpushare.source import inputs, saved
+
+STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
 
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
@@ -21,42 +26,44 @@ class Files:
     def __init__(self, paths: Iterable[str]) -> None:
         self._nodes: dict[str, GpuNode] = {}
         self._pods: dict[tuple[str, str], pod.PodJson] = {}
-        self._machines: list[NodeJson] = []
-        self._budgets: list[objects.Json] = []
-        self._events: list[objects.Json] = []
-        self._quotas: list[objects.Json] = []
-        self._storage: dict[str, list[objects.Json]] = {}
+        self._node_objects: list[NodeJson] = []
+        self._budgets: list[Json] = []
+        self._events: list[Json] = []
+        self._quotas: list[Json] = []
+        self._storage: dict[str, list[Json]] = {}
         self._configurations: dict[str, str] | None = None
         self._placement: dict[str, str] = {}
         paths = list(paths)
         for path in paths:
             for kind, item in saved.items(path, hint=f"; {_MAKE_ONE}"):
                 if isinstance(item, dict):
-                    self._keep(kind, item, inputs.name(path))
+                    self._add(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:
             raise plugin_errors.FileError(
                 f"{', '.join(map(inputs.name, paths))} has no GPUNode and no pod in it: {_MAKE_ONE}"
             )
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """The GPUNodes of the Nodes with these labels, or the one of that name."""
+        """Return the GPUNodes of the Nodes with these labels, or the one of that name."""
         nodes = [gpu_node for gpu_node in self._nodes.values() if not name or gpu_node.name == name]
         if not label_selector:
             return nodes
-        if not self._machines:
+        if not self._node_objects:
             raise plugin_errors.FileError(
                 "-l goes by the labels of Nodes, and no Node was saved: "
                 "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
             )
-        matches = selector.parse(label_selector)
-        chosen = {node.name(machine) for machine in self._machines if matches(node.labels(machine))}
+        matches = parse_selector(label_selector)
+        chosen = {node.name(node_object) for node_object in self._node_objects if matches(node.labels(node_object))}
         return [gpu_node for gpu_node in nodes if gpu_node.name in chosen]
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none saved."""
+        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none
+        saved.
+        """
         if not self._pods:
             return None
-        matches = selector.parse(label_selector)
+        matches = parse_selector(label_selector)
         return [
             manifest
             for manifest in self._pods.values()
@@ -66,61 +73,61 @@ class Files:
             and matches((manifest.get("metadata") or {}).get("labels") or {})
         ]
 
-    def machines(self) -> list[NodeJson] | None:
-        """The Node objects; None: none were saved."""
-        return self._machines or None
+    def node_objects(self) -> list[NodeJson] | None:
+        """Return the Node objects; None: none were saved."""
+        return self._node_objects or None
 
-    def machine(self, name: str) -> NodeJson | None:
-        """The Node object of that name."""
-        return next((machine for machine in self._machines if node.name(machine) == name), None)
+    def node_object(self, name: str) -> NodeJson | None:
+        """Return the Node object of that name."""
+        return next((node_object for node_object in self._node_objects if node.name(node_object) == name), None)
 
     def configurations(self) -> dict[str, str] | None:
-        """The entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
+        """Return the entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
         return self._configurations
 
     def placement(self) -> dict[str, str]:
-        """The ConfigMap with the placer's policy and mix; empty if it was not saved."""
+        """Return the ConfigMap with the placer's policy and mix; empty if it was not saved."""
         return self._placement
 
     def everybody(self) -> list[pod.PodJson] | None:
-        """All pods that have not ended, ours or not; None: none were saved."""
+        """Return all pods that have not ended, ours or not; None: none were saved."""
         return [manifest for manifest in self._pods.values() if not pod.is_terminal(manifest)] if self._pods else None
 
-    def events(self, kind: str, namespace: str, name: str) -> list[objects.Json] | None:
-        """The Events about one object; None: none were saved."""
+    def events(self, kind: str, namespace: str, name: str) -> list[Json] | None:
+        """Return the Events about one object; None: none were saved."""
         wanted = (kind, namespace or "default", name)
         events = [event for event in self._events if _about(event) == wanted]
         return events if self._events else None
 
-    def storage(self) -> dict[str, list[objects.Json]] | None:
-        """Claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
+    def storage(self) -> dict[str, list[Json]] | None:
+        """Return claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
         return self._storage or None
 
-    def failures(self, namespace: str) -> list[objects.Json]:
-        """The Events of a namespace about pods that could not be created."""
+    def failures(self, namespace: str) -> list[Json]:
+        """Return the Events of a namespace about pods that could not be created."""
         return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
-    def workload(self, kind: str, namespace: str, name: str) -> objects.Json | None:  # noqa: ARG002
-        """Nothing: workloads are not saved."""
+    def workload(self, kind: str, namespace: str, name: str) -> Json | None:  # noqa: ARG002
+        """Return None: workloads are not saved."""
         return None
 
-    def budgets(self) -> list[objects.Json]:
-        """The PodDisruptionBudgets that the files have."""
+    def budgets(self) -> list[Json]:
+        """Return the PodDisruptionBudgets that the files have."""
         return self._budgets
 
-    def quotas(self, namespace: str) -> list[objects.Json]:
-        """The ResourceQuotas of a namespace."""
+    def quotas(self, namespace: str) -> list[Json]:
+        """Return the ResourceQuotas of a namespace."""
         return [quota for quota in self._quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """The pod of that name, ours or not."""
+        """Return the pod of that name, ours or not."""
         if manifest := self._pods.get((namespace, name)):
             return manifest
         elsewhere = sorted(space for space, other in self._pods if other == name)
         hint = f"; there is one in {', '.join(elsewhere)}: add -n {elsewhere[0]}" if elsewhere else ""
         raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"{hint}')
 
-    def _keep(self, kind: str, item: objects.Json, where: str) -> None:
+    def _add(self, kind: str, item: Json, where: str) -> None:
         if kind == contract.GPUNODE_KIND:
             try:
                 gpu_node = codec.read(item)
@@ -131,7 +138,7 @@ class Files:
             namespace, name = pod.namespaced_name(item)
             self._pods[namespace or self.default_namespace, name] = item
         elif kind == "Node":
-            self._machines.append(item)
+            self._node_objects.append(item)
         elif kind == "PodDisruptionBudget":
             self._budgets.append(item)
         elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.CONFIG_MAP:
@@ -140,9 +147,9 @@ class Files:
             self._placement = dict(item.get("data") or {})
         elif kind == "Event":
             self._events.append(item)
-        elif kind == saved_object.QUOTA:
+        elif kind == "ResourceQuota":
             self._quotas.append(item)
-        elif kind in saved_object.STORAGE:
+        elif kind in STORAGE:
             self._storage.setdefault(kind, []).append(item)
 
 
@@ -158,8 +165,43 @@ def _node_of(manifest: pod.PodJson) -> str:
     return str((manifest.get("spec") or {}).get("nodeName") or "")
 
 
-def _about(event: objects.Json) -> tuple[str, str, str]:
-    """Kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide objects."""
+def _about(event: Json) -> tuple[str, str, str]:
+    """Return kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide
+    objects.
+    """
     about = event.get("involvedObject") or event.get("regarding") or {}
     namespace = str((event.get("metadata") or {}).get("namespace") or "default")
     return str(about.get("kind", "")), namespace, str(about.get("name", ""))
+
+
+Labels = Mapping[str, str]
+Selector = Callable[[Labels], bool]
+
+_KEY = r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?"
+_VALUE = r"[A-Za-z0-9._-]*"
+_EQUALITY = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
+_SET = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
+_EXISTS = re.compile(rf"(!?)\s*({_KEY})")
+_COMMA = re.compile(r",(?![^()]*\))")  # not one inside parentheses
+
+
+def parse_selector(text: str) -> Selector:
+    """Return A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
+    terms = [_term(part.strip(), text) for part in _COMMA.split(text)] if text.strip() else []
+    return lambda labels: all(term(labels) for term in terms)
+
+
+def _term(part: str, text: str) -> Selector:
+    if match := _EQUALITY.fullmatch(part):
+        key, operator, value = match.groups()
+        return lambda labels: (labels.get(key) == value) is (operator != "!=")
+    if match := _SET.fullmatch(part):
+        key, operator, listed = match.groups()
+        values = {value.strip() for value in listed.split(",")}
+        return lambda labels: (labels.get(key) in values) is (operator == "in")
+    if match := _EXISTS.fullmatch(part):
+        negated, key = match.groups()
+        return lambda labels: (key in labels) is not bool(negated)
+    raise plugin_errors.PluginError(
+        f'"{text}" is not a label selector: write it as key=value, key!=value or "key in (a,b)"'
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ def name(path: str) -> str:
 
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
-    """The documents of a YAML text. Raises `FileError`."""
+    """Yield the documents of a YAML text. Raises `FileError`."""
     from gpushare import yaml_documents
 
     try:
@@ -29,10 +29,23 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
 
 
 def text(path: str) -> str:
-    """The file's text. Raises `FileError`."""
+    """Return the file's text. Raises `FileError`."""
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:
         raise plugin_errors.FileError(f"{name(path)} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise plugin_errors.FileError(f"{name(path)} cannot be read: it is not text") from error
+
+
+def not_text(item: Mapping[str, Any]) -> str:
+    """Return name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a
+    number.
+    """
+    metadata = item.get("metadata")
+    for field in ("annotations", "labels"):
+        written = metadata.get(field) if isinstance(metadata, Mapping) else None
+        for key, value in written.items() if isinstance(written, Mapping) else ():
+            if not isinstance(key, str) or not isinstance(value, str | None):
+                return f'metadata.{field} has "{key}" that is not text: put it in quotes'
+    return ""

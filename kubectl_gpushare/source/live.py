@@ -1,6 +1,6 @@
-"""`-w`: GPUNodes as they change, by a watch: the API server sends each change, and nothing is polled.
+"""Keeps GPUNodes up to date for `-w` with a watch: the API server sends each change, and nothing is polled.
 
-`Feed.wait` is one step of the loop; the loop and the drawing are the caller's.
+`Feed.wait` is one step of the loop; the caller loops and draws.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Feed:
         self._line = b""
         self._failures = 0
         self._retry_at = 0.0
-        self.trouble = ""  # why what is shown may be old; empty while all is well
+        self.trouble = ""  # why the list may be out of date; empty if it is current
         self._list()
 
     @property
@@ -43,7 +43,9 @@ class Feed:
         return list(self._nodes.values())
 
     def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
-        """Wait at most `seconds` for a change, or for input on a descriptor of `also`; whether anything changed."""
+        """Wait at most `seconds` for a change, or for input on a descriptor of `also`; return whether anything
+        changed.
+        """
         if self._watch is None:
             return self._reconnect(seconds, also)
         output = self._watch.stdout.fileno()
@@ -57,7 +59,7 @@ class Feed:
         *complete, self._line = (self._line + data).split(b"\n")
         changed = False
         for line in complete:
-            changed |= bool(line.strip()) and self._take(_event(line))
+            changed |= bool(line.strip()) and self._apply(_event(line))
         return changed
 
     def close(self) -> None:
@@ -88,7 +90,7 @@ class Feed:
         return bool(trouble) or _unversioned(before) != _unversioned(self._nodes)
 
     def _ended(self) -> None:
-        """After a watch that timed out as planned, lists again soon; after an error, with growing pauses."""
+        """List again: soon after a watch that timed out as planned, with growing pauses after errors."""
         if self._watch is None:
             return
         watch, self._watch = self._watch, None
@@ -110,7 +112,7 @@ class Feed:
         self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
         self._failures += 1
 
-    def _take(self, event: dict[str, object]) -> bool:
+    def _apply(self, event: dict[str, object]) -> bool:
         item = event.get("object")
         kind = event.get("type")
         if kind == "ERROR" or not isinstance(item, dict):
@@ -139,7 +141,7 @@ def _unversioned(nodes: Mapping[str, GpuNode]) -> dict[str, GpuNode]:
 
 
 def _event(line: bytes) -> dict[str, object]:
-    """The event in a line of a watch; empty, like an error, for anything else, such as a proxy's error page."""
+    """Return the event in a line of a watch; empty, like an error, for anything else, such as a proxy's error page."""
     try:
         event = json.loads(line)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The source that is a live cluster: reads GPUNodes, and only those other objects that a verb needs."""
+"""Reads a live cluster: GPUNodes, and only those other objects that a verb needs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from kubectl_gpushare import kubectl, plugin_errors
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
+    from gpushare.json_objects import Json
     from kubectl_gpushare.source import objects
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
@@ -28,21 +29,21 @@ class LiveCluster:
         self.kubectl = transport
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
-    def begin(self, *, machines: bool = False) -> None:
-        """Start to read GPUNodes, so that they arrive while other things are done; `gpu_nodes` returns them.
+    def begin(self, *, node_objects: bool = False, pods: bool = False) -> None:
+        """Start to read GPUNodes, so that they arrive while Python imports what shows them; `gpu_nodes` returns them.
 
-        machines: read Nodes, and what pods ask for, too.
+        node_objects: also Nodes, and the placer's profile; pods: also all pods.
         """
-        for path in (node_path(), *([_NODES, _PLACEMENT] if machines else [])):
+        for path in (node_path(), *([_NODES, _PLACEMENT] if node_objects else []), *([_EVERYBODY] if pods else [])):
             self._begun[path] = self.kubectl.raw(path)
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of the context in force."""
+        """The namespace of the current context."""
         return self.kubectl.namespace()
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """The GPUNodes of the Nodes with these labels, or the one of that name; empty if there is none."""
+        """Return the GPUNodes of the Nodes with these labels, or the one of that name; empty if there is none."""
         if not label_selector:
             return self.listing(name=name)[0]
         path = _labelled_path(label_selector)
@@ -55,7 +56,7 @@ class LiveCluster:
         return [gpu_node for gpu_node in nodes if gpu_node.name in names]
 
     def labelled(self, label_selector: str) -> frozenset[str]:
-        """The names of the Nodes with these labels."""
+        """Return the names of the Nodes with these labels."""
         # `--raw` returns whole Nodes. Asking kubectl for a table of names alone takes longer.
         try:
             return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
@@ -63,7 +64,7 @@ class LiveCluster:
             raise plugin_errors.KubectlForbidden(f"-l goes by the labels of Nodes, and {error}") from error
 
     def listing(self, *, name: str = "") -> tuple[list[GpuNode], str]:
-        """All GPUNodes, or the one of that name, and the resourceVersion to watch from."""
+        """Return all GPUNodes, or the one of that name, and the resourceVersion to watch from."""
         running = self._run(node_path(name=name))
         from gpushare import codec  # while kubectl waits for the API server
 
@@ -74,7 +75,7 @@ class LiveCluster:
             raise self._not_installed(error) from error
 
     def _not_installed(self, error: plugin_errors.NotInstalled) -> plugin_errors.NotInstalled:
-        """The error; or, if the cluster serves another version of the API, one that says so."""
+        """Return the error; or, if the cluster serves another version of the API, one that says so."""
         import json
 
         try:
@@ -101,7 +102,7 @@ class LiveCluster:
         )
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson]:
-        """The pods that share GPUs: on a node or on none yet; of a namespace; with these labels."""
+        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels."""
         labels = ",".join(filter(None, (_SHARE, label_selector)))
         fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
         running = [
@@ -113,23 +114,23 @@ class LiveCluster:
             for process in running:
                 process.stop()
 
-    def machines(self) -> list[node.NodeJson]:
-        """The Node objects of the whole cluster, as the API server has them."""
+    def node_objects(self) -> list[node.NodeJson]:
+        """Return the Node objects of the whole cluster, as the API server has them."""
         return list(_objects(self._run(_NODES).reader()))
 
-    def machine(self, name: str) -> node.NodeJson | None:
-        """The Node object of that name."""
+    def node_object(self, name: str) -> node.NodeJson | None:
+        """Return the Node object of that name."""
         try:
             return _object(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader())
         except plugin_errors.KubectlNotFound:
             return None
 
     def configurations(self) -> dict[str, str]:
-        """The entries of the ConfigMap that nodes pick theirs from; none if there is none."""
+        """Return the entries of the ConfigMap that nodes pick theirs from; none if there is none."""
         return dict((self.config_map()[1] or {}).get("data") or {})
 
-    def config_map(self) -> tuple[tuple[str, str], objects.Json | None]:
-        """Namespace and name of the ConfigMap that nodes pick their configuration from, and that if it exists."""
+    def config_map(self) -> tuple[tuple[str, str], Json | None]:
+        """Return namespace and name of the ConfigMap with the nodes' configurations, and the ConfigMap if it exists."""
         location = ("", "")
         for location in self._config_maps():
             within = f"/api/v1/namespaces/{_quoted(location[0])}/configmaps/{_quoted(location[1])}"
@@ -154,14 +155,14 @@ class LiveCluster:
                     yield namespace, name
 
     def placement(self) -> dict[str, str]:
-        """The ConfigMap with the placer's policy and mix; empty if there is none."""
+        """Return the ConfigMap with the placer's policy and mix; empty if there is none."""
         try:
             return dict(_object(self._run(_PLACEMENT).reader()).get("data") or {})
         except plugin_errors.KubectlNotFound:
             return {}
 
     def everybody(self) -> list[pod.PodJson]:
-        """All pods that have not ended, of all namespaces, ours or not."""
+        """Return all pods that have not ended, of all namespaces, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed
@@ -169,33 +170,37 @@ class LiveCluster:
         return manifests
 
     def everybody_of(self, *, namespace: str) -> list[pod.PodJson]:
-        """All pods of a namespace, ours or not."""
+        """Return all pods of a namespace, ours or not."""
         return list(_objects(self.kubectl.raw(_pods_path(namespace)).reader()))
 
-    def budgets(self) -> list[objects.Json]:
-        """The PodDisruptionBudgets of all namespaces."""
+    def budgets(self) -> list[Json]:
+        """Return the PodDisruptionBudgets of all namespaces."""
         return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
 
-    def quotas(self, namespace: str) -> list[objects.Json]:
-        """The ResourceQuotas of a namespace."""
+    def quotas(self, namespace: str) -> list[Json]:
+        """Return the ResourceQuotas of a namespace."""
         return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
 
-    def events(self, kind: str, namespace: str, name: str) -> list[objects.Json]:
-        """The Events about one object; those of cluster-wide objects are in `default`."""
+    def events(self, kind: str, namespace: str, name: str) -> list[Json]:
+        """Return the Events about one object; those of cluster-wide objects are in `default`."""
         fields = f"involvedObject.kind={kind},involvedObject.name={name}"
         within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
         return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
 
-    def failures(self, namespace: str) -> list[objects.Json]:
-        """The Events of a namespace about pods that could not be created; none without the right to read them."""
+    def failures(self, namespace: str) -> list[Json]:
+        """Return the Events of a namespace about pods that could not be created; none without the right to read
+        them.
+        """
         within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
         try:
             return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": "reason=FailedCreate"})).reader()))
         except plugin_errors.KubectlForbidden:
             return []
 
-    def workload(self, kind: str, namespace: str, name: str) -> objects.Json | None:
-        """A Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; None without the right to read it."""
+    def workload(self, kind: str, namespace: str, name: str) -> Json | None:
+        """Return A Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; None without the right to read
+        it.
+        """
         group = "batch" if kind.endswith("Job") else "apps"
         try:
             return self.document(f"/apis/{group}/v1/namespaces/{_quoted(namespace)}/{kind.lower()}s/{_quoted(name)}")
@@ -204,13 +209,8 @@ class LiveCluster:
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
 
-    def begin_all(self) -> None:
-        """Start to read everything at once; the reads then take turns."""
-        for path in (node_path(), _NODES, _EVERYBODY, _PLACEMENT):
-            self._begun[path] = self.kubectl.raw(path)
-
-    def storage(self) -> dict[str, list[objects.Json]]:
-        """Claims, volumes and the nodes' attach limits, by kind."""
+    def storage(self) -> dict[str, list[Json]]:
+        """Return claims, volumes and the nodes' attach limits, by kind."""
         from gpushare.nodefilters import volumes
 
         running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
@@ -230,7 +230,7 @@ class LiveCluster:
         return self._begun.pop(path, None) or self.kubectl.raw(path)
 
     def replicas(self, manifest: pod.PodJson) -> int:
-        """How many pods the controller of this one wants: a ReplicaSet, StatefulSet or ReplicationController."""
+        """Return the replicas that a pod's ReplicaSet, StatefulSet or ReplicationController wants."""
         namespace = pod.namespaced_name(manifest)[0]
         owners = manifest["metadata"].get("ownerReferences") or ()
         controller = next(owner for owner in owners if owner.get("controller"))
@@ -242,23 +242,23 @@ class LiveCluster:
         return 1 if wanted is None else int(wanted)
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """The pod of that name, ours or not."""
+        """Return the pod of that name, ours or not."""
         try:
             return _object(self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}").reader())
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
-    def document(self, path: str) -> objects.Json:
-        """The single object at a path, such as the API server's version or its API groups."""
+    def document(self, path: str) -> Json:
+        """Return the single object at a path, such as the API server's version or its API groups."""
         return _object(self.kubectl.raw(path).reader())
 
     def namespaces(self) -> list[str]:
-        """Names of all namespaces."""
+        """Return names of all namespaces."""
         return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
 
 
-def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
-    from kubectl_gpushare.source.objects import NotJson
+def _objects(reader: objects.Reader) -> Iterator[Json]:
+    from gpushare.json_objects import NotJson
 
     try:
         for _, item in reader:
@@ -272,7 +272,7 @@ def _objects(reader: objects.Reader) -> Iterator[objects.Json]:
         raise plugin_errors.KubectlError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 
-def _object(reader: objects.Reader) -> objects.Json:
+def _object(reader: objects.Reader) -> Json:
     item = next(_objects(reader), None)
     if item is None:
         raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
@@ -280,7 +280,9 @@ def _object(reader: objects.Reader) -> objects.Json:
 
 
 def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:
-    """The API path of some GPUNodes. By name it is a list too, so that a missing one is an empty list, not an error."""
+    """Return the API path of some GPUNodes. A single one is listed too: if it is missing, the list is empty, and no
+    error.
+    """
     fields = f"metadata.name={name}" if name else ""
     return _path(contract.GPUNODE_PATH, {"fieldSelector": fields, **(more or {})})
 

@@ -35,7 +35,7 @@ class Used:
     bound: bool = False
 
     def plus(self, other: Used) -> Used:
-        """Both measurements added."""
+        """Return both measurements added."""
         return Used(
             self.memory_bytes + other.memory_bytes,
             self.compute_percent + other.compute_percent,
@@ -81,8 +81,8 @@ class Usage:
         return total(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
 
 
-def of(answers: Mapping[str, str]) -> Usage:
-    """The usage in the metrics of some agents, by node."""
+def parse(answers: Mapping[str, str]) -> Usage:
+    """Return the usage in the metrics of some agents, by node."""
     memory: dict[tuple[str, ...], int] = {}
     compute: dict[tuple[str, ...], float] = {}
     devices = collections.defaultdict[str, list[GivenDevices]](list)
@@ -97,7 +97,7 @@ def of(answers: Mapping[str, str]) -> Usage:
                 memory[share] = memory.get(share, 0) + int(value)
             else:
                 compute[share] = compute.get(share, 0.0) + value * 100
-    # Shares of a GPU are measured at different moments, so their parts of its time may add up to more than all of it.
+    # Shares of a GPU are measured at different times, so their parts of its time may add up to more than 1.
     whole = collections.defaultdict[str, float](float)
     for (gpu, *_), percent in compute.items():
         whole[gpu] += percent
@@ -113,12 +113,12 @@ def of(answers: Mapping[str, str]) -> Usage:
 
 
 def total(parts: Iterable[Used]) -> Used:
-    """The sum of the parts."""
+    """Return the sum of the parts."""
     return functools.reduce(Used.plus, parts, Used())
 
 
 def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Name, labels and value of every sample of these metrics; skips other lines."""
+    """Yield name, labels and value of every sample of these metrics; skips other lines."""
     for line in text.splitlines():
         match = re.fullmatch(_LINE, line)
         if match is None or match[1] not in names:

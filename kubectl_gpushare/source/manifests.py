@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import pod
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, misspelt, saved_object
+from kubectl_gpushare.source import inputs, misspelt
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,17 +33,21 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def read(path: str, *, namespace: str) -> list[Manifest]:
-    """The pods of a file that ask for a share; `-` is standard input. Raises `FileError`, also for a misspelt key."""
+    """Return the pods of a file that ask for a share; `-` is standard input. Raises `FileError`, also for a misspelt
+    key.
+    """
     where = inputs.name(path)
     every = [
-        manifest for document in inputs.documents(inputs.text(path), where) for manifest in _of(document, namespace)
+        manifest
+        for document in inputs.documents(inputs.text(path), where)
+        for manifest in _manifests(document, namespace)
     ]
     manifests = [manifest for manifest in every if _asks(manifest.pod)]
     for manifest in every:
-        if not _asks(manifest.pod) and (wrong := misspelt.of(manifest.pod)):
+        if not _asks(manifest.pod) and (wrong := misspelt.find(manifest.pod)):
             raise plugin_errors.FileError(f"{where}: in {manifest.name} {wrong}")
     for manifest in manifests:
-        if wrong := saved_object.problem(manifest.pod):
+        if wrong := inputs.not_text(manifest.pod):
             raise plugin_errors.FileError(f"{where} has in {manifest.name} a pod that is invalid: {wrong}")
     if not manifests:
         raise plugin_errors.FileError(
@@ -53,12 +57,12 @@ def read(path: str, *, namespace: str) -> list[Manifest]:
     return manifests
 
 
-def _of(document: Any, namespace: str) -> Iterator[Manifest]:
+def _manifests(document: Any, namespace: str) -> Iterator[Manifest]:
     if not isinstance(document, Mapping):
         return
     if isinstance(document.get("items"), list):
         for item in document["items"]:
-            yield from _of(item, namespace)
+            yield from _manifests(item, namespace)
         return
     kind = str(document.get("kind", ""))
     metadata = _fields(document, "metadata")
@@ -87,7 +91,7 @@ def _asks(manifest: pod.PodJson) -> bool:
 
 
 def _made_for_it(claim: Any) -> Any:
-    """The volume of a StatefulSet's pod for a claim template, as an ephemeral volume of the pod."""
+    """Return the volume of a StatefulSet's pod for a claim template, as an ephemeral volume of the pod."""
     if not isinstance(claim, Mapping):
         return claim
     return {"name": str(_fields(claim, "metadata").get("name") or ""), "ephemeral": {"volumeClaimTemplate": claim}}

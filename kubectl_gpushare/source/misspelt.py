@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from gpushare import contract, errors, pod, request
 
-_PREFIXES = (contract.PREFIX, "gpushare/", "gpushare.com/", "gpushare.")  # ours, and what is written in its place
+_PREFIXES = (contract.PREFIX, "gpushare/", "gpushare.com/", "gpushare.")  # ours, and usual mistakes for it
 _MAX = 3
 
 
-def of(manifest: pod.PodJson) -> str:
+def find(manifest: pod.PodJson) -> str:
     """Return the correct forms of a pod's misspelt keys, as a sentence; empty if there are none."""
     metadata = manifest.get("metadata") or {}
     said = [*_each(metadata.get("annotations"), "annotation"), *_each(metadata.get("labels"), "label")]

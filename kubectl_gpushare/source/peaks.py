@@ -1,4 +1,4 @@
-"""Peaks: the most that shares have used since their first process started, as the agents of their nodes measure it."""
+"""Peaks: the maximum use of shares since their first process started, as measured by the agents."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ReportedPeak:
     observed_seconds: float = 0.0
 
 
-def of(texts: Iterable[str]) -> dict[Key, ReportedPeak]:
-    """The peaks in the metrics of some agents; of repeated ones the highest."""
+def parse(texts: Iterable[str]) -> dict[Key, ReportedPeak]:
+    """Return the peaks in the metrics of some agents; of repeated ones, the highest."""
     peaks: dict[Key, ReportedPeak] = {}
     for text in texts:
         for name, labels, value in live_usage.samples(text, (MEMORY, COMPUTE, OBSERVED)):
@@ -36,7 +36,7 @@ def of(texts: Iterable[str]) -> dict[Key, ReportedPeak]:
 
 
 def saved(paths: Iterable[str]) -> dict[Key, ReportedPeak]:
-    """The peaks in files, as agents or a Prometheus print them. Raises `FileError`."""
+    """Return the peaks in files, as agents or a Prometheus print them. Raises `FileError`."""
     texts = []
     for path in paths:
         texts.append(inputs.text(path))
@@ -44,7 +44,7 @@ def saved(paths: Iterable[str]) -> dict[Key, ReportedPeak]:
             raise plugin_errors.FileError(
                 f"{inputs.name(path)} has no {MEMORY}: save what an agent answers at /metrics"
             )
-    return of(texts)
+    return parse(texts)
 
 
 def _higher(known: ReportedPeak, name: str, value: float) -> ReportedPeak:

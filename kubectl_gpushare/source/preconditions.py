@@ -47,7 +47,7 @@ def of_cluster(
     program: kubectl.Kubectl, manifests: Iterable[Json] = (), *, installing: bool, namespace_of_trial: str
 ) -> ClusterFacts:
     """Read the facts of this cluster. `manifests`: those to be installed; if empty, the installed ones."""
-    # The first question decides whether there is a cluster at all; everything else may be refused.
+    # The first request decides whether there is a cluster at all; any other may be forbidden.
     version = str(LiveCluster(program).document("/version").get("gitVersion") or "")
     unread: dict[str, str] = {}
     groups = _groups(program, unread)
@@ -83,7 +83,7 @@ def of_cluster(
 
 
 def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, installing: bool) -> ClusterFacts:
-    """The facts in saved objects. A kind without objects counts as not saved."""
+    """Return the facts in saved objects. A kind without objects counts as not saved."""
     objects: dict[str, list[Json]] = {}
     version, groups = "", set()
     for item in items:
@@ -99,7 +99,7 @@ def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, install
         for kind, name in KINDS.items()
         if kind not in saved
     }
-    if groups:  # CRDs were saved: a custom kind without its CRD does not exist, rather than was not saved
+    if groups:  # CRDs were saved: a custom kind without its CRD does not exist; otherwise it may just not be saved
         absent = {kind for kind, (group, _) in _PATHS.items() if group and group not in groups and kind in _CUSTOM}
         saved |= dict.fromkeys(absent - saved.keys(), ())
     unread |= {
@@ -123,7 +123,7 @@ _CUSTOM: Final = frozenset({"ClusterPolicy", contract.GPUNODE_KIND})
 
 
 def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
-    """API group → preferred version, including the core group, which is empty."""
+    """Return API group → preferred version, including the core group, which is empty."""
     try:
         answer = LiveCluster(program).document("/apis")
     except (plugin_errors.KubectlError, ValueError) as error:
@@ -136,14 +136,14 @@ def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
 def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> install_plan.InstallPlan:
     kinds = ("DaemonSet", "Deployment", "ConfigMap")
     there = [item for kind in kinds for item in objects.get(kind, ()) if namespace(item) == contract.SYSTEM_NAMESPACE]
-    planned, live = install_plan.of(manifests), install_plan.of(there)
+    planned, live = install_plan.from_manifests(manifests), install_plan.from_manifests(there)
     if not planned.is_known:
         return live
     return planned if planned.configurations else dataclasses.replace(planned, configurations=live.configurations)
 
 
 def _kept(kind: str, items: Iterable[Json]) -> Iterator[Json]:
-    """The objects without `managedFields`; of pods only those of gpushare and those that hold GPUs."""
+    """Yield the objects without `managedFields`; of pods only those of gpushare and those that hold GPUs."""
     for item in items:
         (item.get("metadata") or {}).pop("managedFields", None)
         if kind != "Pod" or namespace(item) == contract.SYSTEM_NAMESPACE or devices.holds_gpu(item):
@@ -193,7 +193,7 @@ def _pods(where: str) -> str:
 
 
 def _probe() -> Json:
-    """A pod that asks for a share and meets every Pod Security Standard."""
+    """Return A pod that asks for a share and meets every Pod Security Standard."""
     context = {
         "allowPrivilegeEscalation": False,
         "runAsNonRoot": True,

@@ -9,14 +9,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gpushare import json_objects
+from gpushare.json_objects import Json
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, objects, saved_object
+from kubectl_gpushare.source import inputs, objects
 
 _CHUNK_BYTES = 1 << 20
 
 
-def read(paths: Iterable[str]) -> list[objects.Json]:
-    """Every object in these files; `-` is standard input. Raises `FileError`."""
+def read(paths: Iterable[str]) -> list[Json]:
+    """Return every object in these files; `-` is standard input. Raises `FileError`."""
     return [{"kind": kind, **item} for path in paths for kind, item in _all_in(path)]
 
 
@@ -33,16 +35,16 @@ def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
             chunks = itertools.chain([first], iter(lambda: stream.read(_CHUNK_BYTES), b""))
             is_json = first.lstrip()[:1] == b"{"
             for kind, item in objects.Reader(chunks) if is_json else _yaml(chunks, where):
-                if kind in saved_object.KINDS and (wrong := saved_object.problem(item)):
-                    raise plugin_errors.FileError(f"{where} has a {kind} that is invalid: {wrong}")
+                if isinstance(item, dict) and (wrong := inputs.not_text(item)):
+                    raise plugin_errors.FileError(f"{where} has a {kind or 'document'} that is invalid: {wrong}")
                 yield kind, item
     except OSError as error:
         raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}{hint}") from error
-    except objects.NotJson as error:
+    except json_objects.NotJson as error:
         raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
 
 
-def _all_in(path: str) -> Iterator[tuple[str, objects.Json]]:
+def _all_in(path: str) -> Iterator[tuple[str, Json]]:
     for kind, item in items(path):
         if isinstance(item, dict):
             yield kind, item

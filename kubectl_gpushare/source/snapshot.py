@@ -1,4 +1,4 @@
-"""Snapshot: the objects that a verb needs, read once from a source; views are functions of it."""
+"""The objects that a verb needs, read once from a source; views are functions of them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ if TYPE_CHECKING:
 class Snapshot:
     """GPUNodes and pods at one moment.
 
-    `pods` and `machines` (the Node objects) are None if they were not or may not be read, `usage` if no agent was
-    asked, `profile` (the webhook's policy and mix) if neither placed nor judged by; `storage` is by kind
-    (`gpushare.nodefilters.volumes`), None also if no pod in question mounts anything. `notes`: sentences that say what
-    is missing and why.
+    `pods` and `node_objects` (the Node objects) are None if they are unknown, `usage` if no agent was asked, `profile`
+    (the webhook's policy and mix) if it is not needed. `storage` is by kind (`gpushare.nodefilters.volumes`), and None
+    also if no pod in question mounts a volume. `notes`: sentences about what is missing and why.
     """
 
     nodes: tuple[GpuNode, ...]
-    pods: tuple[pod.PodJson, ...] | None = None
+    pods: Sequence[pod.PodJson] | None = None
     notes: tuple[str, ...] = ()
     usage: Usage | None = None
-    machines: tuple[NodeJson, ...] | None = None
+    node_objects: Sequence[NodeJson] | None = None
     storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
     profile: PlacementProfile | None = None
-    events: tuple[Mapping[str, Any], ...] | None = None  # about the one object that is described
+    events: Sequence[Mapping[str, Any]] | None = None  # about the one object that is described
 
     @property
     def typical_of(self) -> TypicalOf:
@@ -42,12 +41,12 @@ class Snapshot:
         return typical.by_default if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:
-        """The cluster in memory, to try changes on."""
+        """Return the cluster in memory, to try changes on."""
         from gpushare.whatif.world import World
 
         return World(
             self.nodes,
-            self.machines,
+            self.node_objects,
             self.pods or (),
             self.storage,
             claims_are_all=claims_are_all,

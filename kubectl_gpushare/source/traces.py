@@ -1,7 +1,7 @@
-"""Traces: pods that come and go, from a CSV file, and made-up nodes for them, from a short text.
+"""Reads traces of pods that arrive and end, from CSV files; and makes up nodes for them, from a short text.
 
 Columns of a trace: `name`, `start` and `duration` (or `end`) in seconds, and any request key of gpushare without its
-prefix, as `request`, `memory`, `gpus`, `model`. The columns of Alibaba's published GPU traces work as well:
+prefix, such as `request`, `memory`, `gpus`, `model`. The columns of Alibaba's published GPU traces also work:
 `creation_time`, `deletion_time`, `num_gpu`, `gpu_milli`, `gpu_spec`, `cpu_milli`, `memory_mib`.
 """
 
@@ -35,7 +35,7 @@ class TracePod:
 
 
 def read(path: str) -> list[TracePod]:
-    """The pods of a trace that ask for a share, by start. Raises `FileError`."""
+    """Return the pods of a trace that ask for a share, by start. Raises `FileError`."""
     where = inputs.name(path)
     pods = []
     for number, row in enumerate(csv.DictReader(io.StringIO(inputs.text(path))), 2):
@@ -59,7 +59,7 @@ def copy(manifest: Mapping[str, Any], number: int) -> Mapping[str, Any]:
 
 
 def nodes(text: str) -> list[GpuNode]:
-    """Made-up nodes: `100x8:Tesla T4:16Gi` is 100 nodes with 8 GPUs each. Raises `PluginError`."""
+    """Return made-up nodes: `100x8:Tesla T4:16Gi` is 100 nodes with 8 GPUs each. Raises `PluginError`."""
     match = _NODES.fullmatch(text.strip())
     if match is None:
         raise plugin_errors.PluginError(
@@ -81,7 +81,7 @@ def nodes(text: str) -> list[GpuNode]:
 
 def _line(row: Mapping[str, str | None], number: int) -> TracePod | None:
     cells = {key: (value or "").strip() for key, value in row.items() if isinstance(key, str)}
-    asked = dict(_asked(cells))
+    asked = dict(_annotations(cells))
     if not asked:
         return None
     start = float(cells.get("start") or cells.get("creation_time") or 0)
@@ -102,7 +102,7 @@ def _line(row: Mapping[str, str | None], number: int) -> TracePod | None:
     return TracePod(start, left, {"metadata": metadata, "spec": spec})
 
 
-def _asked(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _annotations(cells: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for column, value in cells.items():
         if column in _KEYS and value:
             yield _KEYS[column], value

@@ -1,4 +1,4 @@
-"""TYPE/NAME in place of a pod: the most urgent pod of a workload, and why it has fewer pods than it should have."""
+"""Finds the pod that TYPE/NAME means: a workload's most urgent pod; and why the workload has too few pods."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MAX: Final = 600
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodMeant:
-    """A pod. `missing`: of a workload, how many pods it lacks and why they cannot be created; empty if it has all."""
+    """A pod. `missing`: how many pods its workload lacks and why they cannot be created; empty if it has all."""
 
     manifest: pod.PodJson
     missing: str = ""
 
 
 def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) -> PodMeant:
-    """The pod that POD, NAMESPACE/POD or TYPE/NAME names; of a workload's pods first one that waits.
+    """Return the pod that POD, NAMESPACE/POD or TYPE/NAME names; from a workload, preferably one that waits.
 
     Raises `KubectlNotFound`, with the error that its controller got if it cannot create pods.
     """
@@ -42,10 +42,10 @@ def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) 
     if kind.lower() not in KINDS or not options.is_name(name):
         return PodMeant(chosen_source.pod_named(origin, chosen, word))
     namespace = chosen.namespace or origin.default_namespace
-    return _of(origin, KINDS[kind.lower()], namespace, name)
+    return _pod_of(origin, KINDS[kind.lower()], namespace, name)
 
 
-def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
+def _pod_of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
     manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
     latest = max((event for event in origin.failures(namespace) if _is_about(event, kind, name)), key=_time, default={})
     said = errors.shortened(objects.message_of(latest), longest=_MAX)
@@ -68,7 +68,9 @@ def _of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> P
 
 
 def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson], failed_at: str) -> str:
-    """`1 of 2 pods`, or `pods` where their number is unknown and none was created since; empty if none is missing."""
+    """Return `1 of 2 pods`, or `pods` where their number is unknown and none was created since; empty if none is
+    missing.
+    """
     wanted = ((workload or {}).get("spec") or {}).get("replicas")
     if wanted is not None:
         count = int(wanted) - sum(not pod.is_terminal(manifest) for manifest in manifests)
@@ -78,7 +80,7 @@ def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson
 
 
 def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
-    """A sort key: gated pods first, then pods on no node, then pods that have not ended."""
+    """Return A sort key: gated pods first, then pods on no node, then pods that have not ended."""
     gated = contract.SCHEDULING_GATE in pod.gates(manifest)
     return not gated, bool((manifest.get("spec") or {}).get("nodeName")), pod.is_terminal(manifest)
 
@@ -103,7 +105,7 @@ def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
 
 
 def _is_run(owner: Mapping[str, Any], name: str) -> bool:
-    """Whether it is a Job that the CronJob of that name has made."""
+    """Whether the CronJob of that name created this Job."""
     return owner.get("kind") == "Job" and re.fullmatch(rf"{re.escape(name)}-\d+", str(owner.get("name"))) is not None
 
 

@@ -20,7 +20,7 @@ _STEPS = (
 
 
 def text(seconds: float) -> str:
-    """An age, coarser the older it is; a negative one (clocks differ) is `0s`."""
+    """Return an age, coarser the older it is; a negative one (clocks differ) is `0s`."""
     whole = max(0, int(seconds))
     for below, unit, letter, smaller, smaller_letter in _STEPS:
         if whole < below:
@@ -30,7 +30,7 @@ def text(seconds: float) -> str:
 
 
 def since(moment: str, *, now: float) -> str:
-    """The age of an RFC 3339 time; empty if there is none or it is invalid."""
+    """Return the age of an RFC 3339 time; empty if there is none or it is invalid."""
     try:
         return text(now - codec.parse_time(moment)) if moment else ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""How figures read in every view: parts of GPUs, memory, per cent; and the cells made of them."""
+"""Formats figures for every view: parts of GPUs, memory, per cent; and the cells made of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from kubectl_gpushare.views import gpu_summary
 USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=1))
 
 _VENDOR = "NVIDIA "
-_ONCE = functools.lru_cache(maxsize=4096)  # among thousands of cards many cells are equal
+_ONCE = functools.lru_cache(maxsize=4096)  # among thousands of GPUs many cells are equal
 
 
 def model(gpu: Gpu) -> str:
-    """The model in a cell, short: `A100-SXM4-80GB`."""
+    """Return the model in a cell, short: `A100-SXM4-80GB`."""
     return _model(gpu.model)
 
 
@@ -32,13 +32,13 @@ def _model(name: str) -> str:
 
 
 def capability(gpu: Gpu) -> str:
-    """The compute capability, `8.0`; empty if it is unknown."""
+    """Return the compute capability, `8.0`; empty if it is unknown."""
     return "{}.{}".format(*gpu.compute_capability) if any(gpu.compute_capability) else ""
 
 
 @_ONCE
 def compute(used_percent: int, total_percent: int) -> Cell:
-    """`0.75/1` with its bar."""
+    """Return `0.75/1` with its bar."""
     return _ratio(
         used_percent,
         total_percent,
@@ -50,7 +50,7 @@ def compute(used_percent: int, total_percent: int) -> Cell:
 
 @_ONCE
 def memory(used_bytes: int, total_bytes: int) -> Cell:
-    """`60Gi/80Gi` with its bar."""
+    """Return `60Gi/80Gi` with its bar."""
     return _ratio(
         used_bytes, total_bytes, quantity.format_bytes(used_bytes), quantity.format_bytes(total_bytes), "memory"
     )
@@ -65,13 +65,13 @@ def _ratio(used: int, total: int, used_text: str, total_text: str, style: str) -
 
 @_ONCE
 def gpus(count: float) -> str:
-    """A number of GPUs: `0.25`, `11.4`, `1200`."""
+    """Return A number of GPUs: `0.25`, `11.4`, `1200`."""
     return f"{count:.2f}".rstrip("0").rstrip(".") if count < 10 else f"{count:.1f}".removesuffix(".0")
 
 
 @_ONCE
 def share(percent: int, memory_bytes: int) -> str:
-    """A share in a cell: compute and memory, `0.25+20Gi`."""
+    """Return A share in a cell: compute and memory, `0.25+20Gi`."""
     return f"{quantity.format_compute(percent)}+{quantity.format_bytes(memory_bytes)}"
 
 
@@ -81,14 +81,14 @@ def free(percent: int, memory_bytes: int) -> str:
 
 
 def largest(gpu: gpu_summary.GpuSummary | None) -> str:
-    """The largest share that fits on a card."""
+    """Return the largest share that fits on a GPU."""
     fitting = gpu.largest if gpu else None
     return share(*fitting) if fitting else NONE
 
 
 @_ONCE
 def fragmentation(free: float, stranded: float) -> str | Cell:
-    """The stranded part of what is free, in per cent; coloured as a warning from 25 %, as bad from 75 %."""
+    """Return the stranded part of what is free, in per cent; coloured as a warning from 25 %, as bad from 75 %."""
     part = stranded / free if free > 0 else 0.0
     text = f"{part:.0%}"
     if part < 0.25:
@@ -101,7 +101,7 @@ _WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
 
 @_ONCE
 def status(words: tuple[str, ...]) -> Cell:
-    """`Ready`, or the statuses."""
+    """Return `Ready`, or the statuses."""
     if not words:
         return Cell("Ready", "good")
     bad = any(_WORST.get(word.partition(":")[0]) for word in words)
@@ -109,12 +109,14 @@ def status(words: tuple[str, ...]) -> Cell:
 
 
 def unknown() -> Cell:
-    """The cell of an unknown value."""
+    """Return the cell of an unknown value."""
     return Cell(UNKNOWN, "dim")
 
 
 def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cell, str | Cell]:
-    """USED and BUSY of `count` GPUs; coloured if less than a quarter of the granted memory is used, or more than it."""
+    """Return USED and BUSY of `count` GPUs; coloured if less than a quarter of the granted memory is used, or more than
+    it.
+    """
     if measured is None:
         return unknown(), unknown()
     text = quantity.format_bytes(measured.memory_bytes)
@@ -123,7 +125,9 @@ def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cel
 
 
 def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, str | Cell]:
-    """USED and BUSY of `count` GPUs in all; of a sum with an unknown part the least that is used, as `≥0.34/4`."""
+    """Return USED and BUSY of `count` GPUs in all; of a sum with an unknown part the least that is used, as
+    `≥0.34/4`.
+    """
     known = [part for part in parts if part is not None]
     if not known:
         return (unknown(), unknown()) if parts else ("", "")
@@ -133,19 +137,21 @@ def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, s
 
 
 def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
-    """`0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and how many GPUs there are."""
+    """Return `0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and how many GPUs there
+    are.
+    """
     least = bound or measured.bound
     text = gpus(measured.compute_percent / 100)
     return unknown() if least and text == "0" else f"{'≥' if least else ''}{text}/{count}"
 
 
 def by_usage(measured: Used | None) -> tuple[int, float]:
-    """Used memory and compute to sort by; an unknown value comes after all others."""
+    """Return used memory and compute to sort by; an unknown value sorts last."""
     return (-1, -1.0) if measured is None else (measured.memory_bytes, measured.compute_percent)
 
 
 def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
-    """A sum by column; `used`: the usage of each GPU, None if agents were not asked."""
+    """Return A sum by column; `used`: the usage of each GPU, None if agents were not asked."""
     return {
         "COMPUTE": compute(total.request_percent, total.total_percent),
         "MEMORY": memory(total.memory_bytes, total.total_memory_bytes),
@@ -158,12 +164,12 @@ def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dic
 
 
 def by_column(*usage: str | Cell) -> dict[str, str | Cell]:
-    """Cells of usage by the header of their column."""
+    """Return cells of usage by the header of their column."""
     return {column.header: cell for column, cell in zip(USED_COLUMNS, usage, strict=True)}
 
 
 def used_document(measured: Used | None) -> dict[str, Any]:
-    """Usage in a document; empty if unknown. The compute of a share that nothing measures is null."""
+    """Return the usage for a document; empty if unknown. The compute of a share that nothing measures is null."""
     if measured is None:
         return {}
     compute = None if measured.bound else round(measured.compute_percent, 2)
@@ -171,12 +177,12 @@ def used_document(measured: Used | None) -> dict[str, Any]:
 
 
 def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns without those of usage."""
+    """Return the columns without those of usage."""
     return tuple(column for column in columns if column not in USED_COLUMNS)
 
 
 def without(whole: Table, columns: Sequence[Column]) -> Table:
-    """The table without these columns."""
+    """Return the table without these columns."""
     kept = [place for place, column in enumerate(whole.columns) if column not in columns]
     return dataclasses.replace(
         whole,
@@ -186,7 +192,7 @@ def without(whole: Table, columns: Sequence[Column]) -> Table:
 
 
 def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
-    """A `Sum` in a document of `-o json`."""
+    """Return A `Sum` in a document of `-o json`."""
     fitting = total.largest.largest if total.largest else None
     return {
         "gpus": total.gpus,
@@ -213,7 +219,7 @@ def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
 
 
 def fragmentation_document(measured: Fragmentation) -> dict[str, Any]:
-    """A cluster's fragmentation in a document."""
+    """Return A cluster's fragmentation in a document."""
     return {
         "freeGpus": round(measured.free_gpus, 4),
         "strandedGpus": round(measured.stranded_gpus, 4),

@@ -20,7 +20,7 @@ _WORDS = (
 
 
 def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
-    """A section per finding, the worst first; those that are fine only with `all_of_them`."""
+    """Return A section per finding, the worst first; those that are fine only with `all_of_them`."""
     worst_first = sorted(findings, key=lambda finding: -finding.severity)
     sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
     fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
@@ -28,7 +28,7 @@ def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """As `1 blocking, 2 warnings, 20 passed`."""
+    """Return a sentence such as `1 blocking, 2 warnings, 20 passed`."""
     parts = []
     for severity, singular, plural in _WORDS:
         number = sum(finding.severity is severity for finding in findings)
@@ -38,12 +38,12 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 def document(findings: Sequence[Finding]) -> documents.Document:
-    """All findings as a `CheckList`."""
+    """Return all findings as a `CheckList`."""
     return documents.listing("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
 
 
 def names(findings: Sequence[Finding]) -> Iterator[str]:
-    """The subjects of warnings and blocking findings, each once; the rule, if it is about the whole cluster."""
+    """Yield the subjects of warnings and blocking findings, each once; the rule, if it is about the whole cluster."""
     bad = [finding for finding in findings if finding.severity >= Severity.WARNING]
     return iter(
         dict.fromkeys(name for finding in bad for name in finding.subjects or (f"precondition/{finding.rule}",))

@@ -1,4 +1,4 @@
-"""The ConfigMaps of a manifest, which may have several documents, Lists, and other objects beside them. Pure."""
+"""Reads the ConfigMaps of a manifest, which may have several documents, Lists, and other objects. Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ConfigMapEntries:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConfigManifest:
-    """The ConfigMaps that can be read, and sentences about what cannot be, and about what has no effect."""
+    """The readable ConfigMaps, and sentences about the others, and about entries without effect."""
 
     maps: tuple[ConfigMapEntries, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def entry(self, name: str) -> str:
-        """The text of that entry. Raises ConfigError unless one ConfigMap has it."""
+        """Return the text of that entry. Raises ConfigError unless one ConfigMap has it."""
         if self.problems:
             raise errors.ConfigError(self.problems[0])
         owners = [config_map for config_map in self.maps if name in config_map.entries]
@@ -47,7 +47,7 @@ class ConfigManifest:
 
 
 def read(text: str) -> ConfigManifest | None:
-    """The manifest in `text`; None if that is a configuration itself. Raises ConfigError if it is not YAML."""
+    """Return the manifest in `text`; None if that is a configuration itself. Raises ConfigError if it is not YAML."""
     documents = yaml_tree.documents(text)
     objects = [item for document in documents for item in _objects(document.root)]
     if not any(_kind(item) for item in objects):

@@ -30,7 +30,7 @@ class Checked:
 
 
 def checked(name: str, text: str, *, strict: bool = False, is_for_known_gpus: bool = False) -> Iterator[Checked]:
-    """The configuration in `text`; if that is a manifest, each entry of each ConfigMap in it.
+    """Yield the configuration in `text`; if that is a manifest, each entry of each ConfigMap in it.
 
     strict: without gpushare's additions to NVIDIA's format. is_for_known_gpus: a MIG profile that the catalogue lacks
     is a problem, not a warning.
@@ -65,24 +65,25 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
     if problem:
         return Checked(name, problem=problem)
     shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
-    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.too_late(config))
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
     return Checked(name, summary(config, settings), warnings=warnings)
 
 
 def _too_many(config: Config) -> str:
-    """Why no GPU can be shared by so many processes by MPS; empty if some can."""
+    """Return why MPS cannot share any GPU between so many processes; empty if it can for some."""
     return next(
         (
-            f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX} processes can share a GPU by MPS"
+            f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX_CLIENTS} processes can share a GPU by "
+            "MPS"
             for entry in sharing.entries(config.sharing)
-            if entry.mode is Mode.MPS and entry.replicas > mps_clients.MAX
+            if entry.mode is Mode.MPS and entry.replicas > mps_clients.MAX_CLIENTS
         ),
         "",
     )
 
 
 def effective(config: Config) -> dict[str, Any]:
-    """The same configuration with all defaults written out."""
+    """Return the same configuration with all defaults written out."""
     values = node_settings.values_of(config)
     filled = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
     return writing.config(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))

@@ -6,10 +6,12 @@ A GPU in MIG mode is left out if the GPUNode does not list its MIG devices and t
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Iterator
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 
-from gpushare import contract
-from gpushare.config import config_file, node_settings, restrictions
+from gpushare import contract, errors
+from gpushare.config import config_choice, config_file, node_settings, restrictions
+from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Config
 from gpushare.gpu import Gpu, Mode
 from gpushare.gpunode import GpuNode
@@ -17,11 +19,11 @@ from gpushare.mig import catalogue
 from gpushare.modes import mode_plan, mps_clients, naming
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
-from kubectl_gpushare.views import config_manifest
+from kubectl_gpushare.views import config_manifest, gpu_summary
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
-    """A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
+    """Yield A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
     config = config_file.read(text)
     plan = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
@@ -31,7 +33,9 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
 
 
 def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan.ModePlan:
-    """The modes of the node's GPUs then, and all warnings. Raises ConfigError if they cannot have these."""
+    """Return the resulting modes of the node's GPUs, and all warnings. Raises ConfigError if the GPUs cannot have
+    them.
+    """
     if strict:
         config = restrictions.strict(config)
     settings = node_settings.effective(config, strict=strict)
@@ -41,7 +45,9 @@ def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan
         known = [not gpu.mig_enabled or bool(gpu.mig_devices) for gpu in gpus]
         gpus = [gpu for gpu, *signs in zip(gpus, cut, known, strict=True) if any(signs)]
     plan = mode_plan.plan(config, gpus, mig_strategy=settings.mig_strategy)
-    return mode_plan.ModePlan(plan.assignments, (*config.warnings, *plan.warnings, *node_settings.too_late(config)))
+    return mode_plan.ModePlan(
+        plan.assignments, (*config.warnings, *plan.warnings, *node_settings.ignored_until_restart(config))
+    )
 
 
 def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
@@ -84,12 +90,79 @@ def _gpu(gpu: Gpu) -> HardwareGpu:
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
         ),
         geometry=geometry,
-        most_mps_clients=mps_clients.most(gpu.compute_capability) if any(gpu.compute_capability) else None,
+        most_mps_clients=mps_clients.max_clients(gpu.compute_capability) if any(gpu.compute_capability) else None,
         memory_is_known=gpu.memory_bytes > 0,
     )
 
 
 def text_of(text: str, entry: str) -> str:
-    """The configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises ConfigError."""
+    """Return the configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises
+    ConfigError.
+    """
     manifest = config_manifest.read(text)
     return text if manifest is None else manifest.entry(entry)
+
+
+Labels = Mapping[str, str]
+Entries = Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeEffect:
+    """A node that would follow another configuration: its name, or the `problem` why the node would follow none.
+
+    changes: a line per GPU; they are missing if the node cannot have that configuration.
+    """
+
+    node: str
+    config: str
+    changes: tuple[str, ...] = ()
+    problem: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Return it for people; a problem as a line that begins with `warning: `."""
+        if self.problem:
+            yield f"warning: {self.node} would stay as it is: {self.problem}"
+            return
+        yield f"{self.node} would follow {self.config}:"
+        yield from (f"  {change}" for change in self.changes)
+
+
+def of_entries(
+    nodes: Iterable[GpuNode], labels: Mapping[str, Labels], before: Entries, after: Entries
+) -> list[NodeEffect]:
+    """Return the nodes for which other entries of the ConfigMap make a difference; `labels`: of each, by name."""
+    known = sorted((node for node in nodes if node.name in labels), key=lambda node: gpu_summary.natural(node.name))
+    return [
+        _effect(node, followed)
+        for node in known
+        if (followed := _followed(after, labels[node.name])) != _followed(before, labels[node.name])
+    ]
+
+
+def of_labels(node: GpuNode, after: Labels, entries: Entries) -> NodeEffect:
+    """Return what the node would be with these labels."""
+    return _effect(node, _followed(entries, after))
+
+
+def _followed(entries: Entries, labels: Labels) -> ActiveConfig | str:
+    """Return the configuration of a node with these labels, or why it has none."""
+    label = config_choice.label_of(labels)
+    built_in = config_choice.built_in(None, entries, label=label)
+    if built_in is not None:
+        return built_in
+    try:
+        name = config_choice.select(entries, label=label)
+    except errors.ConfigError as error:
+        return str(error)
+    return ActiveConfig(name, entries.get(name, ""))
+
+
+def _effect(node: GpuNode, followed: ActiveConfig | str) -> NodeEffect:
+    if isinstance(followed, str):
+        return NodeEffect(node.name, "", problem=followed)
+    try:
+        changes = tuple(lines(node, followed.text))
+    except errors.ConfigError as error:
+        return NodeEffect(node.name, followed.name, problem=str(error))
+    return NodeEffect(node.name, followed.name, changes)

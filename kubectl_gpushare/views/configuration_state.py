@@ -1,4 +1,4 @@
-"""`config show`: which configuration is in force on a node, which one is asked for, and what it waits for. Pure."""
+"""`config show`: the active and the requested configuration of a node, and what the node waits for. Pure."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Entries = Mapping[str, str]  # the ConfigMap's
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeConfigState:
-    """A node and what is known of its configuration.
+    """A node and its configuration.
 
     asked: the entry that its label and the ConfigMap select, None if unknown; why: how it is selected, or why it cannot
-    be. in_force: the configuration its GPUs have, with the ConfigMap's text; None if the agent uses another text.
+    be. in_force: the configuration of its GPUs, with the ConfigMap's text; None if the agent uses another text.
     """
 
     node: GpuNode
@@ -64,7 +64,7 @@ class NodeConfigState:
 
     @property
     def has_none(self) -> bool:
-        """Whether the node never had a configuration that it could use, so that it offers nothing."""
+        """Whether the node never had a valid configuration, and therefore offers nothing."""
         valid = self.node.condition(_VALID)
         return valid is not None and valid.reason == contract.REASON_NOTHING_IN_FORCE
 
@@ -72,14 +72,14 @@ class NodeConfigState:
 _VALID, _PENDING = contract.CONDITION_CONFIG_VALID, contract.CONDITION_CONFIG_PENDING
 
 
-def of(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> NodeConfigState:
-    """The state of a node; `labels` and `entries` are None if unknown."""
+def for_node(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries | None) -> NodeConfigState:
+    """Return the state of a node; `labels` and `entries` are None if unknown."""
     asked, why = None, ""
     if labels is not None:
-        asked, why = _asked(labels, entries)
+        asked, why = _followed(labels, entries)
     state = NodeConfigState(node, asked, why, None)
     known = {} if entries is None else with_built_ins(entries)
-    # An agent that refuses its entry keeps its former text, which is stored nowhere else.
+    # An agent that rejects its entry keeps its previous text, which is stored nowhere else.
     kept = state.status[0] == "Refused" and (asked is None or asked.name == node.config)
     if not kept and not state.has_none and (node.config in known or node.config == config_choice.EMPTY):
         return dataclasses.replace(state, in_force=ActiveConfig(node.config, known.get(node.config, "")))
@@ -92,7 +92,7 @@ def with_built_ins(entries: Entries) -> dict[str, str]:
 
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
-    """A node's configuration."""
+    """Return A node's configuration."""
     word, style, message = state.status
     return (
         *field("Name", state.node.name),
@@ -108,12 +108,12 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
 
 
 def table(states: Sequence[NodeConfigState]) -> Table:
-    """A row for each node."""
+    """Return A row for each node."""
     return Table(COLUMNS, [_row(state) for state in states], what="nodes")
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
-    """A row for each configuration: how many nodes use it, and what it does."""
+    """Return A row for each configuration: how many nodes use it, and what it does."""
     rows = [
         (name, str(sum(node.config == name for node in followers)), _what(text) + " (built in)" * (name not in entries))
         for name, text in sorted(with_built_ins(entries).items())
@@ -122,7 +122,7 @@ def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
 
 
 def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
-    """A configuration, and the nodes that use it."""
+    """Return A configuration, and the nodes that use it."""
     following = sorted((node.name for node in followers if node.config == name), key=gpu_summary.natural)
     checked = next(config_sentences.checked(name, text))
     return (
@@ -135,7 +135,7 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
 
 
 def document(states: Sequence[NodeConfigState], entries: Entries | None) -> documents.Document:
-    """All as a `ConfigurationList`."""
+    """Return all as a `ConfigurationList`."""
     return documents.listing(
         "ConfigurationList",
         (_item(state) for state in states),
@@ -144,11 +144,11 @@ def document(states: Sequence[NodeConfigState], entries: Entries | None) -> docu
 
 
 def effective(text: str) -> dict[str, Any]:
-    """The configuration with all defaults. Raises ConfigError."""
+    """Return the configuration with all defaults. Raises ConfigError."""
     return config_sentences.effective(config_file.read(text))
 
 
-def _asked(labels: Mapping[str, str], entries: Entries | None) -> tuple[ActiveConfig | None, str]:
+def _followed(labels: Mapping[str, str], entries: Entries | None) -> tuple[ActiveConfig | None, str]:
     label = config_choice.label_of(labels)
     key = next((key for key in config_choice.LABELS if labels.get(key)), "")
     why = f"the node's label {key}" if label else "the node has no label that names another"
@@ -199,7 +199,7 @@ def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
 
 
 def _wanted(state: NodeConfigState) -> dict[str, str]:
-    """The wanted mode of each GPU, by UUID; empty if the configuration is unknown or invalid."""
+    """Return the wanted mode of each GPU, by UUID; empty if the configuration is unknown or invalid."""
     config = state.asked if state.asked is not None and state.asked.text else state.in_force
     if config is None:
         return {}

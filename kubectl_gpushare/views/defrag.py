@@ -13,7 +13,7 @@ from kubectl_gpushare.output.page import Field, Page, Section, field
 from kubectl_gpushare.output.table import NONE, Column, Table
 from kubectl_gpushare.views import cell_figures
 
-_MAX_NAMES = 3  # of pods that wait for one reason; programs get all
+_MAX_NAMES = 3  # pods named for one reason; documents name all
 _COLUMNS = (
     Column("#"),
     Column("Pod", least=14, wrap=True),
@@ -27,7 +27,7 @@ _COLUMNS = (
 
 
 def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
-    """The plan as a page; `kept`: sentences about GPUs that other runs cordoned."""
+    """Return the plan as a page; `kept`: sentences about GPUs that other runs cordoned."""
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -44,7 +44,7 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
 
 
 def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
-    """The plan as the content of a `DefragmentationPlan`."""
+    """Return the plan as the content of a `DefragmentationPlan`."""
     return {
         "before": cell_figures.fragmentation_document(plan.before),
         "after": cell_figures.fragmentation_document(plan.after),

@@ -19,7 +19,7 @@ _MAX_PLACES = 12
 
 
 def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
-    """The answer as a page."""
+    """Return the answer as a page."""
     several = len(answer.fits) > 1
     fields = tuple(entry for fit in answer.fits for entry in _fields(fit, several=several))
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -34,13 +34,13 @@ def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
 
 
 def document(answer: CapacityAnswer, notes: Sequence[str]) -> documents.Document:
-    """The same as the content of a `FitResult`."""
+    """Return the same as the content of a `FitResult`."""
     return {
         "fits": answer.all_fit,
         "pods": [
             {
                 "name": fit.wanted.name,
-                "asksFor": described.asked(fit.wanted.asked.manifest)[0],
+                "asksFor": described.requested(fit.wanted.asked.manifest)[0],
                 "count": fit.wanted.count,
                 "gpus": list(fit.gpus),
                 "missing": fit.missing,
@@ -61,7 +61,7 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> documents.Document
 def _fields(fit: FitResult, *, several: bool) -> Iterator[Field]:
     name = fit.wanted.name if several or fit.wanted.name else ""
     yield from field("Name", name)
-    yield from field("Asks For", *described.asked(fit.wanted.asked.manifest)[0])
+    yield from field("Asks For", *described.requested(fit.wanted.asked.manifest)[0])
     if not fit.missing:
         yield from field("Fits", f"yes, on {_places(fit.gpus)}", style="good")
         return
@@ -75,7 +75,7 @@ def _fields(fit: FitResult, *, several: bool) -> Iterator[Field]:
 
 
 def _places(gpus: Sequence[str]) -> str:
-    """`gpu-1/0` or `gpu-1/0 (2), gpu-1/1 and 5 more`."""
+    """Return `gpu-1/0` or `gpu-1/0 (2), gpu-1/1 and 5 more`."""
     counted = collections.Counter(gpus)
     words = [place if count == 1 else f"{place} ({count})" for place, count in counted.items()]
     more = len(words) - _MAX_PLACES

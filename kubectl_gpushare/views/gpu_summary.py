@@ -34,7 +34,7 @@ class GpuSummary:
 
     `holders`: allocations with a share of it; `holds`: backfill reservations on it. `free`: compute in percent and
     memory in bytes that a new share could get now. `parts`: `(free, stranded)` as fractions of the GPU, 0 to 1;
-    `typical`: the median request, as fractions of the GPU. `away`: why its node takes no pods now, if it takes none.
+    `typical`: the median request, as fractions of the GPU. `unavailable`: why its node takes no pods now.
     `waits`: why a pending change of its mode is not done yet. `measured`: the use by its shares; None if unknown, or if
     it takes no shares by annotation. `devices`: the fraction that the kubelet gave to containers; None if unknown.
     `note`: who cordoned it, when and why, if it is cordoned.
@@ -49,7 +49,7 @@ class GpuSummary:
     free: tuple[int, int] = (0, 0)
     parts: tuple[float, float] = (0.0, 0.0)
     typical: Typical = _TYPICAL
-    away: UnavailableNode | None = None
+    unavailable: UnavailableNode | None = None
     waits: str = ""
     measured: Used | None = None
     devices: tuple[GivenDevices, ...] | None = None
@@ -67,30 +67,30 @@ class GpuSummary:
 
     @property
     def over_committed(self) -> bool:
-        """Whether the shares exceed the GPU."""
+        """Whether the shares exceed the GPU's capacity."""
         return self.used.request_percent > 100 or self.used.memory_bytes > self.gpu.memory_bytes
 
     @property
     def largest(self) -> tuple[int, int] | None:
         """The largest share a pod without labels could get now (per cent, bytes); None if it could get none."""
-        return None if self.gone or self.away else fragmentation.largest(self.gpu, self.used)
+        return None if self.gone or self.unavailable else fragmentation.largest(self.gpu, self.used)
 
     @property
     def exclusion(self) -> str:
-        """The exclusion label that a pod needs to get a share of it; empty: none."""
+        """The exclusion label that a pod needs for a share of this GPU; empty if none."""
         return fragmentation.excludes(self.used)
 
     @property
     def reason(self) -> str:
-        """The sentence that belongs to its status."""
+        """The sentence that explains the status."""
         return "; ".join(filter(None, (f"cordoned {self.note}" if str(self.note) else "", self._reason)))
 
     @property
     def _reason(self) -> str:
         if self.gpu.health_reason:
             return self.gpu.health_reason
-        if self.away:
-            return self.away.sentence
+        if self.unavailable:
+            return self.unavailable.sentence
         if self.waits:
             return self.waits
         if self.gpu.cordoned and self.gpu.pending_mode is None:
@@ -103,7 +103,7 @@ class GpuSummary:
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """Its problems, one word each, the worst first; empty if it is ready."""
+        """The GPU's problems, one word each, the worst first; empty if it is ready."""
         if self.gone:
             return ("Gone",)
         words = []
@@ -115,8 +115,8 @@ class GpuSummary:
             words.append("Changing")
         elif self.gpu.cordoned:
             words.append("Cordoned")
-        if self.away:
-            words.append(self.away.word)
+        if self.unavailable:
+            words.append(self.unavailable.word)
         if self.exclusion:
             words.append("Excluding")
         if self.holds:
@@ -126,7 +126,7 @@ class GpuSummary:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sum:
-    """The sum of several cards; compute and memory count only those that take shares by annotation."""
+    """The sum of several GPUs; compute and memory count only GPUs that take shares by annotation."""
 
     gpus: int
     pods: int
@@ -134,10 +134,10 @@ class Sum:
     total_percent: int
     memory_bytes: int
     total_memory_bytes: int
-    free: tuple[int, int]  # compute in per cent and memory in bytes that new shares could get now, all together
+    free: tuple[int, int]  # compute in per cent and memory in bytes available for new shares in total
     free_gpus: float  # free part, in GPUs: the mean of compute and memory
-    stranded_gpus: float  # of that, what the typical request cannot use
-    largest: GpuSummary | None  # the card on which the largest share still fits
+    stranded_gpus: float  # the part of that which the typical request cannot use
+    largest: GpuSummary | None  # the GPU on which the largest share still fits
 
     @property
     def fragmentation(self) -> float:
@@ -145,21 +145,21 @@ class Sum:
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
-def of(
+def summarize(
     nodes: Iterable[GpuNode],
-    gone_away: Mapping[str, UnavailableNode] = _NOWHERE,
+    unavailable_nodes: Mapping[str, UnavailableNode] = _NOWHERE,
     typical_of: TypicalOf = typical.by_default,
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
-    """All cards of the nodes, by node name and index; cards that are gone come last on their node."""
+    """Return all GPUs of the nodes, by node name and index; missing GPUs come last on their node."""
     gpus: list[GpuSummary] = []
     known_parts: _Parts = {}
     medians = functools.cache(lambda gpu_bytes: typical.median(typical_of(gpu_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
-        away = gone_away.get(node.name)
-        gpus += [_gpu(node, gpu, used[gpu.uuid], known_parts, away, typical_of, medians) for gpu in there]
+        unavailable = unavailable_nodes.get(node.name)
+        gpus += [_gpu(node, gpu, used[gpu.uuid], known_parts, unavailable, typical_of, medians) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
             gpus += [
@@ -177,7 +177,7 @@ def of(
     ]
 
 
-# (free compute, free memory, memory, exclusion) of a card -> its parts: among thousands of cards many are equal
+# (free compute, free memory, memory, exclusion) of a GPU -> its parts: among thousands of GPUs many are equal
 _Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
@@ -186,11 +186,11 @@ def _gpu(
     gpu: Gpu,
     used: ledger.GpuUse,
     known: _Parts,
-    away: UnavailableNode | None,
+    unavailable: UnavailableNode | None,
     typical_of: TypicalOf,
     medians: Callable[[int], Typical],
 ) -> GpuSummary:
-    free = (0, 0) if away else fragmentation.free(gpu, used)
+    free = (0, 0) if unavailable else fragmentation.free(gpu, used)
     key = (*free, gpu.memory_bytes, bool(fragmentation.excludes(used)))
     if key not in known:
         known[key] = fragmentation.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
@@ -199,11 +199,11 @@ def _gpu(
     waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""
     size = medians(gpu.memory_bytes)
     note = node.cordon_notes.get(gpu.uuid, _NO_NOTE) if gpu.cordoned else _NO_NOTE
-    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], size, away, waits, note=note)
+    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], size, unavailable, waits, note=note)
 
 
 def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
-    """The agent's reason why a GPU's change of mode is not done yet, without the new mode."""
+    """Return the agent's reason why a GPU's change of mode is not done yet, without the new mode."""
     pending = node.condition(contract.CONDITION_CONFIG_PENDING)
     after = pending.message.partition(f"({gpu.uuid}) ")[2] if pending is not None else ""
     said = _NEXT_GPU.split(after)[0]
@@ -212,7 +212,7 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
 
 
 def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """`(shares, backfill reservations)` among the holders."""
+    """Return `(shares, backfill reservations)` among the holders."""
     holds = tuple([holder for holder in used.holders if holder.is_backfill_reservation])
     return tuple(
         [holder for holder in used.holders if not holder.is_backfill_reservation]
@@ -224,12 +224,12 @@ def _gone(uuid: str) -> Gpu:
 
 
 def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
-    """The name of every card, by UUID."""
-    return {gpu.gpu.uuid: gpu.name for gpu in of(nodes)}
+    """Return the name of every GPU, by UUID."""
+    return {gpu.gpu.uuid: gpu.name for gpu in summarize(nodes)}
 
 
 def add_up(gpus: Sequence[GpuSummary]) -> Sum:
-    """The sum of the cards; a pod on several cards counts once."""
+    """Return the sum of the GPUs; a pod on several GPUs counts once."""
     shared = [gpu for gpu in gpus if gpu.shared]
     fitting = [gpu for gpu in shared if gpu.largest]
     return Sum(
@@ -248,12 +248,12 @@ def add_up(gpus: Sequence[GpuSummary]) -> Sum:
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """A sort key by which `node-2` comes before `node-10`."""
+    """Return A sort key by which `node-2` comes before `node-10`."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
 
 
 def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
-    """The card of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
+    """Return the GPU of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
     by_uuid = "/" not in name
     matching = [gpu for gpu in gpus if _is(gpu, name, by_uuid=by_uuid)]
     if not matching:

@@ -25,7 +25,7 @@ _COLUMNS = (
 
 
 def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section, ...]:
-    """The newest Events, at most MOST, the oldest first; nothing if Events were not read."""
+    """Return the newest Events, at most MAX, the oldest first; nothing if Events were not read."""
     if events is None:
         return ()
     recent = sorted(events, key=_moment)[-MAX:]
@@ -33,7 +33,9 @@ def section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section,
 
 
 def of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tuple[EventJson, ...] | None:
-    """The Events of a node that name this GPU, as agent and webhook do: by its UUID, its index or `NODE/INDEX`."""
+    """Return the Events of a node that name this GPU, as agent and webhook do: by its UUID, its index or
+    `NODE/INDEX`.
+    """
     if events is None:
         return None
     named = re.compile(rf"{re.escape(gpu.uuid)}|\bGPU {gpu.index}\b|(?<![\w.-]){re.escape(name)}(?![\w/])")
@@ -41,7 +43,7 @@ def of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tuple[Eve
 
 
 def items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
-    """The same in a document."""
+    """Return the same in a document."""
     return [
         {
             "type": str(event.get("type", "")),

@@ -11,7 +11,9 @@ GATED = "Gated"
 
 
 def state(manifest: pod.PodJson) -> str:
-    """`Running`, `Pending`, `Gated`, `Terminating`, or why a container is down: `CrashLoopBackOff`, `OOMKilled`."""
+    """Return `Running`, `Pending`, `Gated`, `Terminating`, or why a container is down: `CrashLoopBackOff`,
+    `OOMKilled`.
+    """
     status = manifest.get("status") or {}
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "Terminating"
@@ -27,13 +29,13 @@ def state(manifest: pod.PodJson) -> str:
 
 
 def started(manifest: pod.PodJson) -> str:
-    """When the kubelet started it, else when it was created: RFC 3339, or empty."""
+    """Return when the kubelet started the pod, else when it was created: RFC 3339, or empty."""
     status = manifest.get("status") or {}
     return str(status.get("startTime") or (manifest.get("metadata") or {}).get("creationTimestamp") or "")
 
 
 def _not_running(state: Mapping[str, Any]) -> str:
-    """Why a container waits or has failed; empty if it runs, has done its work, or is only being started."""
+    """Return why a container waits or has failed; empty if it runs, has succeeded, or is only starting."""
     waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
     if terminated.get("exitCode"):
         return str(terminated.get("reason") or f"ExitCode:{terminated['exitCode']}")

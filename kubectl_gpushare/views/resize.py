@@ -11,7 +11,7 @@ from kubectl_gpushare.planning.resize_plan import ResizePlan
 
 
 def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
-    """The plan as a page."""
+    """Return the plan as a page."""
     used = ledger.use(plan.node)
     free = [
         f"{plan.node.name}/{gpu.index}: {quantity.format_compute(max(0, 100 - used[gpu.uuid].request_percent))} GPU "
@@ -30,7 +30,7 @@ def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
 
 
 def document(manifest: pod.PodJson, plan: ResizePlan) -> documents.Document:
-    """The plan as the content of a `Resize`."""
+    """Return the plan as the content of a `Resize`."""
     namespace, name = pod.namespaced_name(manifest)
     return {
         "namespace": namespace,

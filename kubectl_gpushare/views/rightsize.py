@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpushare import pod, quantity
+from gpushare import contract, pod, quantity
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
-from kubectl_gpushare.views import ages, cell_figures, gpu_summary, suggested_sizes
+from kubectl_gpushare.views import ages, cell_figures, gpu_summary
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -53,7 +54,7 @@ class RightsizeListing:
     namespaces: bool = True
 
     def table(self) -> Table:
-        """A row for each share."""
+        """Return A row for each share."""
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
         whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
@@ -61,7 +62,7 @@ class RightsizeListing:
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         """Yield the freed amounts, GPU by GPU."""
         sums = rightsizing.freed(self.suggestions)
-        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.of(nodes) if gpu.gpu.uuid in sums]
+        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.summarize(nodes) if gpu.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
@@ -85,23 +86,23 @@ class RightsizeListing:
         return sentences or [f"all {_shares(len(self.suggestions))} fit"]
 
     def names(self) -> Iterator[str]:
-        """The pods that could have another size, as `-o name` has them."""
+        """Yield the pods that could have another size, as `-o name` has them."""
         changing = dict.fromkeys(
             (suggestion.namespace, suggestion.pod) for suggestion in self.suggestions if suggestion.wanted is not None
         )
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
-        """A command line for each suggestion."""
-        return suggested_sizes.commands(self.suggestions, self.manifests)
+        """Yield A command line for each suggestion."""
+        return commands(self.suggestions, self.manifests)
 
     def document(self) -> documents.Document:
-        """All as a `RightsizingList`."""
+        """Return all as a `RightsizingList`."""
         sums = rightsizing.freed(self.suggestions)
         return documents.listing(
             "RightsizingList",
             (
-                _item(suggestion, self.gpu_names, suggested_sizes.own(suggestion, self.manifests))
+                _item(suggestion, self.gpu_names, container_of(suggestion, self.manifests))
                 for suggestion in self.suggestions
             ),
             freed=_size_document(rightsizing.total(sums.values())),
@@ -150,7 +151,7 @@ def _totals(suggestions: Sequence[Suggestion]) -> dict[str, str | Cell]:
 
 
 def _all(suggestion: Suggestion, size: Size) -> Size:
-    """The size on all GPUs of the share together."""
+    """Return the size on all GPUs of the share together."""
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 
@@ -190,9 +191,7 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
         },
         "observedSeconds": round(suggestion.peak.observed_seconds),
         "suggested": _size_document(wanted or suggestion.held),
-        "annotations": {f"{key}{suffix}": value for key, value in suggested_sizes.asked(wanted).items()}
-        if wanted
-        else {},
+        "annotations": {f"{key}{suffix}": value for key, value in as_annotations(wanted).items()} if wanted else {},
     }
 
 
@@ -207,3 +206,39 @@ def _places(suggestion: Suggestion, names: Mapping[str, str]) -> str:
 
 def _shares(count: int) -> str:
     return "1 share" if count == 1 else f"{count} shares"
+
+
+_FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
+
+
+def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
+    """Yield A command line for each suggestion."""
+    for suggestion in suggestions:
+        if suggestion.wanted is None:
+            continue
+        words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
+        container = container_of(suggestion, manifests)
+        words += ["-c", container] if container else []
+        for key, value in as_annotations(suggestion.wanted).items():
+            words += [_FLAGS[key], value]
+        yield shlex.join(words)
+
+
+def as_annotations(wanted: Size) -> dict[str, str]:
+    """Return the size as annotations. Always both: memory without an annotation follows the request."""
+    return {
+        contract.REQUEST: quantity.format_compute(wanted.request_percent),
+        contract.MEMORY: quantity.format_exactly(wanted.memory_bytes),
+    }
+
+
+def container_of(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
+    """Return the container whose own annotations ask for the share; empty if the pod's annotations do."""
+    if len(suggestion.containers) != 1:
+        return ""
+    name = suggestion.containers[0]
+    manifest = manifests.get((suggestion.namespace, suggestion.pod))
+    if manifest is None:
+        return name if suggestion.several else ""
+    annotations = pod.annotations_of(manifest)
+    return name if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS) else ""

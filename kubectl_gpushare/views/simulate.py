@@ -37,14 +37,14 @@ _LINES = (
 
 
 def table(outcome: SimulatedPod) -> Table:
-    """The moments, evenly chosen, the last one among them."""
+    """Return the moments, evenly chosen, the last one among them."""
     step = max(1, -(-len(outcome.moments) // MAX_LINES))
     chosen = [*reversed(outcome.moments[::-1][::step])]
     return Table(COLUMNS, [_row(moment, outcome) for moment in chosen], what="pods")
 
 
 def summary(outcome: SimulatedPod) -> str:
-    """The outcome as a sentence."""
+    """Return the outcome as a sentence."""
     text = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
     if ran:
@@ -55,7 +55,7 @@ def summary(outcome: SimulatedPod) -> str:
 
 
 def document(outcome: SimulatedPod) -> documents.Document:
-    """All moments as the content of a `Simulation`."""
+    """Return all moments as the content of a `Simulation`."""
     return {
         "arrived": outcome.arrived,
         "waited": outcome.waited,
@@ -66,7 +66,7 @@ def document(outcome: SimulatedPod) -> documents.Document:
 
 
 def picture(outcome: SimulatedPod) -> Drawing:
-    """The moments drawn: parts of the cluster over arrivals."""
+    """Return the moments drawn: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((moment.arrived for moment in outcome.moments), default=1)
 

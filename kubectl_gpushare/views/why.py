@@ -1,4 +1,4 @@
-"""`why`: for a waiting pod each candidate with the rule and figures against it; for a placed one why this GPU won."""
+"""`why`: each candidate with the rule and figures against it; for a placed pod, why this GPU won."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CHOICES = (
 
 
 def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Page:
-    """The pod's reasons as a page."""
+    """Return the pod's reasons as a page."""
     namespace, name = pod.namespaced_name(described_pod.manifest)
     head = (
         *field("Name", name),
@@ -43,17 +43,17 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
     )
     body = _placed(described_pod, reasons) if described_pod.entry else _waiting(described_pod, reasons)
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
-    return (*head, *field("Asks For", *described.asked(described_pod.manifest)[0]), *body, *missing)
+    return (*head, *field("Asks For", *described.requested(described_pod.manifest)[0]), *body, *missing)
 
 
 def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
-    """The same as the content of a `PodReasons`."""
+    """Return the same as the content of a `PodReasons`."""
     namespace, name = pod.namespaced_name(described_pod.manifest)
     return {
         "namespace": namespace,
         "name": name,
         "placement": described_pod.placement,
-        "asksFor": described.asked(described_pod.manifest)[0],
+        "asksFor": described.requested(described_pod.manifest)[0],
         "policy": reasons.policy,
         "reason": str(reasons.refusal or ""),
         "told": str(pod.annotations_of(described_pod.manifest).get(contract.REASON, "")),
@@ -192,7 +192,7 @@ def _place(miss: Rejected) -> str:
 
 
 def _held(described_pod: described.DescribedPod) -> str:
-    """As `world.gpus` names a placement."""
+    """Return the pod's GPUs in the form in which `world.gpus` names a placement."""
     if described_pod.owner is None or described_pod.entry is None:
         return ""
     known = described_pod.owner.gpu_by_uuid()

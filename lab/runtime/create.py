@@ -1,9 +1,9 @@
 """Prepares a container for the simulated GPUs before runc creates it, as NVIDIA's container runtime does.
 
 The requested devices come from NVIDIA_VISIBLE_DEVICES, from mounts that stand for devices, or from an annotation with
-names of the Container Device Interface. It mounts the driver's libraries and the files of these GPUs; a MIG device is
-in the file of its GPU. The simulation has no device nodes or driver files to mount that a CDI file may name. A
-container's start waits for it, so it imports little.
+CDI device names. The program mounts the driver's libraries and the files of the requested GPUs; a MIG device is in its
+GPU's file. Device nodes and driver files in a CDI specification are not mounted, because the simulation has none. Every
+container start waits for this program, so it imports little.
 
 Usage: create.py DEVICES LIBRARIES CDI-DIRECTORY ARGUMENTS-OF-RUNC...
 """
@@ -16,7 +16,7 @@ import platform
 import sys
 import time
 
-TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
+TYPE_CHECKING = False  # as in typing, whose import would take longer than all the others
 if TYPE_CHECKING:
     from typing import Any
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 LIBRARY_DIRECTORY = f"/usr/lib/{platform.machine()}-linux-gnu"
-# Each file of the driver, and where it is in a container.
+# By driver file: its directory in a container.
 DRIVER = {
     "libcuda.so.1": LIBRARY_DIRECTORY,
     "libnvidia-ml.so.1": LIBRARY_DIRECTORY,
     "nvidia-cuda-mps-control": "/usr/bin",
 }
 DEVICE_DIRECTORY = "/dev/simgpu"
-RENDEZVOUS = "rendezvous"  # where kernels of different GPUs meet, for everyone who has a GPU
-CONTROL = "control"  # the driver's own device file, if one was made, for every container with the driver
-IMAGE_BYTES = 1 << 20  # what comes behind is the work of processes
+RENDEZVOUS = "rendezvous"  # by which kernels of different GPUs synchronise; mounted into every container with a GPU
+CONTROL = "control"  # the driver's own device file, if it exists; added to every container with the driver
+IMAGE_BYTES = 1 << 20  # the GPU's state is in this first part of its file; the rest belongs to processes
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
 GPU_NODE = "/dev/nvidia"
@@ -44,7 +44,7 @@ class UnknownDeviceError(ValueError):
 
 
 def requested(environment: list[str]) -> list[str] | None:
-    """Return the devices a container asks for; None when it asks for no driver at all.
+    """Return the devices that a container requests; None if it requests no driver at all.
 
     An empty value, `void` and no variable mean no driver; `none` means the driver without a GPU.
     """
@@ -56,13 +56,13 @@ def requested(environment: list[str]) -> list[str] | None:
 
 
 def mounted(mounts: list[Json]) -> list[str]:
-    """Return the devices that mounts stand for, which only the kubelet can add."""
+    """Return the devices that are requested by mounts, which only the kubelet can add."""
     prefix = f"{VOLUME_MOUNTS}/"
     return [mount["destination"].removeprefix(prefix) for mount in mounts if mount["destination"].startswith(prefix)]
 
 
 def described(annotations: dict[str, str], directory: str) -> tuple[list[str], list[str]]:
-    """Return the GPUs that CDI annotations name, and what their specifications add to the environment.
+    """Return the GPUs that CDI annotations name, and the environment that their specifications add.
 
     Raises:
         UnknownDeviceError: no specification in `directory` has a name.
@@ -86,13 +86,13 @@ def described(annotations: dict[str, str], directory: str) -> tuple[list[str], l
 
 
 def numbers(device: Json) -> list[str]:
-    """Return the indices of the GPUs whose device nodes a device of another kind has: `/dev/nvidia0` is that of 0."""
+    """Return the GPU indices of a CDI device's nodes: `/dev/nvidia0` is GPU 0."""
     paths = [node["path"] for node in device.get("containerEdits", {}).get("deviceNodes", ())]
     return [path.removeprefix(GPU_NODE) for path in paths if path.removeprefix(GPU_NODE).isdigit()]
 
 
 def parents(names: list[str], devices: str, files: list[str]) -> list[str]:
-    """Return the names with each MIG device's GPU in its place."""
+    """Replace the UUID of each MIG device by its GPU's UUID."""
     owners = []
     for name in names:
         owner = name
@@ -105,10 +105,10 @@ def parents(names: list[str], devices: str, files: list[str]) -> list[str]:
 
 
 def select(names: list[str], files: list[str]) -> list[str]:
-    """Return the files, `gpuINDEX-UUID`, of the GPUs named by `all`, UUID or index.
+    """Return the files, `gpuINDEX-UUID`, of the GPUs given as `all`, UUID or index.
 
     Raises:
-        UnknownDeviceError: a name is no GPU's.
+        UnknownDeviceError: a name matches no GPU.
     """
     if names == ["all"]:
         return sorted(files)
@@ -119,12 +119,12 @@ def select(names: list[str], files: list[str]) -> list[str]:
     for name in names:
         if name not in by_name:
             known = ", ".join(sorted(file.partition("-")[2] for file in files)) or "none"
-            raise UnknownDeviceError(f"{VARIABLE} names {name}, which is no GPU of this node (there are: {known})")
+            raise UnknownDeviceError(f"{VARIABLE} names {name}, which is not a GPU of this node (it has: {known})")
     return sorted({by_name[name] for name in names})
 
 
 def mounts(devices: str, files: list[str], libraries: str) -> list[dict[str, object]]:
-    """Return the mounts that bring the driver's libraries and the given device files into a container."""
+    """Return the mounts of the driver's libraries and these device files."""
     sources = {f"{libraries}/{name}": (f"{directory}/{name}", "ro") for name, directory in DRIVER.items()}
     sources |= {f"{devices}/{file}": (f"{DEVICE_DIRECTORY}/{file}", "rw") for file in files}
     return [
@@ -134,7 +134,7 @@ def mounts(devices: str, files: list[str], libraries: str) -> list[dict[str, obj
 
 
 def add_control(linux: Json, path: str) -> None:
-    """Give a container the driver's device file, and let it open it, as with `/dev/nvidiactl`."""
+    """Add the driver's device file to a container and allow access to it, as with `/dev/nvidiactl`."""
     number = os.stat(path).st_rdev  # noqa: PTH116
     device = {"type": "c", "major": os.major(number), "minor": os.minor(number)}
     linux.setdefault("devices", []).append({**device, "path": f"{DEVICE_DIRECTORY}/{CONTROL}", "fileMode": 0o666})
@@ -142,7 +142,7 @@ def add_control(linux: Json, path: str) -> None:
 
 
 def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
-    """Rewrite a bundle's config.json for what its process asks for; leave it alone when it asks for nothing."""
+    """Add the requested devices to a bundle's config.json; no-op if none are requested."""
     path = os.path.join(bundle, "config.json")  # noqa: PTH118 - pathlib would double the time this takes
     with open(path) as file:  # noqa: PTH123
         configuration = json.load(file)
@@ -170,7 +170,7 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
 
 
 def option(arguments: list[str], name: str) -> str | None:
-    """Return the value of `--name VALUE` or `--name=VALUE` among runc's arguments."""
+    """Return the value of an option of runc, given as `--name VALUE` or `--name=VALUE`."""
     for position, argument in enumerate(arguments):
         if argument == f"--{name}" and position + 1 < len(arguments):
             return arguments[position + 1]
@@ -180,7 +180,7 @@ def option(arguments: list[str], name: str) -> str | None:
 
 
 def fail(message: str, log: str | None) -> None:
-    """Say why the container is not created where containerd looks for it: the last error in runc's log."""
+    """Write the reason to runc's log, whose last error containerd reports."""
     print(message, file=sys.stderr)
     if log:
         entry = {"level": "error", "msg": message, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}

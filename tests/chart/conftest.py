@@ -1,4 +1,4 @@
-"""The chart as Helm 3 and Helm 4 render it, built as the lab builds its Kubernetes."""
+"""The chart as Helm 3 and Helm 4 render it. Helm is built like the lab's Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab import build
 Json = dict[str, Any]
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpushare"
 RELEASE = "gpushare"
-# What Helm adds, and kustomize does not.
+# Helm adds these, and kustomize does not.
 OF_HELM = {
     "app.kubernetes.io/instance",
     "app.kubernetes.io/managed-by",
@@ -28,7 +28,7 @@ OF_HELM = {
 
 @dataclasses.dataclass(frozen=True)
 class Helm:
-    """One version of Helm, and the cluster that it speaks to, if any."""
+    """One version of Helm, and the cluster it uses, if any."""
 
     program: Path
     kubeconfig: Path = Path("/nonexistent")
@@ -38,25 +38,25 @@ class Helm:
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
     def text(self, *arguments: str) -> str:
-        """What a command prints; it has to end well."""
+        """Return the output of a command that must succeed."""
         done = self.run(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def refused(self, values: Json | None = None, *flags: str) -> str:
-        """Why these values cannot be rendered."""
+        """Return the error message for values that must be rejected."""
         done = self._template(values or {}, *flags)
         assert done.returncode != 0, "they were taken"
         return done.stderr
 
     def rendered(self, values: Json | None = None, *flags: str) -> list[Json]:
-        """The objects of the chart with these values."""
+        """Return the objects of the chart with these values."""
         done = self._template(values or {}, *flags)
         assert done.returncode == 0, done.stderr
         return [document for document in yaml_documents.read(done.stdout) if document]
 
     def one(self, kind: str, name: str, values: Json | None = None) -> Json:
-        """The object of that kind and name."""
+        """Return the object of that kind and name."""
         (manifest,) = [doc for doc in self.rendered(values) if (doc["kind"], doc["metadata"]["name"]) == (kind, name)]
         return manifest
 
@@ -66,7 +66,7 @@ class Helm:
 
 
 def comparable(documents: list[Json]) -> dict[tuple[str, str], Json]:
-    """Objects by kind and name, without what Helm alone says, and with its folded lines as they were written."""
+    """Return the objects by kind and name, without Helm's additions and with folded lines as they were written."""
     manifests = {}
     for document in documents:
         manifest = _folded(document)
@@ -78,7 +78,7 @@ def comparable(documents: list[Json]) -> dict[tuple[str, str], Json]:
 
 
 def _folded(value: Any) -> Any:
-    """Kustomize doubles line breaks of folded text; to CEL they are all the same."""
+    """Undo kustomize's doubling of line breaks in folded text, which CEL ignores."""
     if isinstance(value, dict):
         return {key: _folded(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -88,11 +88,11 @@ def _folded(value: Any) -> Any:
 
 @pytest.fixture(scope="session", params=["helm3", "helm4"])
 def helm(request: pytest.FixtureRequest) -> Helm:
-    """Each version in turn."""
+    """Each version of Helm in turn."""
     return Helm(build.tool(request.param))
 
 
 @pytest.fixture(scope="session")
 def helm4() -> Helm:
-    """One version, where both do the same."""
+    """One version, for tests in which both do the same."""
     return Helm(build.tool("helm4"))

@@ -1,4 +1,4 @@
-"""What of the chart is made is up to date, and the rest agrees with the project."""
+"""The generated parts of the chart are current, and the rest agrees with the project."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.chart.conftest import CHART
 Json = dict[str, Any]
 VALUES: Json = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: Json = json.loads((CHART / "values.schema.json").read_text())
-# Of Kubernetes or the user: any key may be in them.
+# Mappings of Kubernetes or of the user, with arbitrary keys.
 OPEN = {"affinity", "podSecurityContext", "securityContext", "updateStrategy"}
 
 
@@ -32,22 +32,22 @@ def make() -> ModuleType:
     return module
 
 
-def test_copies_and_table_are_up_to_date(make: ModuleType) -> None:
+def test_generated_files_and_table_are_up_to_date(make: ModuleType) -> None:
     made = make.made()
     assert make.there() == set(made), "run make chart"
     assert [str(path) for path, text in made.items() if path.read_text() != text] == [], "run make chart"
 
 
-def test_it_has_the_version_of_the_project() -> None:
+def test_the_chart_has_the_version_of_the_project() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (gpushare.__version__, gpushare.__version__)
     assert chart["kubeVersion"].startswith(">=1.30")
 
 
-def test_there_are_no_hooks_and_nothing_that_differs_from_one_rendering_to_the_next() -> None:
+def test_the_chart_has_no_hooks_and_renders_deterministically() -> None:
     for path in (CHART / "templates").iterdir():
         text = path.read_text()
-        if path.name == "configurations.yaml":  # finds nothing when it is rendered without a cluster
+        if path.name == "configurations.yaml":  # finds nothing when rendered without a cluster
             assert text.count("lookup ") == 1 + text.count("(helm template, Argo CD) lookup ")
             text = text.replace("lookup ", "")
         for word in (
@@ -72,7 +72,7 @@ def resolved(schema: Json) -> Json:
 
 
 def closed(schema: Json, way: str = "") -> list[str]:
-    """Places where a mapping of the chart's own takes keys that it does not know."""
+    """Return the places where one of the chart's mappings accepts unknown keys."""
     schema = resolved(schema)
     if schema.get("type") != "object" or way.rpartition(".")[2] in OPEN:
         return []
@@ -81,12 +81,12 @@ def closed(schema: Json, way: str = "") -> list[str]:
     return [*inner, *([way] if is_open else [])]
 
 
-def test_a_key_that_is_not_known_is_refused_everywhere_but_among_those_of_other_charts() -> None:
+def test_the_schema_rejects_unknown_keys() -> None:
     assert closed(SCHEMA) == [".global"]
 
 
 def leaves(values: Json, schema: Json, way: str = "") -> list[str]:
-    """Values that the schema does not know by name."""
+    """Return the values that the schema does not name."""
     missing = []
     schema = resolved(schema)
     for key, value in values.items():
@@ -98,12 +98,12 @@ def leaves(values: Json, schema: Json, way: str = "") -> list[str]:
     return missing
 
 
-def test_the_schema_knows_every_value() -> None:
+def test_the_schema_names_every_value() -> None:
     assert leaves(VALUES, SCHEMA) == []
 
 
 def names(schema: Json, values: Any, way: str = "") -> list[str]:
-    """What the schema knows and values.yaml does not have."""
+    """Return the names in the schema that values.yaml lacks."""
     schema = resolved(schema)
     missing = []
     for key, inner in schema.get("properties", {}).items():
@@ -114,19 +114,19 @@ def names(schema: Json, values: Any, way: str = "") -> list[str]:
     return missing
 
 
-def test_values_has_every_value_that_the_schema_knows() -> None:
-    optional = {"limits", "claims", "requests", "name", "kind", "group"}  # Kubernetes' own
+def test_values_yaml_has_every_value_of_the_schema() -> None:
+    optional = {"limits", "claims", "requests", "name", "kind", "group"}  # defined by Kubernetes
     assert [name for name in names(SCHEMA, VALUES) if name.rpartition(".")[2] not in optional] == ["enabled"]
 
 
-def test_words_to_choose_from_are_those_of_the_code() -> None:
+def test_enums_of_the_schema_equal_those_of_the_code() -> None:
     webhook = SCHEMA["properties"]["webhook"]["properties"]
     assert webhook["policy"]["enum"] == ["", *policies.POLICIES]
     assert SCHEMA["$defs"]["logLevel"]["enum"] == ["", *logs.LEVELS]
 
 
-def test_every_value_that_needs_words_has_them(make: ModuleType) -> None:
-    """Names that Kubernetes or every chart has say enough."""
+def test_every_value_has_a_description(make: ModuleType) -> None:
+    """Names that Kubernetes or all charts use need no description."""
     plain = {
         *("replicas", "resources", "nodeSelector", "tolerations", "affinity", "priorityClassName", "podAnnotations"),
         *("podLabels", "updateStrategy", "terminationGracePeriodSeconds", "maxUnavailable", "podDisruptionBudget"),

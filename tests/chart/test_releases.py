@@ -1,4 +1,4 @@
-"""Releases on a real API server: Helm 3 and 4 install, upgrade and uninstall; what is sent is what the server knows."""
+"""Releases on a real API server: Helm 3 and 4 install, upgrade and uninstall; the server knows every field sent."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.apiserver
 Json = dict[str, Any]
 NAMESPACE = contract.SYSTEM_NAMESPACE
 ALL_SWITCHES = {key: value for name in TOGETHER for key, value in SWITCHES[name].items()}
-# Of other projects: no API server of the lab knows them.
+# Kinds of other projects, which the lab's API servers do not know.
 FOREIGN = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "SecurityContextConstraints", "ServiceMonitor"}
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[access.Access]:
-    """An API server of its own: what others have applied to a shared one Helm would not take over."""
+    """A separate API server: Helm refuses to adopt objects that other tests applied to a shared one."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
@@ -46,7 +46,7 @@ def own() -> Iterator[access.Access]:
 
 @pytest.fixture(scope="module")
 def bundle() -> str:
-    """A caBundle: the API server reads them."""
+    """Return a caBundle that the API server accepts."""
     held = issuing.apply_step(RotationStep.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
     return base64.b64encode(held.bundle.encode()).decode()
 
@@ -62,7 +62,7 @@ def got(own: access.Access, kind: str, name: str) -> Json:
 
 
 def ours(own: access.Access) -> set[str]:
-    """What is there of gpushare, but for what Kubernetes adds."""
+    """Return gpushare's objects without Kubernetes' additions."""
     wide = "crd,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,clusterrole"
     home = "deploy,ds,secret,sa,role,rolebinding,cm,netpol,pdb,svc,resourcequota"
     lists = [
@@ -72,19 +72,19 @@ def ours(own: access.Access) -> set[str]:
     return {name for text in lists for name in text.split() if "/gpu" in name}
 
 
-@pytest.mark.timeout(600)  # a dozen commands of Helm, on whatever else the machine does
-def test_a_release_comes_changes_and_goes(here: Helm, own: access.Access, bundle: str) -> None:
+@pytest.mark.timeout(600)  # a dozen Helm commands, on a busy machine
+def test_a_release_is_installed_upgraded_and_uninstalled(here: Helm, own: access.Access, bundle: str) -> None:
     flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace")
     checked = here.text("install", *flags, "--dry-run=server")
     assert "name: gpushare-agent" in checked
 
     here.text("install", *flags)
     rendered = here.rendered()
-    # Everything that was rendered is there, and under the names that kustomize gives it.
+    # Every rendered object exists, under the name that kustomize gives it.
     assert len(ours(own)) == len(rendered)
     assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 2
 
-    # What the webhook writes, and the ledger.
+    # Objects that the webhook writes, and the ledger.
     trusted = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
     own.kubectl("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={json.dumps(trusted)}")
     own.kubectl(
@@ -112,7 +112,7 @@ def test_a_release_comes_changes_and_goes(here: Helm, own: access.Access, bundle
     assert ours(own) == {"customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io"}
     assert got(own, "gpunode", "node-a")
 
-    # The ledger that was left is taken up again.
+    # The ledger of the previous release is adopted again.
     here.text("install", *flags)
     assert got(own, "gpunode", "node-a")
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
@@ -150,7 +150,7 @@ def edit(own: access.Access, **changed: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: access.Access, tmp_path: Path) -> None:
+def test_an_upgrade_keeps_edited_configurations(here: Helm, own: access.Access, tmp_path: Path) -> None:
     before = tmp_path / "gpushare"
     shutil.copytree(CHART, before)
     (before / "templates" / "configurations.yaml").write_text(CONFIGURATIONS_OF_0_2_0)
@@ -167,10 +167,10 @@ def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: acc
         here.text(*upgrade)
         assert entries(own) == edited
 
-    # Values that would put an edited entry back are refused, those that agree with it are not.
+    # Values that would revert an edited entry are rejected; values that agree with it are accepted.
     refused = here.run(*upgrade, '--set-json=config.data={"mine": "version: v1\\n"}')
-    assert "the entry default of the ConfigMap gpushare-config is not as this release wrote it" in refused.stderr
-    assert "into config.data.default" in refused.stderr
+    assert "the entry default of the ConfigMap gpushare-config differs from what this release wrote" in refused.stderr
+    assert "to config.data.default" in refused.stderr
     assert entries(own) == edited
     declared = f"--set-json=config.data={json.dumps(edited)}"
     here.text(*upgrade, declared)
@@ -179,7 +179,8 @@ def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: acc
     edit(own, more="version: v1\nsharing: {}\n")
     assert here.run(*upgrade, declared.replace("mine", "more")).returncode != 0
 
-    # Values without any leave the ConfigMap to the administrator, also when the release goes and comes again.
+    # Values without entries leave the ConfigMap to the administrator, even if the release is removed and installed
+    # again.
     here.text(*upgrade, "--reset-values")
     left = entries(own)
     assert left["more"] == "version: v1\nsharing: {}\n"
@@ -192,7 +193,7 @@ def test_no_upgrade_changes_a_configuration_that_was_edited(here: Helm, own: acc
 
 
 @pytest.mark.timeout(600)
-def test_helm_takes_an_installation_over_that_was_applied(here: Helm, own: access.Access) -> None:
+def test_helm_adopts_an_installation_applied_with_kubectl(here: Helm, own: access.Access) -> None:
     own.kubectl("delete", "crd", contract.GPUNODE_PLURAL + "." + contract.GROUP_NAME, "--ignore-not-found")
     own.kubectl("apply", "--server-side", f"--kustomize={CHART.parents[1] / 'config' / 'default'}")
     own.kubectl(
@@ -201,7 +202,7 @@ def test_helm_takes_an_installation_over_that_was_applied(here: Helm, own: acces
     uid = got(own, "deployment", "gpushare-webhook")["metadata"]["uid"]
     flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}")
     assert "invalid ownership metadata" in here.run("install", *flags).stderr
-    # Helm 4 applies by the server, where the fields are those of kubectl.
+    # Helm 4 uses server-side apply, where kubectl owns these fields.
     force = ("--force-conflicts",) if here.text("version", "--short").startswith("v4") else ()
     here.text("install", *flags, "--take-ownership", *force)
     assert got(own, "deployment", "gpushare-webhook")["metadata"]["uid"] == uid
@@ -213,7 +214,7 @@ def test_helm_takes_an_installation_over_that_was_applied(here: Helm, own: acces
 
 @pytest.fixture(scope="module")
 def schemas(own: access.Access, helm4: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JSON schemas of the kinds of the chart, by the API server's own account, as kubeconform looks for them."""
+    """Write JSON schemas of the chart's kinds, from the API server's OpenAPI, where kubeconform looks for them."""
     directory = tmp_path_factory.mktemp("schemas")
     versions = {manifest["apiVersion"] for manifest in helm4.rendered(ALL_SWITCHES) if manifest["kind"] not in FOREIGN}
     paths = json.loads(own.kubectl("get", "--raw=/openapi/v3"))["paths"]
@@ -239,7 +240,7 @@ def conform(schemas: Path, documents: list[Json]) -> subprocess.CompletedProcess
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=240, check=False)
 
 
-def test_every_object_is_one_of_this_kubernetes(schemas: Path, helm4: Helm, tmp_path: Path) -> None:
+def test_every_object_is_valid_in_this_kubernetes(schemas: Path, helm4: Helm, tmp_path: Path) -> None:
     for documents in (helm4.rendered({"createNamespace": True}), helm4.rendered(ALL_SWITCHES)):
         done = conform(schemas, documents)
         assert done.returncode == 0, done.stdout
@@ -248,7 +249,7 @@ def test_every_object_is_one_of_this_kubernetes(schemas: Path, helm4: Helm, tmp_
     assert conform(schemas, list(kustomized(tmp_path).values())).returncode == 0
 
 
-def test_a_field_that_kubernetes_does_not_know_is_told(schemas: Path, helm4: Helm) -> None:
+def test_an_unknown_field_is_reported(schemas: Path, helm4: Helm) -> None:
     workload = helm4.one("DaemonSet", "gpushare-agent")
     workload["spec"]["template"]["spec"]["hostPids"] = True
     done = conform(schemas, [workload])
@@ -256,5 +257,5 @@ def test_a_field_that_kubernetes_does_not_know_is_told(schemas: Path, helm4: Hel
     assert "additional properties 'hostPids' not allowed" in done.stdout
 
 
-def test_helm_finds_nothing_to_say_about_it(helm: Helm) -> None:
+def test_helm_lint_reports_nothing(helm: Helm) -> None:
     assert "1 chart(s) linted, 0 chart(s) failed" in helm.text("lint", "--strict", str(CHART))

@@ -1,4 +1,4 @@
-"""The chart and config/ are one installation: object by object, with each switch and its component."""
+"""The chart and config/ give the same installation, object by object; each switch equals its component."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab import build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests
 
-pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
+pytestmark = pytest.mark.apiserver  # for Helm, which is built like the server; no server runs
 
 Json = dict[str, Any]
 RUNTIME_CLASS = {"agent.runtimeClassName": "nvidia"}
@@ -24,7 +24,7 @@ MICROK8S = {"agent.kubeletRootDir": "/var/snap/microk8s/common/var/lib/kubelet"}
 MONITORING = {
     f"monitoring.{part}.enabled": True for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")
 }
-# In the order in which kustomize has to have them.
+# In the order that kustomize requires.
 SWITCHES: dict[str, Json] = {
     "openshift": {"openshift.enabled": True},
     "cert-manager": {"webhook.certManager.enabled": True},
@@ -40,11 +40,11 @@ SWITCHES: dict[str, Json] = {
     "defrag": {"defrag.enabled": True},
     "monitoring": MONITORING,
 }
-TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root is in its place
+TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root replaces it
 
 
 def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]:
-    """What `kubectl apply -k` would apply of config/default with components."""
+    """Return what `kubectl apply -k` would apply: config/default with components."""
 
     def relative(path: Path) -> str:
         return os.path.relpath(path, directory.resolve())
@@ -66,11 +66,11 @@ def build_kustomization(directory: Path) -> str:
 WITHOUT_HELMS_OWN: Json = {"createNamespace": True, "crds.keep": False}
 
 
-def test_with_its_own_values_it_is_the_default_installation(helm: Helm, tmp_path: Path) -> None:
+def test_the_charts_defaults_equal_the_default_installation(helm: Helm, tmp_path: Path) -> None:
     assert comparable(helm.rendered(WITHOUT_HELMS_OWN)) == kustomized(tmp_path)
 
 
-def test_by_default_it_leaves_the_namespace_to_helm_and_keeps_the_ledger(helm4: Helm) -> None:
+def test_the_default_chart_omits_the_namespace_and_keeps_the_crd(helm4: Helm) -> None:
     whole, default = comparable(helm4.rendered(WITHOUT_HELMS_OWN)), comparable(helm4.rendered())
     assert set(whole) - set(default) == {("Namespace", "gpushare-system")}
     crd = default.pop(("CustomResourceDefinition", "gpunodes.gpushare.io"))
@@ -81,14 +81,14 @@ def test_by_default_it_leaves_the_namespace_to_helm_and_keeps_the_ledger(helm4: 
 
 
 @pytest.mark.parametrize("component", SWITCHES)
-def test_each_switch_is_its_component(helm4: Helm, tmp_path: Path, component: str) -> None:
+def test_each_switch_equals_its_component(helm4: Helm, tmp_path: Path, component: str) -> None:
     rendered = comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **SWITCHES[component]}))
     assert rendered == kustomized(tmp_path, component)
     assert rendered != comparable(helm4.rendered(WITHOUT_HELMS_OWN))
 
 
 def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, str], Json]:
-    """With flags in one order: values that are no switches come after those."""
+    """Sort flags; values of repeated flags keep their order, after the others."""
     for manifest in objects.values():
         if manifest["kind"] in {"DaemonSet", "Deployment"}:
             (container,) = manifest["spec"]["template"]["spec"]["containers"]
@@ -96,23 +96,23 @@ def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, st
     return objects
 
 
-def test_all_switches_are_all_components(helm4: Helm, tmp_path: Path) -> None:
+def test_all_switches_together_equal_all_components(helm4: Helm, tmp_path: Path) -> None:
     values = {key: value for name in TOGETHER for key, value in SWITCHES[name].items()}
     rendered = sorted_arguments(comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **values})))
     assert rendered == sorted_arguments(kustomized(tmp_path, *TOGETHER))
 
 
-def test_every_component_is_a_switch_or_a_value() -> None:
+def test_every_component_has_a_switch_or_value() -> None:
     components = {path.parent.name for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml")}
     assert components == set(SWITCHES)
 
 
-def test_rendered_twice_it_is_the_same(helm: Helm) -> None:
+def test_rendering_twice_gives_the_same_objects(helm: Helm) -> None:
     assert helm.rendered(SWITCHES["mps"]) == helm.rendered(SWITCHES["mps"])
     arguments = ("template", "gpushare", str(manifests.REPOSITORY / "charts" / "gpushare"))
     assert helm.text(*arguments) == helm.text(*arguments)
 
 
-def test_the_namespace_of_the_release_changes_nothing(helm4: Helm) -> None:
+def test_the_release_namespace_has_no_effect(helm4: Helm) -> None:
     assert helm4.rendered({}, "--namespace=elsewhere") == helm4.rendered()
     assert {doc["metadata"].get("namespace", "gpushare-system") for doc in helm4.rendered()} == {"gpushare-system"}

@@ -1,4 +1,4 @@
-"""What each value changes, and how wrong ones are refused."""
+"""The effect of each value, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpushare.config import config_choice, config_file
 from tests.chart.conftest import CHART, Helm
 from webhook import webhook_settings
 
-pytestmark = pytest.mark.apiserver  # not the server, but what is built for it
+pytestmark = pytest.mark.apiserver  # for Helm, which is built like the server; no server runs
 
 Json = dict[str, Any]
 DIGEST = "sha256:" + "0123456789abcdef" * 4
@@ -61,21 +61,21 @@ TYPOS: dict[str, tuple[Json, str]] = {
     "range": ({"networkPolicy.apiServerCIDRs": ["10.0.0.1"]}, "at '/networkPolicy/apiServerCIDRs/0'"),
     "cdi": (
         {"agent.deviceListStrategy": "cdi-cri"},
-        "agent.deviceListStrategy is cdi-cri, and nothing describes devices for it: set agent.cdi.enabled to true",
+        "agent.deviceListStrategy is cdi-cri, which requires CDI: set agent.cdi.enabled to true",
     ),
     "driver-root": (
         {"agent.nvidiaDriverRoot": "/run/nvidia/driver"},
-        "agent.nvidiaDriverRoot is /run/nvidia/driver, where only the Container Device Interface looks",
+        "agent.nvidiaDriverRoot is /run/nvidia/driver, which only CDI uses",
     ),
 }
 
 
 @pytest.mark.parametrize(("values", "says"), TYPOS.values(), ids=TYPOS)
-def test_what_is_wrong_is_refused_by_its_name(helm4: Helm, values: Json, says: str) -> None:
+def test_an_invalid_value_is_rejected_by_name(helm4: Helm, values: Json, says: str) -> None:
     assert says in helm4.refused(values)
 
 
-def test_of_a_values_file_every_typo_is_told_at_once(helm: Helm, tmp_path: Path) -> None:
+def test_all_typos_of_a_values_file_are_reported_at_once(helm: Helm, tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text("webhook:\n  replicaz: 3\nagent:\n  cdi:\n    enable: true\n")
     refused = helm.refused({}, f"--values={file}")
@@ -83,13 +83,13 @@ def test_of_a_values_file_every_typo_is_told_at_once(helm: Helm, tmp_path: Path)
     assert "at '/agent/cdi': additional properties 'enable' not allowed" in refused
 
 
-def test_an_older_cluster_is_refused(helm: Helm) -> None:
+def test_an_older_kubernetes_is_rejected(helm: Helm) -> None:
     assert "chart requires kubeVersion: >=1.30.0-0" in helm.refused({}, "--kube-version=1.29.9")
-    # As GKE and EKS write theirs.
+    # The version formats of GKE and EKS.
     assert helm.rendered({}, "--kube-version=1.30.1-gke.100")
 
 
-def test_as_a_part_of_another_chart_it_takes_what_that_one_shares(helm4: Helm) -> None:
+def test_a_subchart_accepts_global_values(helm4: Helm) -> None:
     assert helm4.rendered({"global.storageClass": "fast", "enabled": True}) == helm4.rendered()
 
 
@@ -119,7 +119,7 @@ IMAGES: dict[str, tuple[Json, str]] = {
 
 
 @pytest.mark.parametrize(("values", "image"), IMAGES.values(), ids=IMAGES)
-def test_an_image_is_named(helm4: Helm, values: Json, image: str) -> None:
+def test_images_follow_registry_tag_and_digest(helm4: Helm, values: Json, image: str) -> None:
     assert container_of(webhook(helm4, values))["image"] == image
 
 
@@ -143,14 +143,14 @@ def test_all_pods_share_registry_secrets_and_labels(helm4: Helm) -> None:
         assert "team" not in workload["spec"]["selector"]["matchLabels"]
 
 
-def test_no_label_of_ours_can_be_taken_over(helm4: Helm) -> None:
+def test_our_labels_cannot_be_overridden(helm4: Helm) -> None:
     values = {"webhook.podLabels": {"app.kubernetes.io/component": "other", "a": "b"}}
     labels = webhook(helm4, values)["spec"]["template"]["metadata"]["labels"]
     assert labels == {"app.kubernetes.io/name": "gpushare", "app.kubernetes.io/component": "webhook", "a": "b"}
 
 
 @pytest.mark.parametrize(("component", "find"), [("webhook", webhook), ("agent", agent)])
-def test_pods_are_as_the_values_say(helm4: Helm, component: str, find: Any) -> None:
+def test_pods_follow_the_values(helm4: Helm, component: str, find: Any) -> None:
     wanted: Json = {
         "nodeSelector": {"pool": "a"},
         "tolerations": [{"key": "k", "operator": "Exists"}],
@@ -189,7 +189,7 @@ def test_moves_are_scheduled_as_the_values_say(helm4: Helm) -> None:
     assert "gpushare-defrag" not in {manifest["metadata"]["name"] for manifest in helm4.rendered()}
 
 
-def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_are_used(helm4: Helm) -> None:
+def test_the_quota_covers_exactly_the_used_priority_classes(helm4: Helm) -> None:
     values = {"webhook.priorityClassName": ""}
     assert "priorityClassName" not in pod_of(webhook(helm4, values))
     quota = helm4.one("ResourceQuota", "gpushare-critical-pods", values)["spec"]
@@ -199,7 +199,7 @@ def test_without_a_priority_class_there_is_none_and_the_quota_is_for_those_that_
     assert "ResourceQuota" not in {manifest["kind"] for manifest in helm4.rendered(both)}
 
 
-def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
+def test_the_daemons_accept_the_flags_of_all_values(helm4: Helm) -> None:
     values = {
         "webhook.policy": "spread",
         "webhook.logLevel": "warning",
@@ -218,7 +218,7 @@ def test_the_daemons_take_the_flags_that_values_become(helm4: Helm) -> None:
     assert set(settings.options.arguments) == {"--fail-on-init-error=false", *flags}
 
 
-def test_another_config_map_is_the_one_that_the_agent_may_read(helm4: Helm) -> None:
+def test_the_agent_may_read_a_custom_config_map(helm4: Helm) -> None:
     values = {"config.existingConfigMap": "mine"}
     (rule,) = helm4.one("Role", "gpushare-agent", values)["rules"]
     assert rule["resourceNames"] == ["mine"]
@@ -226,16 +226,16 @@ def test_another_config_map_is_the_one_that_the_agent_may_read(helm4: Helm) -> N
     assert maps == [contract.PLACEMENT_CONFIG_MAP]
 
 
-def test_configurations_are_part_of_a_release_only_if_they_are_declared(helm: Helm) -> None:
+def test_only_declared_configurations_are_part_of_a_release(helm: Helm) -> None:
     maps = [manifest["metadata"]["name"] for manifest in helm.rendered() if manifest["kind"] == "ConfigMap"]
     assert maps == [contract.PLACEMENT_CONFIG_MAP]
     data = helm.one("ConfigMap", contract.CONFIG_MAP, {"config.data": {"mine": "version: v1\n"}})["data"]
     assert set(data) == {"default", "exclusive", "mine"}
-    # Nodes without a label must not follow `mine`, the only entry that is declared.
+    # Nodes without a label must not follow `mine`, the only declared entry.
     assert config_file.read(data["default"]) == config_file.read(config_choice.BUILT_IN.text)
 
 
-def test_the_webhook_is_configured(helm4: Helm) -> None:
+def test_webhook_values_reach_its_configuration(helm4: Helm) -> None:
     more = {"key": "tier", "operator": "In", "values": ["system"]}
     values = {
         "webhook.failurePolicy": "Ignore",
@@ -249,13 +249,13 @@ def test_the_webhook_is_configured(helm4: Helm) -> None:
     assert added == more
 
 
-def test_a_budget_can_be_left_out(helm4: Helm) -> None:
+def test_the_disruption_budget_can_be_disabled(helm4: Helm) -> None:
     kinds = {manifest["kind"] for manifest in helm4.rendered({"webhook.podDisruptionBudget.enabled": False})}
     assert "PodDisruptionBudget" not in kinds
     assert "Service" in kinds
 
 
-def test_an_issuer_of_ones_own_makes_the_one_certificate(helm4: Helm) -> None:
+def test_a_custom_issuer_signs_the_certificate(helm4: Helm) -> None:
     issuer = {"kind": "ClusterIssuer", "name": "company"}
     values = {"webhook.certManager": {"enabled": True, "issuerRef": issuer, "duration": "720h"}}
     made = [manifest for manifest in helm4.rendered(values) if manifest["apiVersion"].startswith("cert-manager.io/")]
@@ -265,12 +265,12 @@ def test_an_issuer_of_ones_own_makes_the_one_certificate(helm4: Helm) -> None:
 
 
 def sources(helm: Helm, name: str, values: Json) -> dict[str, list[Json] | None]:
-    """Who may speak to which port; None for everybody."""
+    """Return the allowed sources by port; None allows all."""
     spec = helm.one("NetworkPolicy", name, values)["spec"]
     return {port["port"]: rule.get("from") for rule in spec["ingress"] for port in rule["ports"]}
 
 
-def test_network_policies_know_what_they_are_told(helm4: Helm) -> None:
+def test_network_policies_follow_the_values(helm4: Helm) -> None:
     prometheus = {"namespaceSelector": {"matchLabels": {"team": "seen"}}}
     system = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
     values: Json = {"networkPolicy.prometheusNamespace": {"kubernetes.io/metadata.name": None, "team": "seen"}}
@@ -292,7 +292,7 @@ def test_network_policies_know_what_they_are_told(helm4: Helm) -> None:
     assert "NetworkPolicy" not in {manifest["kind"] for manifest in helm4.rendered({"networkPolicy.enabled": False})}
 
 
-def test_it_ends_with_the_next_commands(helm4: Helm) -> None:
+def test_the_notes_end_with_the_next_commands(helm4: Helm) -> None:
     notes = helm4.text("install", "gpushare", str(CHART), "--dry-run=client").partition("NOTES:")[2]
     assert notes.rstrip().endswith("kubectl gpushare top")
     assert "kubectl label namespace gpushare-system pod-security.kubernetes.io/enforce=privileged" in notes

@@ -1,7 +1,8 @@
-"""Programs of others that run on simulated GPUs, and what a person reads in them: docs/compatibility.md is made of this.
+"""Other projects' programs that run on simulated GPUs, and what they show; docs/compatibility.md is generated from
+this.
 
-To add one: a row in the tuple of its tests, how to start it in their module, and `make docs`. A row is tested by being in
-a tuple: the tests are parametrised by it.
+To add a program, add a row to the tuple of its tests, the way to start it in their module, and run `make docs`. The
+tests are parametrized by these tuples.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-# The GPU and the share that all of them look at, and what a program of the share holds of it meanwhile.
+# The GPU and the share that all programs see, and the memory that a program in the share holds meanwhile.
 MODEL: Final = "NVIDIA A100-SXM4-40GB"
 SHARE_GIB: Final = 4
 HELD_MIB: Final = 1538
@@ -22,10 +23,8 @@ DEBIAN: Final = "Debian 12"
 class Client:
     """A program.
 
-    source: where it comes from; from PyPI the version is that of the lock, else it is named here.
-    alone, shared: what it shows of the GPU on a simulated one alone, and in a share.
-    hardware: the same on a real one.
-    besides: what else a person should know.
+    source: where it comes from; for PyPI the lock has the version, otherwise it is given here. alone, shared: what it
+    shows of a simulated GPU alone, and in a share. hardware: the same on a real GPU. besides: remarks for the reader.
     """
 
     name: str
@@ -38,7 +37,7 @@ class Client:
     besides: str = ""
 
 
-# Those that ask NVML: tests/clients/test_nvml_clients.py.
+# Programs that use NVML: tests/clients/test_nvml_clients.py.
 NVML: Final = (
     Client(
         "nvidia-smi",
@@ -59,7 +58,7 @@ NVML: Final = (
 _COMPILERS: Final = "tests/clients/cuda/compilers.lock"
 _PYTORCH: Final = "tests/frameworks/pytorch.lock"
 
-# Those that compile, launch and allocate: tests/clients/cuda; PyTorch: tests/frameworks.
+# Programs that compile, launch and allocate: tests/clients/cuda; PyTorch: tests/frameworks.
 CUDA: Final = (
     Client("numba-cuda", "PyPI", alone="40 GiB", shared="4 GiB", lock=_COMPILERS),
     Client(

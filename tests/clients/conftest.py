@@ -1,4 +1,6 @@
-"""A node of one simulated GPU, whose memory a program holds; and a share of it, with the library and arbiter that ship."""
+"""A node with one simulated GPU, whose memory a program holds; and a share of it, with the shipped library and
+arbiter.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ mig-capable = yes
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Debian:
-    """Programs of Debian packages that are unpacked, and the version of the driver that the first of them is of."""
+    """Programs from unpacked Debian packages, and the driver version of the first one."""
 
     paths: dict[str, Path]
     driver: str
@@ -53,7 +55,7 @@ def debian() -> Debian:
 
 @pytest.fixture(scope="session")
 def gpus(debian: Debian) -> Iterator[Path]:
-    """A node whose driver has nvidia-smi's version, as nvidia-smi insists."""
+    """A node whose driver has nvidia-smi's version, which nvidia-smi requires."""
     simulated.build()
     subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all", PROBE], check=True, timeout=120)
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
@@ -75,7 +77,7 @@ class Place:
 
 
 async def holding(place: Place) -> subprocess.Popen[str]:
-    """A program that has allocated, and keeps it."""
+    """Run a program that allocates memory and holds it."""
     process = place.start([PROBE, "--allocate", f"{clients.HELD_MIB}MiB", "--hold", "120"])
     assert process.stdout is not None
     while not (line := await asyncio.to_thread(process.stdout.readline)).startswith("holding"):
@@ -85,7 +87,7 @@ async def holding(place: Place) -> subprocess.Popen[str]:
 
 @pytest.fixture
 async def alone(gpus: Path, tmp_path: Path) -> AsyncIterator[Place]:
-    """The GPU, of which a program holds memory."""
+    """The GPU, with memory held by a program."""
     place = Place(container.Container(tmp_path, gpus, preload=()))
     with container.finishing(await holding(place)):
         yield place
@@ -93,7 +95,7 @@ async def alone(gpus: Path, tmp_path: Path) -> AsyncIterator[Place]:
 
 @pytest.fixture
 async def share(gpus: Path, short_path: Path) -> AsyncIterator[Place]:
-    """A share of it, of which a program of the share holds memory."""
+    """A share of it, with memory held by a program in the share."""
     async with arbiter_node.opened(short_path) as node:
         (uuid,) = simulated.uuids(gpus)
         node.add_pod("trainer", GivenShare(("main",), (uuid,), 30, 50, clients.SHARE_GIB << 30))
@@ -104,6 +106,6 @@ async def share(gpus: Path, short_path: Path) -> AsyncIterator[Place]:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name."""
+    """A directory with a path short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
         yield Path(directory)

@@ -37,7 +37,7 @@ Programs that gpushare cannot limit, and calls that it refuses, are in [isolatio
 
 
 def version(client: clients.Client) -> str:
-    """What was tried."""
+    """Return the version that was tested."""
     if client.version:
         return f"{client.version}, {client.source}"
     lock = (ROOT / client.lock).read_text()
@@ -47,19 +47,19 @@ def version(client: clients.Client) -> str:
 
 
 def row(client: clients.Client) -> tuple[str, ...]:
-    """A line of the table."""
+    """Format a row of the table."""
     shown = (f"`{client.alone}`", f"`{client.shared}`")
     return client.name, version(client), *shown, client.hardware, client.besides
 
 
 def table(rows: Iterable[clients.Client]) -> str:
-    """Of clients."""
+    """Format a table of clients."""
     cells = [COLUMNS, ("---",) * len(COLUMNS), *map(row, rows)]
     return "".join(f"| {' | '.join(cell)} |\n".replace("|  |", "| |") for cell in cells)
 
 
 def page() -> str:
-    """The whole page."""
+    """Format the whole page."""
     return HEAD + table(clients.NVML) + CUDA + table(clients.CUDA) + TAIL
 
 

@@ -1,11 +1,11 @@
-"""The page about other programs says what is tested."""
+"""The page about other programs matches the tests."""
 
 from __future__ import annotations
 
 from tests.clients import clients, document
 
 
-def test_the_page_is_made_of_the_table_of_what_is_tested() -> None:
+def test_the_page_matches_the_tested_programs() -> None:
     assert document.PAGE.read_text() == document.page(), "run `make docs`"
 
 

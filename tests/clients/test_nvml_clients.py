@@ -1,4 +1,4 @@
-"""Programs that show GPUs by NVML: on a GPU they show all of it, and in a share the share."""
+"""Programs that show GPUs by NVML: alone they show the whole GPU, and in a share the share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMANDS: Final[dict[str, Callable[[Debian], list[str | Path]]]] = {
     "py3nvml": lambda _: [sys.executable, SCRIPTS / "py3smi"],
 }
 ENDLESS: Final = {"nvtop"}
-# What each shows of the programs that use the GPU, if it does.
+# What each program shows of the processes on the GPU, if it does.
 PROCESSES: Final = {
     "nvitop": r"0 \d+ C root 1538MiB",
     "gpustat": r"root/\d+\(1538M\)",
@@ -42,12 +42,12 @@ _DRAWING: Final = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][0-9A-B]|[=>])|[\x0
 
 
 def plain(output: bytes) -> str:
-    """What was printed, with one space between words."""
+    """Return the output with single spaces between words."""
     return re.sub(" +", " ", _DRAWING.sub("", output.decode(errors="replace")))
 
 
 def read_until(wanted: str, process: subprocess.Popen[str]) -> str:
-    """What the program prints until there is what is wanted, or it ends."""
+    """Read the program's output until it has the wanted text, or the program ends."""
     assert process.stdout is not None
     output = b""
     while wanted not in plain(output) and (more := os.read(process.stdout.fileno(), 1 << 16)):
@@ -56,7 +56,7 @@ def read_until(wanted: str, process: subprocess.Popen[str]) -> str:
 
 
 async def shown(client: clients.Client, wanted: str, place: Place, debian: Debian) -> str:
-    """What the program prints."""
+    """Return the program's output."""
     process = place.start(COMMANDS[client.name](debian))
     with container.finishing(process):
         if client.name in ENDLESS:
@@ -75,7 +75,7 @@ async def test_a_program_shows_the_gpu(client: clients.Client, alone: Place, deb
 
 
 @pytest.mark.parametrize("client", clients.NVML, ids=lambda client: client.name)
-async def test_in_a_share_it_shows_the_share(client: clients.Client, share: Place, debian: Debian) -> None:
+async def test_a_program_in_a_share_shows_the_share(client: clients.Client, share: Place, debian: Debian) -> None:
     text = await shown(client, client.shared, share, debian)
     assert client.shared in text, text
     assert client.alone not in text
@@ -105,7 +105,7 @@ async def test_nvidia_smi_answers_the_usual_questions(alone: Place, debian: Debi
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="nvidia-smi cuts GPUs for root alone")
-def test_nvidia_smi_cuts_a_gpu_and_others_show_its_parts(debian: Debian, tmp_path: Path) -> None:
+def test_nvidia_smi_creates_mig_devices_that_others_show(debian: Debian, tmp_path: Path) -> None:
     simulated.build()
     (tmp_path / "node.ini").write_text(DESCRIPTION.format(driver=debian.driver))
     simulated.command("create", tmp_path / "node.ini", tmp_path / "gpus")

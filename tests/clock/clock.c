@@ -1,5 +1,5 @@
-/* Preloaded into a process of a test: its wall clock is wrong by as many seconds as a file says now, as when a
- * machine's clock is set while it runs. The monotonic clock goes on as it did. */
+/* Preloaded into a test's process: its wall clock is wrong by the number of seconds in a file, as if a machine's
+ * clock were set while it runs. The monotonic clock is not affected. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-"""A wall clock of one's own for the processes that a test starts; see `clock.c`."""
+"""A separate wall clock for processes that a test starts; see `clock.c`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 @functools.cache
 def _library() -> tuple[tempfile.TemporaryDirectory[str], Path]:
-    """Built once for this process, and gone with it."""
+    """Build the library once per process; it is deleted with it."""
     directory = tempfile.TemporaryDirectory(prefix="gpushare-clock-")
     library = Path(directory.name) / "clock.so"
     command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, HERE / "clock.c"]
@@ -23,7 +23,10 @@ def _library() -> tuple[tempfile.TemporaryDirectory[str], Path]:
 
 
 class Clock:
-    """environment: of the processes whose clock it is."""
+    """A clock.
+
+    environment: the environment of the processes that use it.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -31,7 +34,7 @@ class Clock:
         self.environment = {"GPUSHARE_TEST_CLOCK": str(file), "LD_PRELOAD": str(_library()[1])}
 
     def set(self, ahead_seconds: int) -> None:
-        """In one write, so that nobody sees half of a number."""
+        """Set the time in one write, so that no reader sees a torn value."""
         handle = os.open(self._file, os.O_WRONLY)
         try:
             os.pwrite(handle, struct.pack("@q", ahead_seconds), 0)

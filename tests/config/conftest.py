@@ -1,4 +1,4 @@
-"""gpushare's manifests on a real API server, without gpushare: what the API server does by itself."""
+"""gpushare's manifests on a real API server without gpushare's programs: what the API server enforces by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATHS = {
 
 
 class Cluster:
-    """What the tests do to it, as an administrator or as someone else."""
+    """The operations of the tests on a cluster, as an administrator or as another user."""
 
     def __init__(self, administrator: access.Access, namespace: str) -> None:
         self.administrator = administrator
@@ -48,7 +48,7 @@ class Cluster:
         return self.administrator.create(path, manifest, user=user, dry_run=dry_run)
 
     def warned(self, manifest: dict[str, Any], *flags: str) -> str:
-        """The warnings with which an object is created."""
+        """Return the warnings that creating an object gives."""
         command = (*self._program, "create", f"--namespace={self.namespace}", "--filename=-", *flags)
         ended = subprocess.run(
             command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=False
@@ -57,24 +57,24 @@ class Cluster:
         return ended.stderr
 
     def refused(self, manifest: dict[str, Any], *, user: str = "", dry_run: bool = False) -> str:
-        """The sentence with which creating an object is refused."""
+        """Return the error message with which creating an object is rejected."""
         with pytest.raises(lab_errors.LabError) as caught:
             self.create(manifest, user=user, dry_run=dry_run)
         return str(caught.value)
 
     def patch(self, name: str, patch: Patch, *, user: str = "", query: str = "") -> dict[str, Any]:
-        """Change a pod by a merge patch, or a JSON patch; return it as stored."""
+        """Change a pod by a merge patch or a JSON patch; return it as stored."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{name}"
         return self.administrator.patch(path + query, patch, user=user)
 
     def patch_refused(self, name: str, patch: Patch, *, user: str = "", query: str = "") -> str:
-        """The sentence with which changing a pod is refused."""
+        """Return the error message with which changing a pod is rejected."""
         with pytest.raises(lab_errors.LabError) as caught:
             self.patch(name, patch, user=user, query=query)
         return str(caught.value)
 
     def run_refused(self, *arguments: str, **options: Any) -> str:
-        """The sentence with which a kubectl command is refused."""
+        """Return the error message with which a kubectl command is rejected."""
         with pytest.raises(lab_errors.LabError) as caught:
             self.kubectl(*arguments, **options)
         return str(caught.value)
@@ -82,14 +82,14 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def installed(api_server: access.Access) -> Iterator[Cluster]:
-    """CRD, RBAC and policies are in force; the MutatingWebhookConfiguration is there and has no webhook called."""
+    """Install CRD, RBAC and policies, and a MutatingWebhookConfiguration that calls no webhook."""
     kubectl = api_server.kubectl
     kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
     api_server.wait_until_established("gpunodes.gpushare.io")
     with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
         kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
     kubectl("apply", "--server-side", *DEFRAG)
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(calling_nobody()))
+    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(matching_no_pod()))
     try:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
@@ -99,13 +99,13 @@ def installed(api_server: access.Access) -> Iterator[Cluster]:
             _wait_for_policies(here)
             yield here
     finally:
-        # The rest harms nobody, but these would refuse what tests of other parts do.
+        # The other objects do no harm, but these would reject what tests of other parts do.
         with manifests.together(*(manifests.CONFIG / "base" / part for part in ("policy", "admission"))) as directory:
             kubectl("delete", f"--kustomize={directory}", "--ignore-not-found")
 
 
-def calling_nobody() -> dict[str, Any]:
-    """The MutatingWebhookConfiguration, but that it matches no pod: no webhook runs here, and tests take its place."""
+def matching_no_pod() -> dict[str, Any]:
+    """Return the MutatingWebhookConfiguration changed to match no pod: no webhook runs here, and tests act for it."""
     configuration = manifests.named("MutatingWebhookConfiguration", "gpushare")
     for hook in configuration["webhooks"]:
         for condition in hook["matchConditions"]:
@@ -122,7 +122,7 @@ def _let_user_edit_pods(cluster: Cluster) -> None:
 
 
 def _wait_for_policies(cluster: Cluster) -> None:
-    """The API server learns of a policy a moment after it was created."""
+    """Wait until policies are enforced, which is a moment after their creation."""
     pod = {"spec": {"containers": [{"name": "main", "image": "x"}]}, "apiVersion": "v1", "kind": "Pod"}
     objects = {
         "gpushare-pods": pod | {"metadata": {"name": "probe", "annotations": {"gpushare.io/node": "x"}}},
@@ -157,7 +157,7 @@ def _wait_for_policies(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[access.Access]:
-    """An API server of its own: to uninstall is to take away what other tests have installed."""
+    """A separate API server, because uninstalling would remove what other tests installed."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
@@ -175,7 +175,7 @@ def own() -> Iterator[access.Access]:
 
 
 def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
-    """What the controller manager does: a namespace that is to go, goes."""
+    """Finalize terminating namespaces, as the controller manager would."""
     while not ended.wait(0.5):
         with contextlib.suppress(lab_errors.LabError):
             namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
@@ -185,7 +185,7 @@ def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
 
 @pytest.fixture
 def run(own: access.Access, tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """install.sh on the API server, on which nothing of gpushare is before and after."""
+    """install.sh on the API server, which has nothing of gpushare before and after."""
 
     def run_it(*flags: str, **more: str) -> subprocess.CompletedProcess[str]:
         return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more, cwd=tmp_path)

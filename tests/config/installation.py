@@ -1,4 +1,4 @@
-"""install.sh as a user runs it, and what it has installed."""
+"""install.sh, run as a user runs it, and what it installed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KINDS = (
 
 
 def ours(own: access.Access) -> list[str]:
-    """What is there of gpushare but its ledger."""
+    """Return all objects of gpushare except its ledger."""
     everywhere = own.kubectl("get", KINDS, "--output=name").split()
     workloads = own.kubectl(
         "get", "deploy,ds,cronjob,secret,sa", "--namespace=gpushare-system", "--output=name"
@@ -54,12 +54,12 @@ def ours(own: access.Access) -> list[str]:
     return [name for name in (*everywhere, *workloads) if "gpushare" in name]
 
 
-# No pod ever runs here: there is nobody to start one. So nothing waits for long, and the sentence after it is a no.
+# No pod can run here because there is no kubelet, so do not wait long; install.sh then reports a failure.
 QUICKLY = ("--skip-preflight", "--timeout=1")
 
 
 def installed(done: subprocess.CompletedProcess[str]) -> None:
-    """It is, and what it says in the end is that nothing runs."""
+    """Run install.sh; it installs everything, then reports that no pod runs."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert "error: gpushare is installed, but does not work yet, because of" in done.stderr, done.stderr
     assert "webhook-ready" in done.stderr

@@ -1,4 +1,4 @@
-"""The manifests as they are on disk: which files a kustomization has, and what is in them."""
+"""The manifests on disk: the files of a kustomization and their contents."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WORKLOADS = sorted((CONFIG / "samples" / "workloads").glob("*.yaml"))
 
 
 def objects(directory: Path = CONFIG / "default") -> list[dict[str, Any]]:
-    """All objects of a kustomization, before its transformers."""
+    """Return all objects of a kustomization, before its transformers."""
     return [document for path in files(directory) for document in documents(path)]
 
 
 def files(directory: Path) -> Iterator[Path]:
-    """The files of a kustomization and of those that it refers to."""
+    """Return the files of a kustomization and of those it refers to."""
     for resource in yaml.safe_load((directory / "kustomization.yaml").read_text())["resources"]:
         path = (directory / resource).resolve()
         if path.is_dir():
@@ -36,13 +36,13 @@ def files(directory: Path) -> Iterator[Path]:
 
 
 def documents(path: Path) -> list[dict[str, Any]]:
-    """The documents of one file."""
+    """Return the documents of one file."""
     return [document for document in yaml_documents.read(path.read_text()) if document]
 
 
 @contextlib.contextmanager
 def together(*directories: Path) -> Iterator[str]:
-    """A directory for kubectl's --kustomize that has the objects of several."""
+    """Make a directory for kubectl's --kustomize with the objects of several."""
     with tempfile.TemporaryDirectory() as scratch:
         resources = [os.path.relpath(directory, os.path.realpath(scratch)) for directory in directories]
         (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump({"resources": resources}))
@@ -50,6 +50,6 @@ def together(*directories: Path) -> Iterator[str]:
 
 
 def named(kind: str, name: str, directory: Path = CONFIG / "default") -> dict[str, Any]:
-    """The one object of that kind and name."""
+    """Return the one object of that kind and name."""
     (manifest,) = [doc for doc in objects(directory) if (doc["kind"], doc["metadata"]["name"]) == (kind, name)]
     return manifest

@@ -1,4 +1,4 @@
-"""What a platform team looks for before it lets a workload in: one test a question, asked of every workload there is."""
+"""Properties that platform teams require of a workload, checked for every workload of gpushare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLICIES = [manifest for manifest in manifests.objects() if manifest["kind"] == 
 WORKLOADS = {
     doc["metadata"]["name"]: doc for doc in (*manifests.objects(), *MPS) if doc["kind"] in {"Deployment", "DaemonSet"}
 }
-# Whoever ends the keeper ends all programs that share by MPS: nothing may kill it but an admin.
+# Killing the MPS keeper ends all programs that share by MPS, so only an administrator may end it.
 NEVER_KILLED = {"gpushare-mps"}
 SPEAKS_TO_THE_API_SERVER = {"gpushare-webhook", "gpushare-agent"}
 
@@ -33,20 +33,20 @@ def container_of(name: str) -> Json:
     return result
 
 
-def test_these_are_all_workloads() -> None:
+def test_all_workloads_are_checked() -> None:
     assert set(WORKLOADS) == SPEAKS_TO_THE_API_SERVER | NEVER_KILLED
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_says_what_it_needs_and_memory_has_an_end(name: str) -> None:
+def test_workloads_request_resources_and_limit_memory(name: str) -> None:
     resources = container_of(name)["resources"]
     assert set(resources["requests"]) == {"cpu", "memory"}
-    # A limit of CPU would make it slow just when it is needed.
+    # A CPU limit would slow it down exactly when it is needed.
     assert set(resources.get("limits", {})) == (set() if name in NEVER_KILLED else {"memory"})
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_is_asked_whether_it_is_well(name: str) -> None:
+def test_workloads_have_probes(name: str) -> None:
     container = container_of(name)
     probes = {key for key in container if key.endswith("Probe")}
     assert probes == (set() if name in NEVER_KILLED else {"startupProbe", "livenessProbe", "readinessProbe"})
@@ -55,13 +55,13 @@ def test_it_is_asked_whether_it_is_well(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_is_evicted_last(name: str) -> None:
+def test_workloads_have_a_high_priority(name: str) -> None:
     cluster, node = "system-cluster-critical", "system-node-critical"
     assert pod_of(name)["priorityClassName"] == (cluster if name == "gpushare-webhook" else node)
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_it_has_no_right_that_it_does_not_use(name: str) -> None:
+def test_workloads_drop_unused_privileges(name: str) -> None:
     container = container_of(name)["securityContext"]
     assert container["allowPrivilegeEscalation"] is False
     assert container["readOnlyRootFilesystem"] is True
@@ -74,16 +74,16 @@ def test_it_has_no_right_that_it_does_not_use(name: str) -> None:
         assert pod_of(name)["automountServiceAccountToken"] is False
 
 
-def test_the_namespace_says_which_pod_security_it_needs() -> None:
+def test_the_namespace_declares_its_pod_security_level() -> None:
     labels = manifests.named("Namespace", contract.SYSTEM_NAMESPACE)["metadata"]["labels"]
-    # The agent has host paths and the host's pids, which only this allows.
+    # The agent uses host paths and the host's PID namespace, which only this level allows.
     modes = ("enforce", "audit", "warn")
     assert {key: labels[key] for key in labels} == {
         f"pod-security.kubernetes.io/{mode}": "privileged" for mode in modes
     }
 
 
-def test_network_policies_are_about_all_workloads_and_ports_that_there_are() -> None:
+def test_network_policies_cover_every_workload_and_port() -> None:
     every = {policy["metadata"]["name"]: policy["spec"] for policy in POLICIES}
     assert every.pop("gpushare-nothing-else") == {"podSelector": {}, "policyTypes": ["Ingress"]}
     assert set(every) == SPEAKS_TO_THE_API_SERVER
@@ -95,13 +95,13 @@ def test_network_policies_are_about_all_workloads_and_ports_that_there_are() -> 
         assert from_all == (["reviews"] if name == "gpushare-webhook" else [])
 
 
-def test_the_api_server_may_ask_agents_for_their_figures_from_wherever_it_is() -> None:
+def test_agents_accept_the_api_server_from_any_address() -> None:
     (agent,) = [policy["spec"] for policy in POLICIES if policy["metadata"]["name"] == "gpushare-agent"]
     (rule,) = agent["ingress"]
     assert {source["ipBlock"]["cidr"] for source in rule["from"] if "ipBlock" in source} == {"0.0.0.0/0", "::/0"}
 
 
-def test_critical_pods_have_the_quota_that_some_clusters_ask_for() -> None:
+def test_a_quota_admits_critical_pods() -> None:
     quota = manifests.named("ResourceQuota", "gpushare-critical-pods")["spec"]
     (scope,) = quota["scopeSelector"]["matchExpressions"]
     assert scope["scopeName"] == "PriorityClass"
@@ -109,7 +109,7 @@ def test_critical_pods_have_the_quota_that_some_clusters_ask_for() -> None:
     assert set(quota["hard"]) == {"pods"}
 
 
-def test_constraints_of_openshift_are_what_the_pods_need_and_no_more() -> None:
+def test_openshift_constraints_allow_exactly_what_the_pods_need() -> None:
     constraints = {
         document["metadata"]["name"]: document
         for document in manifests.documents(COMPONENTS / "openshift/constraints.yaml")
@@ -132,7 +132,7 @@ def test_constraints_of_openshift_are_what_the_pods_need_and_no_more() -> None:
 
 
 @pytest.mark.slow
-def test_no_rights_are_given_by_a_star() -> None:
+def test_no_role_has_a_wildcard() -> None:
     roles = [manifest for manifest in manifests.objects() if manifest["kind"] in {"ClusterRole", "Role"}]
     rules = [rule for role in roles for rule in role["rules"]]
     assert len(roles) >= 4

@@ -1,4 +1,4 @@
-"""The CRD takes what the codec writes, and no nonsense."""
+"""The CRD accepts everything the codec writes, and rejects invalid values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schema() -> Json:
 
 
 def full_node(name: str = "node-a") -> GpuNode:
-    """A node in which every field that the codec can write is written."""
+    """Build a node in which every field that the codec can write is set."""
     condition = Condition("Ready", "True", "Registered", "all is well", "2026-01-01T00:00:00Z")
     gpu = dataclasses.replace(
         builders.gpu(node=name),
@@ -76,7 +76,7 @@ def described(properties: Json, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_the_schema_has_exactly_the_fields_that_the_codec_writes() -> None:
+def test_the_schema_has_exactly_the_fields_of_the_codec() -> None:
     document = codec.to_document(full_node())
     for part in ("spec", "status"):
         assert set(described(schema()[part]["properties"])) == set(fields(document[part]))
@@ -96,7 +96,7 @@ def several_nodes(draw: st.DrawFn) -> list[GpuNode]:
 @pytest.mark.apiserver
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(several_nodes())
-def test_whatever_the_codec_writes_comes_back_unchanged(installed: Cluster, nodes: list[GpuNode]) -> None:
+def test_gpunodes_of_the_codec_are_stored_unchanged(installed: Cluster, nodes: list[GpuNode]) -> None:
     wanted = {node.name: dataclasses.replace(node, version="", created="") for node in nodes}
     documents = [codec.to_document(node) for node in wanted.values()]
     try:
@@ -114,7 +114,7 @@ def listed(documents: list[Json]) -> str:
 
 
 def at(*path: str | int) -> Callable[[Json], tuple[Any, Any]]:
-    """The container and the key of a field, in an object."""
+    """Return the container and the key of a field in an object."""
 
     def find(document: Json) -> tuple[Any, Any]:
         place: Any = document
@@ -147,7 +147,9 @@ NONSENSE = [
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize(("path", "value", "sentence"), NONSENSE, ids=lambda value: str(value)[:40])
-def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], value: object, sentence: str) -> None:
+def test_invalid_gpunodes_are_rejected(
+    installed: Cluster, path: tuple[str | int, ...], value: object, sentence: str
+) -> None:
     document = codec.to_document(full_node("config-test-nonsense"))
     installed.create(document, dry_run=True)
     place, key = at(*path)(document)
@@ -155,8 +157,8 @@ def test_nonsense_is_refused(installed: Cluster, path: tuple[str | int, ...], va
     assert sentence in installed.refused(document, dry_run=True)
 
 
-def test_an_allocation_that_is_there_twice_takes_its_gpus_out_of_use() -> None:
-    """The API server would tell, were the list a map by id; but that costs it a third more at each write."""
+def test_a_duplicate_allocation_quarantines_its_gpus() -> None:
+    """A list map keyed by id would let the API server reject it, but make each write a third more expensive."""
     document = codec.to_document(full_node("config-test-twice"))
     document["spec"]["allocations"].append(copy.deepcopy(document["spec"]["allocations"][0]))
     node = codec.read(document)
@@ -166,7 +168,7 @@ def test_an_allocation_that_is_there_twice_takes_its_gpus_out_of_use() -> None:
 
 
 @pytest.mark.apiserver
-def test_a_status_that_makes_no_sense_is_refused(installed: Cluster) -> None:
+def test_an_invalid_status_is_rejected(installed: Cluster) -> None:
     document = codec.to_document(full_node("config-test-status"))
     installed.create(document)
     try:
@@ -181,7 +183,7 @@ def test_a_status_that_makes_no_sense_is_refused(installed: Cluster) -> None:
 
 
 @pytest.mark.apiserver
-def test_kubectl_get_shows_what_an_admin_looks_for(installed: Cluster) -> None:
+def test_kubectl_get_shows_gpus_and_shares(installed: Cluster) -> None:
     document = codec.to_document(full_node("config-test-columns"))
     installed.create(document)
     try:

@@ -14,7 +14,7 @@ from tests.config import manifests
 
 
 @pytest.mark.slow
-def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
+def test_the_demo_places_gates_and_rejects_pods_with_the_real_webhook() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "lab.demo"],
         cwd=manifests.REPOSITORY,
@@ -34,10 +34,10 @@ def test_the_demo_places_gates_and_refuses_through_the_real_webhook() -> None:
     nodes = [codec.read(item) for item in items if item["kind"] == contract.GPUNODE_KIND]
     assert [ledger.violations(node) for node in nodes] == [[], [], []]
     pods = [item for item in items if item["kind"] == "Pod"]
-    assert len(pods) == sum(len(node.allocations) for node in nodes) + 1  # the gated one holds nothing
+    assert len(pods) == sum(len(node.allocations) for node in nodes) + 1  # the gated pod holds nothing
 
 
-def test_a_difference_is_a_line_a_value() -> None:
+def test_a_difference_is_shown_one_value_per_line() -> None:
     before = {"spec": {"containers": [{"name": "a", "image": "x", "env": [{"name": "K", "value": "1"}]}]}}
     after = {
         "spec": {

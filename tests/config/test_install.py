@@ -1,4 +1,4 @@
-"""install.sh, run as a user runs it, against an API server of its own."""
+"""install.sh, run as a user runs it, against a separate API server."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def test_help_names_every_flag() -> None:
     source = (manifests.REPOSITORY / "install.sh").read_text()
     flags = set(re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE))
     taken = set(re.findall(r"(--[a-z][a-z-]+)\b(?=[ |)]|=\*)", source.partition("parse() {")[2].partition("esac")[0]))
-    assert flags == taken - {"--python"}  # which is for the Makefile
+    assert flags == taken - {"--python"}  # used by the Makefile only
 
 
-def test_an_unknown_flag_is_refused() -> None:
+def test_an_unknown_flag_is_rejected() -> None:
     done = install("--remove")
     assert done.returncode == 1
     assert "error: unknown flag --remove" in done.stderr
@@ -52,7 +52,7 @@ def test_an_unknown_flag_is_refused() -> None:
         (("--dryrun",), "unknown flag --dryrun"),
     ],
 )
-def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
+def test_contradictory_flags_are_rejected_before_any_change(
     flags: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
     kubectl = tmp_path / "kubectl"
@@ -65,7 +65,7 @@ def test_flags_that_contradict_each_other_are_refused_before_anything_is_done(
 
 
 @pytest.mark.slow
-def test_nothing_is_missing_where_the_tests_run() -> None:
+def test_install_finds_all_tools_on_this_machine() -> None:
     done = install("--prerequisites")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -79,7 +79,7 @@ GPU_NODE = {
 
 
 @pytest.mark.apiserver
-def test_a_dry_run_says_what_would_be_done_and_does_nothing(
+def test_a_dry_run_prints_the_steps_and_changes_nothing(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     dry_run = run("--dry-run")
@@ -94,7 +94,7 @@ def test_a_dry_run_says_what_would_be_done_and_does_nothing(
 
 
 @pytest.mark.apiserver
-def test_what_blocks_is_found_before_anything_is_applied(
+def test_blocking_problems_are_found_before_anything_is_applied(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     own.kubectl("create", "-f", "-", input=json.dumps(GPU_NODE))
@@ -108,16 +108,16 @@ def test_what_blocks_is_found_before_anything_is_applied(
     assert "make images PUSH=REGISTRY/PREFIX" in refused.stdout
     assert ours(own) == []
     own.kubectl("taint", "node", "gpu-1", "sku-")
-    # Now the images have a name that a node could pull, and nothing blocks: it goes on until it has to wait for pods.
+    # Now the images have a name that nodes can pull and nothing blocks, so install.sh goes on until it waits for pods.
     installed(run("--registry", "127.0.0.1:5000/x", "--timeout", "1"))
     assert "127.0.0.1:5000/x/webhook:0.3.0" in own.kubectl("get", "deploy", "--namespace", SYSTEM, "-o", "yaml")
 
 
 @pytest.mark.apiserver
-def test_a_second_installation_resets_nothing_that_others_fill_in(
+def test_a_second_installation_keeps_fields_set_by_others(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    # As the release before this did it.
+    # As the previous release did it.
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
     bundle = '[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "LS0tLS0="}]'
     for command in (
@@ -176,7 +176,7 @@ CONFIG_MAP_OF_0_2_0 = {
 
 @pytest.mark.apiserver
 @pytest.mark.parametrize("before", ["--server-side", "--server-side=false"])
-def test_no_upgrade_changes_a_configuration(
+def test_an_upgrade_keeps_the_configurations(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], before: str
 ) -> None:
     kustomize = f"--kustomize={manifests.CONFIG / 'default'}"
@@ -190,7 +190,7 @@ def test_no_upgrade_changes_a_configuration(
     own.kubectl("apply", before, "--filename=-", input=json.dumps(CONFIG_MAP_OF_0_2_0))
     untouched = entries()
     own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
-    assert entries() == untouched  # nothing is pruned from an entry that nobody edited
+    assert entries() == untouched  # nothing is pruned from an unedited entry
     edited = untouched | {"default": "version: v1\n", "mine": "version: v1\n"}
     patch = json.dumps({"data": edited})
     own.kubectl("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", f"--patch={patch}")
@@ -203,7 +203,7 @@ def test_no_upgrade_changes_a_configuration(
 
 
 @pytest.mark.apiserver
-def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
+def test_a_field_of_another_manager_is_a_conflict_with_a_remedy(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     installed(run(*QUICKLY))
@@ -211,11 +211,11 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
     assert again.returncode == 0, again.stderr
     assert again.stdout.endswith("\nAll objects exist already, as in the manifests.\nNothing was changed.\n")
     three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')
-    own.kubectl(*three, "--field-manager=somebody")
+    own.kubectl(*three, "--field-manager=other-tool")
     refused = run(*QUICKLY)
     assert refused.returncode == 1
-    assert 'conflict with "somebody"' in refused.stderr
-    assert "error: somebody has changed the fields named above" in refused.stderr
+    assert 'conflict with "other-tool"' in refused.stderr
+    assert "error: other-tool has changed the fields named above" in refused.stderr
     assert "add --force-conflicts to overwrite them" in refused.stderr
     assert run("--dry-run", *QUICKLY).stderr == refused.stderr
     gone = ("poddisruptionbudgets.policy", "gpushare-webhook", f"-n={SYSTEM}", "--ignore-not-found")
@@ -230,7 +230,7 @@ def test_what_somebody_else_has_set_is_a_conflict_with_a_remedy(
 
 
 @pytest.mark.apiserver
-def test_who_may_not_install_is_told_which_rights_are_missing(
+def test_a_user_without_rights_gets_the_missing_ones_listed(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     own.kubectl("create", "clusterrolebinding", "pf-viewer", "--clusterrole=view", "--user=jane")
@@ -244,7 +244,7 @@ def test_who_may_not_install_is_told_which_rights_are_missing(
         own.kubectl("delete", "clusterrolebinding", "pf-viewer")
     assert refused.returncode == 1
     assert "Blocking: installer-rights:\n  Found: you may not create namespaces, patch namespaces, " in refused.stdout
-    # `view` does not show Nodes, and what is not seen is not taken to be fine.
+    # The role `view` cannot read Nodes, and facts that were not read must not count as met.
     assert 'Unknown: node-taints:\n  Found: not known: user "jane" may not list nodes' in refused.stdout
     assert "nothing was changed, because of images installer-rights" in refused.stderr or (
         "nothing was changed, because of installer-rights" in refused.stderr
@@ -253,7 +253,7 @@ def test_who_may_not_install_is_told_which_rights_are_missing(
 
 
 @pytest.mark.apiserver
-def test_a_release_of_helm_is_left_to_helm(
+def test_install_refuses_to_change_a_helm_release(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
@@ -269,7 +269,7 @@ def test_a_release_of_helm_is_left_to_helm(
 
 
 @pytest.mark.apiserver
-def test_pods_that_hold_shares_are_named_when_gpushare_goes(
+def test_uninstalling_names_the_pods_that_hold_shares(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     with own.namespace("holders") as namespace:
@@ -290,13 +290,13 @@ def test_pods_that_hold_shares_are_named_when_gpushare_goes(
 
 
 @pytest.mark.apiserver
-def test_without_a_cluster_it_says_so(own: access.Access) -> None:
+def test_install_reports_a_missing_cluster(own: access.Access) -> None:
     done = install(path=str(own.kubectl_program.parent))
     assert done.returncode == 1
     assert "error: no cluster answers at the context 'none'" in done.stderr
 
 
-def test_a_long_step_of_the_demo_shows_that_it_goes_on(tmp_path: Path) -> None:
+def test_a_long_step_of_the_demo_shows_progress(tmp_path: Path) -> None:
     make, go = tmp_path / "make", tmp_path / "go"
     make.write_text(f"#!/bin/sh\nfor _ in $(seq 600); do [ -e {go} ] && exit 3; sleep 0.1; done\n")
     make.chmod(0o755)

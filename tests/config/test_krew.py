@@ -1,4 +1,4 @@
-"""krew's rules for a manifest, and that it says the truth about the archive.
+"""krew's rules for a manifest; and that the manifest describes the archive correctly.
 
 Rules: https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/ and …/develop/naming-guide/
 """
@@ -21,7 +21,7 @@ import gpushare
 
 FOLDER = Path(__file__).parents[2] / "config" / "krew"
 BASE = "https://releases.invalid/v1"
-SHORT = 50  # characters of a line in `kubectl krew search`
+SHORT = 50  # characters in a line of `kubectl krew search`
 
 
 def _make() -> ModuleType:
@@ -55,7 +55,7 @@ def members(archive: bytes) -> dict[str, tarfile.TarInfo]:
 
 
 @pytest.mark.slow
-def test_the_plugin_is_named_as_krew_wants_it(manifest: dict[str, Any]) -> None:
+def test_the_plugin_name_follows_krews_rules(manifest: dict[str, Any]) -> None:
     assert (manifest["apiVersion"], manifest["kind"]) == ("krew.googlecontainertools.github.com/v1alpha2", "Plugin")
     assert manifest["metadata"] == {"name": "gpushare"}
     assert re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", manifest["metadata"]["name"])
@@ -63,7 +63,7 @@ def test_the_plugin_is_named_as_krew_wants_it(manifest: dict[str, Any]) -> None:
     assert manifest["spec"]["version"] == f"v{gpushare.__version__}"
 
 
-def test_it_is_described_in_a_few_words_and_without_a_list_of_flags(manifest: dict[str, Any]) -> None:
+def test_the_krew_description_is_short_and_lists_no_flags(manifest: dict[str, Any]) -> None:
     spec = manifest["spec"]
     assert spec.keys() == {"version", "homepage", "shortDescription", "description", "caveats", "platforms"}
     assert len(spec["shortDescription"]) <= SHORT
@@ -72,13 +72,13 @@ def test_it_is_described_in_a_few_words_and_without_a_list_of_flags(manifest: di
     assert max(map(len, spec["description"].splitlines())) <= 80
 
 
-def test_the_archive_is_named_by_its_own_hash(manifest: dict[str, Any], archive: bytes) -> None:
+def test_the_manifest_has_the_hash_of_the_archive(manifest: dict[str, Any], archive: bytes) -> None:
     for platform in manifest["spec"]["platforms"]:
         assert platform["uri"] == f"{BASE}/kubectl-gpushare-v{gpushare.__version__}.tar.gz"
         assert platform["sha256"] == hashlib.sha256(archive).hexdigest()
 
 
-def test_every_platform_finds_its_program_and_a_licence(
+def test_every_platform_has_the_program_and_a_licence(
     manifest: dict[str, Any], members: dict[str, tarfile.TarInfo]
 ) -> None:
     for platform in manifest["spec"]["platforms"]:
@@ -91,7 +91,7 @@ def test_every_platform_finds_its_program_and_a_licence(
         assert "gpushare/LICENSE" in members
 
 
-def test_nothing_leaves_the_archive_s_folder_and_nothing_is_compiled(members: dict[str, tarfile.TarInfo]) -> None:
+def test_the_archive_stays_in_its_folder_and_has_no_compiled_files(members: dict[str, tarfile.TarInfo]) -> None:
     for name, member in members.items():
         assert member.isfile()
         assert name.startswith("gpushare/")

@@ -1,4 +1,4 @@
-"""The manifests hang together: names, keys and numbers that two of them, or a manifest and the code, must agree on."""
+"""Consistency of the manifests: names, keys and numbers that manifests and code must agree on."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_every_file_is_part_of_the_default_installation() -> None:
     assert set(manifests.files(manifests.CONFIG / "default")) == on_disk
 
 
-def test_the_lab_gets_what_everybody_installs_and_nothing_of_its_own() -> None:
+def test_the_lab_installs_the_default_installation() -> None:
     lab = yaml.safe_load((manifests.CONFIG / "lab" / "kustomization.yaml").read_text())
     assert lab["resources"] == ["../default"]
     assert set(lab) == {"apiVersion", "kind", "resources", "components"}
     assert all(part.startswith("../components/") for part in lab["components"])
 
 
-def test_names_are_those_of_the_contract() -> None:
+def test_names_in_manifests_equal_the_contract() -> None:
     for name in (contract.WEBHOOK_SERVICE_ACCOUNT, contract.AGENT_SERVICE_ACCOUNT):
         assert manifests.named("ServiceAccount", name)["metadata"]["namespace"] == contract.SYSTEM_NAMESPACE
     manifests.named("Namespace", contract.SYSTEM_NAMESPACE)
@@ -71,7 +71,7 @@ def keys_in(expression: str) -> set[str]:
 SHARE_KEYS_IN_CEL = {*contract.SHARE_KEYS, *(key + "." for key in contract.PER_CONTAINER_KEYS)}
 
 
-def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> None:
+def test_the_webhook_is_called_for_exactly_the_requesting_keys() -> None:
     (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
     conditions = {match_condition["name"]: match_condition["expression"] for match_condition in hook["matchConditions"]}
     (asks,) = conditions.values()
@@ -79,7 +79,7 @@ def test_the_webhook_is_called_for_exactly_the_keys_that_ask_for_a_share() -> No
     assert hook["failurePolicy"] == "Fail"
 
 
-def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
+def test_the_policy_protects_exactly_the_contracts_keys() -> None:
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
     variables = {variable["name"]: variable["expression"] for variable in spec["variables"]}
     assert keys_in(variables["asksForShare"]) == SHARE_KEYS_IN_CEL
@@ -98,7 +98,7 @@ def test_the_policy_protects_exactly_the_keys_of_the_contract() -> None:
 
 @functools.cache
 def pattern_of(variable: str) -> re.Pattern[str]:
-    """The regular expression in one of the policy's variables."""
+    """Return the regular expression in one of the policy's variables."""
     spec = manifests.named("ValidatingAdmissionPolicy", "gpushare-pods")["spec"]
     (expression,) = (entry["expression"] for entry in spec["variables"] if entry["name"] == variable)
     return re.compile("".join(re.findall(r"'([^']*)'", expression)))
@@ -110,7 +110,7 @@ AMOUNTS = st.from_regex(
 
 
 @given(AMOUNTS)
-def test_the_policy_takes_the_parts_of_a_gpu_that_the_webhook_takes(text: str) -> None:
+def test_policy_and_webhook_accept_the_same_gpu_fractions(text: str) -> None:
     try:
         quantity.parse_compute(text)
         taken = True
@@ -120,17 +120,17 @@ def test_the_policy_takes_the_parts_of_a_gpu_that_the_webhook_takes(text: str) -
 
 
 @given(AMOUNTS)
-def test_the_policy_takes_the_amounts_of_memory_that_the_webhook_takes(text: str) -> None:
+def test_policy_and_webhook_accept_the_same_memory_quantities(text: str) -> None:
     try:
         requests.parse(builders.pod(memory=text))
         taken = True
-    except errors.RequestError as error:  # what these say is left to the placer
-        taken = "gives no memory" in str(error) or "more bytes than there can be" in str(error)
+    except errors.RequestError as error:  # the placer handles these
+        taken = "gives no memory" in str(error) or "2^63-1 bytes" in str(error)
         taken = taken or "less than 1Mi" in str(error)
     assert bool(pattern_of("wrongMemory").search(text)) == taken
 
 
-def test_every_policy_is_bound_to_deny_and_the_one_of_templates_to_warn() -> None:
+def test_every_policy_denies_and_the_template_policy_warns() -> None:
     bound = {
         binding["spec"]["policyName"]: binding["spec"]["validationActions"]
         for binding in manifests.objects()
@@ -140,7 +140,7 @@ def test_every_policy_is_bound_to_deny_and_the_one_of_templates_to_warn() -> Non
     assert bound == {name: ["Warn" if name == "gpushare-templates" else "Deny"] for name in policies}
 
 
-def test_no_sentence_of_the_webhook_is_needed_in_its_own_namespace() -> None:
+def test_the_webhook_is_not_called_for_exempt_namespaces() -> None:
     (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
     (rule,) = hook["namespaceSelector"]["matchExpressions"]
     assert rule["operator"] == "NotIn"
@@ -153,7 +153,7 @@ def workload(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return spec, container
 
 
-def test_the_webhook_survives_a_drain_and_keeps_to_the_restricted_standard() -> None:
+def test_the_webhook_survives_a_drain_and_meets_the_restricted_standard() -> None:
     deployment = manifests.named("Deployment", "gpushare-webhook")["spec"]
     assert deployment["replicas"] >= 2
     spec, container = workload("Deployment", "gpushare-webhook")
@@ -172,7 +172,7 @@ def test_the_webhook_survives_a_drain_and_keeps_to_the_restricted_standard() -> 
     assert constraint["labelSelector"]["matchLabels"] == selected
 
 
-def test_the_webhook_takes_its_arguments_and_serves_on_the_ports_of_its_probes() -> None:
+def test_the_webhook_accepts_its_arguments_and_serves_its_probes() -> None:
     _, container = workload("Deployment", "gpushare-webhook")
     parsed = webhook_settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -181,27 +181,28 @@ def test_the_webhook_takes_its_arguments_and_serves_on_the_ports_of_its_probes()
     assert str(parsed.certificate_directory) in {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
-def test_the_agent_takes_its_arguments_and_finds_its_directories_mounted_at_the_same_paths() -> None:
+def test_the_agent_accepts_its_arguments_and_has_its_mounts() -> None:
     spec, container = workload("DaemonSet", "gpushare-agent")
     parsed = agent_settings.parse(container["args"], {entry["name"]: "x" for entry in container["env"]})
     assert parsed.node_name == "x"
     assert [port["containerPort"] for port in container["ports"]] == [parsed.probe_port]
     assert spec["hostPID"] is True
-    # As tests/deviceplugin/arbiter/test_capabilities.py shows: these, and no fewer.
+    # The agent needs exactly these, as tests/deviceplugin/arbiter/test_capabilities.py shows.
     assert container["securityContext"]["capabilities"] == {
         "drop": ["ALL"],
         "add": ["CHECKPOINT_RESTORE", "SYS_PTRACE"],
     }
     host_paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    # The kubelet is told these paths, and mounts from the host's own tree.
+    # The kubelet receives these paths and mounts them from the host.
     assert set(host_paths.values()) == mounted
     for directory in (parsed.kubelet_directory, parsed.root, parsed.run_directory, parsed.state_directory):
         assert any(directory.is_relative_to(path) for path in mounted), directory
 
 
 COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
-# `openshift` comes before those that add to it; `driver-root` is `cdi` with another path, by the place of its volume.
+# `openshift` precedes the components that extend it. `driver-root` is `cdi` with another path; it depends on the
+# position of its volume.
 BEFORE, AFTER = "openshift", "deny-unregistered"
 ALL = sorted(
     (component for component in COMPONENTS if component.name != "cdi"),
@@ -210,7 +211,7 @@ ALL = sorted(
 
 
 def patched(component: Path, kind: str = "DaemonSet", name: str = "gpushare-agent") -> dict[str, Any]:
-    """A workload with a component, and with those that it is made of."""
+    """Return a workload with a component applied, and with the components that it consists of."""
     manifest = manifests.named(kind, name)
     for folder in (*_made_of(component), component):
         for entry in yaml.safe_load((folder / "kustomization.yaml").read_text()).get("patches", []):
@@ -225,14 +226,14 @@ def _made_of(component: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("component", COMPONENTS, ids=lambda path: path.name)
-def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
+def test_the_agent_accepts_every_component(component: Path) -> None:
     spec = patched(component)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     environment = {entry["name"]: entry.get("value", "x") for entry in container["env"]}
     parsed = agent_settings.parse(container["args"], environment)
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     adds = container["securityContext"]["capabilities"]["add"]
-    # With SYS_ADMIN the API server takes no promise that nothing more is to be had.
+    # The API server rejects allowPrivilegeEscalation: false together with SYS_ADMIN.
     assert ("SYS_ADMIN" in adds) is (component.name in {"mig", "mps"})
     assert container["securityContext"]["allowPrivilegeEscalation"] is ("SYS_ADMIN" in adds)
     if component.name == "mig":
@@ -246,7 +247,7 @@ def test_the_agent_takes_what_a_component_adds(component: Path) -> None:
         assert {str(parsed.cdi_directory), NodeSettings().container_driver_root} <= mounted
 
 
-def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> None:
+def test_the_webhook_serves_the_certificate_of_cert_manager() -> None:
     directory = manifests.CONFIG / "components" / "cert-manager"
     spec = patched(directory, "Deployment", "gpushare-webhook")["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -268,7 +269,7 @@ def test_the_webhook_takes_what_cert_manager_adds_and_serves_what_it_makes() -> 
     assert injected == ("cert-manager.io/inject-ca-from", f"{contract.SYSTEM_NAMESPACE}/gpushare-webhook")
 
 
-def test_with_cert_manager_nothing_is_left_of_our_own_certificates() -> None:
+def test_with_cert_manager_the_webhook_makes_no_certificates() -> None:
     directory = manifests.CONFIG / "components" / "cert-manager"
     entries = yaml.safe_load((directory / "kustomization.yaml").read_text())["patches"]
     gone = [yaml.safe_load(entry["patch"]) for entry in entries if "target" not in entry]
@@ -279,7 +280,7 @@ def test_with_cert_manager_nothing_is_left_of_our_own_certificates() -> None:
     )
 
 
-def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
+def test_the_agent_finds_the_mps_keeper() -> None:
     account, keeper = manifests.documents(manifests.CONFIG / "components" / "mps" / "daemonset.yaml")
     assert keeper["spec"]["template"]["spec"]["serviceAccountName"] == account["metadata"]["name"]
     spec = keeper["spec"]["template"]["spec"]
@@ -290,13 +291,13 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
     assert parsed.mps_program.parent == parsed.mps_root
     sources = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
-    # Clients are given the second one by Allocate.
+    # Allocate gives clients the second path.
     mps_paths = daemon_files.DaemonFiles(parsed.mps_root, "GPU-a")
     assert mounts == {str(mps_paths.root): str(mps_paths.root), "/dev/shm": str(mps_paths.shm)}
     assert spec["hostPID"] is True
     assert spec["affinity"] == agent["affinity"]
     assert spec["tolerations"] == agent["tolerations"]
-    # Whoever replaces it ends the programs that use it.
+    # Replacing it ends the programs that use it.
     assert keeper["spec"]["updateStrategy"] == {"type": "OnDelete"}
 
 
@@ -304,7 +305,7 @@ def test_the_keeper_of_mps_daemons_is_where_the_agent_looks_for_it() -> None:
 @pytest.mark.parametrize(
     "chosen", [*([component] for component in COMPONENTS), ALL], ids=lambda some: "+".join(path.name for path in some)
 )
-def test_an_api_server_takes_the_installation_with_components(
+def test_the_api_server_accepts_the_installation_with_components(
     api_server: access.Access, tmp_path: Path, chosen: list[Path]
 ) -> None:
     def relative(path: Path) -> str:
@@ -323,7 +324,7 @@ def test_an_api_server_takes_the_installation_with_components(
         *(["gpushare-mps"] if "mps" in names else []),
     }
     assert all(manifest["metadata"]["labels"]["app.kubernetes.io/part-of"] == "gpushare" for manifest in rendered)
-    # What a component adds to the agent it also adds to what OpenShift lets the agent do.
+    # Every right that a component adds to the agent must also be in the agent's OpenShift constraints.
     for doc in rendered:
         pods = [two["spec"]["template"]["spec"] for two in sets if two["metadata"]["name"] == doc["metadata"]["name"]]
         if doc["kind"] == "SecurityContextConstraints" and pods:
@@ -349,8 +350,10 @@ def test_images_have_the_version_of_the_project() -> None:
     assert used == {image["name"] for image in images}
 
 
-def test_images_belong_to_no_registry_so_that_nobody_can_take_their_names() -> None:
-    """A runtime asks for `gpushare/agent` where it looks by default, and whoever has registered that is root on every node."""
+def test_image_names_cannot_be_claimed_in_a_public_registry() -> None:
+    """A runtime looks for `gpushare/agent` in its default registry; the owner of that name would be root on every
+    node.
+    """
     files = [path for part in ("base", "components") for path in (manifests.CONFIG / part).rglob("*.yaml")]
     values = manifests.REPOSITORY / "charts" / "gpushare" / "values.yaml"
     named = [name for path in files for name in re.findall(r"^ *(?:- )?image: (\S+)$", path.read_text(), re.MULTILINE)]
@@ -364,7 +367,7 @@ def test_images_belong_to_no_registry_so_that_nobody_can_take_their_names() -> N
     ("directory", "more"),
     [("default", []), ("lab", [("DaemonSet", "gpushare-mps"), ("ServiceAccount", "gpushare-mps")])],
 )
-def test_kubectl_renders_exactly_these_objects(
+def test_kubectl_renders_exactly_the_listed_objects(
     api_server: access.Access, directory: str, more: list[tuple[str, str]]
 ) -> None:
     rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))

@@ -1,4 +1,4 @@
-"""The kustomization that install.sh applies: images, components, the kubelet's directory; and what it refuses."""
+"""The kustomization that install.sh applies: images, components, the kubelet's directory, and rejected settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def overlay() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["overlay"] = module  # where dataclasses look for it
+    sys.modules["overlay"] = module  # dataclasses look up the module there
     spec.loader.exec_module(module)
     return module
 
@@ -75,13 +75,13 @@ def agent(objects: list[dict[str, Any]]) -> dict[str, Any]:
         ("127.0.0.1:5000/other", False, {"127.0.0.1:5000/other/webhook:0.3.0", "127.0.0.1:5000/other/agent:0.3.0"}),
     ],
 )  # fmt: skip
-def test_images_are_those_of_the_registry_by_digest_where_it_is_known(
+def test_images_are_referenced_by_known_digests(
     overlay: ModuleType, tmp_path: Path, registry: str, was_pushed: bool, wanted: set[str]
 ) -> None:
     record = pushed(tmp_path) if was_pushed else tmp_path / "none"
     folder = tmp_path / "out"
     folder.mkdir()
-    # With a component that brings a pod of its own, which has the agent's image.
+    # With a component that adds a pod, which uses the agent's image.
     assert images(rendered(overlay, folder, registry=registry, pushed=record, components=["mps"])) == wanted
 
 
@@ -92,7 +92,7 @@ def test_the_plugins_image_is_named_if_it_was_pushed(overlay: ModuleType, tmp_pa
 
 
 @pytest.mark.apiserver
-def test_every_component_may_be_added_and_all_together(overlay: ModuleType, tmp_path: Path) -> None:
+def test_components_apply_alone_and_all_together(overlay: ModuleType, tmp_path: Path) -> None:
     names = sorted(path.parent.name for path in manifests.CONFIG.glob("components/*/kustomization.yaml"))
     assert {"cdi", "mig", "mps"} <= set(names)
     objects = rendered(overlay, tmp_path, components=[*names, *names], pushed=tmp_path / "none")
@@ -101,7 +101,7 @@ def test_every_component_may_be_added_and_all_together(overlay: ModuleType, tmp_
 
 
 @pytest.mark.apiserver
-def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_path: Path) -> None:
+def test_a_kubelet_directory_changes_only_host_paths(overlay: ModuleType, tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"
     for folder in (before, after):
         folder.mkdir()
@@ -118,7 +118,7 @@ def test_only_the_hosts_path_of_the_kubelet_changes(overlay: ModuleType, tmp_pat
 
 
 @pytest.mark.apiserver
-def test_the_configurations_are_not_part_of_an_installation(overlay: ModuleType, tmp_path: Path) -> None:
+def test_an_installation_has_no_configurations(overlay: ModuleType, tmp_path: Path) -> None:
     objects = rendered(overlay, tmp_path, pushed=tmp_path / "none")
     names = {
         kind: [doc["metadata"]["name"] for doc in objects if doc["kind"] == kind] for kind in ("ConfigMap", "DaemonSet")
@@ -136,7 +136,7 @@ def test_the_configurations_are_not_part_of_an_installation(overlay: ModuleType,
         (["--kubelet-root", "var/lib/kubelet"], "--kubelet-root var/lib/kubelet: write an absolute path"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path, words: list[str], sentence: str) -> None:
+def test_invalid_overlay_settings_are_rejected_with_a_reason(tmp_path: Path, words: list[str], sentence: str) -> None:
     done = subprocess.run(
         [sys.executable, PROGRAM, tmp_path, *words], capture_output=True, text=True, timeout=30, check=False
     )
@@ -145,7 +145,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path, words: list[str
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"webhook": {"repository": "x"}, "agent": {}}', '{"webhook": 1}'])
-def test_a_list_of_pushed_images_without_sense_is_refused(overlay: ModuleType, tmp_path: Path, text: str) -> None:
+def test_an_invalid_list_of_pushed_images_is_rejected(overlay: ModuleType, tmp_path: Path, text: str) -> None:
     path = tmp_path / "pushed.json"
     path.write_text(text)
     with pytest.raises(overlay.Mistake, match=r"is invalid .*: run make images PUSH=REGISTRY/PREFIX again"):

@@ -1,4 +1,4 @@
-"""An agent writes about its own node only, and there only what is its to say."""
+"""The policy for agents: an agent writes only about its node, and only the fields that are its responsibility."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNBOUND = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{contract.AGENT_SE
 
 
 class Agent:
-    """Whoever holds a token of the agent's ServiceAccount that is bound to the node OWN."""
+    """A client with a token of the agent's ServiceAccount that is bound to the node OWN."""
 
     def __init__(self, administrator: access.Access, directory: Path) -> None:
         bound = ("--bound-object-kind=Node", f"--bound-object-name={OWN}", f"--namespace={contract.SYSTEM_NAMESPACE}")
@@ -36,13 +36,13 @@ class Agent:
         self._token, self._server, self._ca_file = token, administrator.server, administrator.ca_file
 
     def patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """PATCH without the GET before it that kubectl would make, for which the agent has no right."""
+        """Send a PATCH without kubectl's preceding GET, which the agent has no right to."""
         command = [
             *("curl", "--silent", "--show-error", "--max-time", "30", "--cacert", str(self._ca_file)),
             *("--request", "PATCH", "--header", "Content-Type: application/merge-patch+json"),
             *("--header", "@-", "--data", json.dumps(body), self._server + path),
         ]
-        header = f"Authorization: Bearer {self._token}\n"  # not an argument: those are for all to see
+        header = f"Authorization: Bearer {self._token}\n"  # not an argument: arguments are visible to all users
         answer = subprocess.run(command, input=header, capture_output=True, text=True, check=True)
         decoded: dict[str, Any] = json.loads(answer.stdout)
         return decoded
@@ -65,22 +65,22 @@ def agent(installed: Cluster, api_server: access.Access, tmp_path_factory: pytes
         installed.kubectl("delete", f"node/{name}", f"gpunode/{name}", "--wait=false")
 
 
-def test_it_says_what_there_is_on_its_own_node(agent: Agent) -> None:
+def test_an_agent_writes_the_status_of_its_own_node(agent: Agent) -> None:
     status = codec.to_status(builders.node(OWN))
     stored = agent.patch(f"{contract.GPUNODE_PATH}/{OWN}/status", {"status": status})
     assert codec.read(stored).gpus == builders.node(OWN).gpus
 
 
-def test_it_says_nothing_about_other_nodes(agent: Agent) -> None:
+def test_an_agent_cannot_write_other_nodes(agent: Agent) -> None:
     sentence = agent.refused(f"{contract.GPUNODE_PATH}/{OTHER}/status", {"status": {"config": "x"}})
-    assert f"the agent of node {OWN} may not write about node {OTHER}" in sentence
+    assert f"the agent of node {OWN} may not write the Node or GPUNode {OTHER}" in sentence
     capacity = {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}}
-    assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}/status", capacity)
-    with pytest.raises(lab_errors.LabError, match="may not write about node somewhere"):
+    assert "may not write the Node or GPUNode" in agent.refused(f"/api/v1/nodes/{OTHER}/status", capacity)
+    with pytest.raises(lab_errors.LabError, match="may not write the Node or GPUNode somewhere"):
         agent.kubectl("create", "--filename=-", input=json.dumps(codec.to_document(builders.node("somewhere"))))
 
 
-def test_who_holds_what_is_not_its_to_say(agent: Agent, installed: Cluster) -> None:
+def test_an_agent_cannot_write_allocations(agent: Agent, installed: Cluster) -> None:
     entry = codec.to_spec(builders.node())["allocations"]
     assert entry == []
     taken = codec.to_spec(codec.read({**codec.to_document(builders.node(OWN)), "spec": {"allocations": []}}))
@@ -91,13 +91,13 @@ def test_who_holds_what_is_not_its_to_say(agent: Agent, installed: Cluster) -> N
     assert "cannot patch resource" in agent.refused(f"{contract.GPUNODE_PATH}/{OWN}", forged)
 
 
-def test_its_node_gets_capacity_of_ours_and_nothing_else(agent: Agent) -> None:
+def test_an_agent_changes_only_our_capacity_of_its_node(agent: Agent) -> None:
     path = f"/api/v1/nodes/{OWN}/status"
     stored = agent.patch(path, {"status": {"capacity": {contract.RESOURCE_MEMORY: "640Gi"}}})
     assert stored["status"]["capacity"][contract.RESOURCE_MEMORY] == "640Gi"
-    only = "may change a node's capacity of gpushare.io resources only"
+    only = "may change only gpushare.io resources"
     assert only in agent.refused(path, {"status": {"capacity": {"nvidia.com/gpu": "8"}}})
-    nothing_else = "may change a node's capacity and nothing else of its status"
+    nothing_else = "may change only the capacity in a node's status"
     assert nothing_else in agent.refused(path, {"metadata": {"labels": {"role": "admin"}}})
     ready = {"type": "Ready", "status": "True", "reason": "x", "message": "x"}
     for status in (
@@ -113,7 +113,7 @@ def test_its_node_gets_capacity_of_ours_and_nothing_else(agent: Agent) -> None:
     assert nothing_else in agent.refused(path, {"metadata": {"finalizers": ["example.com/x"]}})
 
 
-def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent) -> None:
+def test_an_agent_changes_only_gpu_labels_of_its_node(agent: Agent) -> None:
     path = f"/api/v1/nodes/{OWN}"
     labels = {
         "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
@@ -128,19 +128,21 @@ def test_its_node_gets_labels_that_describe_its_gpus_and_no_others(agent: Agent)
     assert labels.items() <= stored["metadata"]["labels"].items()
     taken = agent.patch(path, {"metadata": {"labels": {"nvidia.com/mps.capable": None}}})
     assert "nvidia.com/mps.capable" not in taken["metadata"]["labels"]
-    no_others = "labels that describe a node's GPUs, as GPU Feature Discovery does, and no others"
+    no_others = "may change only node labels that describe GPUs"
     for key in (
         *("role", "nvidia.com/gpu.deploy.dcgm", "nvidia.com/gpu.present", "nvidia.com/mig.config"),
         *(contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL, "node-role.kubernetes.io/control-plane"),
     ):
         assert no_others in agent.refused(path, {"metadata": {"labels": {key: "x"}}})
-    of_annotations = "may change gpushare.io/labels only"
+    of_annotations = "may change only the node annotation gpushare.io/labels"
     assert of_annotations in agent.refused(path, {"metadata": {"annotations": {"other": "x"}}})
     taint = {"key": "k", "effect": "NoSchedule"}
-    assert "may label its node and change nothing else" in agent.refused(path, {"spec": {"taints": [taint]}})
-    assert "may not write about node" in agent.refused(f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}})
+    assert "may change only labels and annotations of its node" in agent.refused(path, {"spec": {"taints": [taint]}})
+    assert "may not write the Node or GPUNode" in agent.refused(
+        f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}}
+    )
 
 
-def test_a_token_that_is_bound_to_no_node_writes_nothing(installed: Cluster, agent: Agent) -> None:
+def test_a_token_without_a_node_writes_nothing(installed: Cluster, agent: Agent) -> None:
     sentence = installed.refused(codec.to_document(builders.node("somewhere")), user=UNBOUND)
-    assert "this token of gpushare-agent is bound to no node" in sentence
+    assert "this token of gpushare-agent is not bound to a node" in sentence

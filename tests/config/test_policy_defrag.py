@@ -17,7 +17,12 @@ pytestmark = pytest.mark.apiserver
 USER = f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{rights.DEFRAG}"
 NODE = f"{contract.GPUNODE_PATH}/defragmented"
 MARK = f"{contract.DEFRAG_LABEL_PREFIX}GPU-1"
-SHARE = {"id": "a1", "pod": {"namespace": "a", "name": "b"}, "shares": [{"gpus": ["GPU-1"], "memoryBytes": 1}]}
+AMOUNTS = {"request": 50, "limit": 100, "memory": 1}
+SHARE = {
+    "id": "a1",
+    "pod": {"namespace": "a", "name": "b"},
+    "shares": [{"containers": ["main"], "gpus": ["GPU-1"], **AMOUNTS}],
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +56,12 @@ def test_it_cordons_and_uncordons(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"spec": {"allocations": [SHARE]}}, "may cordon GPUs and change nothing else"),
-        ({"spec": {"allocations": None}}, "may cordon GPUs and change nothing else"),
-        ({"metadata": {"annotations": {"x": "y"}}}, "may cordon GPUs and change nothing else"),
-        ({"metadata": {"finalizers": ["example.com/stay"]}}, "may cordon GPUs and change nothing else"),
-        ({"metadata": {"labels": {"team": None}}}, "the labels defrag.gpushare.io/… of a GPUNode and no others"),
-        ({"metadata": {"labels": {"more": "x"}}}, "the labels defrag.gpushare.io/… of a GPUNode and no others"),
+        ({"spec": {"allocations": [SHARE]}}, "may only cordon GPUs"),
+        ({"spec": {"allocations": None}}, "may only cordon GPUs"),
+        ({"metadata": {"annotations": {"x": "y"}}}, "may only cordon GPUs"),
+        ({"metadata": {"finalizers": ["example.com/stay"]}}, "may only cordon GPUs"),
+        ({"metadata": {"labels": {"team": None}}}, "only labels of a GPUNode that start with defrag.gpushare.io/"),
+        ({"metadata": {"labels": {"more": "x"}}}, "only labels of a GPUNode that start with defrag.gpushare.io/"),
     ],
 )
 def test_it_changes_nothing_else(cluster: Cluster, body: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Agents and replicas write Events in their own name, about what they have to do with; each by a token of its own."""
+"""The policy for Events: agents and webhook replicas write them under their own name, about objects they work on."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ AGENT, WEBHOOK = contract.AGENT_SERVICE_ACCOUNT, contract.WEBHOOK_SERVICE_ACCOUN
 
 
 @dataclasses.dataclass(frozen=True)
-class Teller:
-    """Who tells: its ServiceAccount, the object that its token is bound to, and how it calls itself in Events."""
+class Reporter:
+    """A reporter: its ServiceAccount, the object its token is bound to, and its name in Events."""
 
     account: str
     bound: tuple[str, str]
@@ -42,13 +42,13 @@ class Teller:
         return str(path)
 
 
-AGENT_OF_NODE = Teller(AGENT, ("Node", NODE), "gpushare.io/agent")
-REPLICA = Teller(WEBHOOK, ("Pod", POD), "gpushare.io/placer")
+AGENT_OF_NODE = Reporter(AGENT, ("Node", NODE), "gpushare.io/agent")
+REPLICA = Reporter(WEBHOOK, ("Pod", POD), "gpushare.io/placer")
 
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Iterator[Cluster]:
-    """With the node and the pod to which tokens are bound."""
+    """The cluster with the node and the pod that tokens are bound to."""
     installed.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     spec = {"serviceAccountName": WEBHOOK, "containers": [{"name": "main", "image": "x"}]}
     replica = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": spec}
@@ -59,30 +59,32 @@ def cluster(installed: Cluster) -> Iterator[Cluster]:
     installed.kubectl("delete", "node", NODE, "--wait=false")
 
 
-def event(teller: Teller, namespace: str, **changes: Any) -> dict[str, Any]:
+def event(reporter: Reporter, namespace: str, **changes: Any) -> dict[str, Any]:
     made = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": "told-", "namespace": namespace},
+        "metadata": {"generateName": "event-", "namespace": namespace},
         "eventTime": "2026-01-01T00:00:00.000000Z",
         "type": "Normal",
         "reason": "Told",
         "action": "Tell",
         "note": "a sentence",
         "regarding": {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": "p"},
-        "reportingController": teller.controller,
-        "reportingInstance": teller.bound[1],
+        "reportingController": reporter.controller,
+        "reportingInstance": reporter.bound[1],
     }
     return {**made, **changes}
 
 
-async def told(
-    teller: Teller, cluster: Cluster, administrator: access.Access, directory: Path, **changes: Any
+async def write_event(
+    reporter: Reporter, cluster: Cluster, administrator: access.Access, directory: Path, **changes: Any
 ) -> str | None:
-    """The sentence with which it is refused, or None."""
-    body = event(teller, cluster.namespace, **changes)
+    """Write an Event; return the error message, or None if it is accepted."""
+    body = event(reporter, cluster.namespace, **changes)
     namespace = body["metadata"]["namespace"] = body["regarding"].get("namespace", "default")
-    async with api_client.connect(teller.kubeconfig(administrator, directory / "kubeconfig"), component="test") as api:
+    async with api_client.connect(
+        reporter.kubeconfig(administrator, directory / "kubeconfig"), component="test"
+    ) as api:
         try:
             await api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", body, query={"dryRun": "All"})
         except api_errors.ClusterError as error:
@@ -94,16 +96,16 @@ def about(kind: str, name: str, api: str = contract.API_VERSION) -> dict[str, st
     return {"apiVersion": api, "kind": kind, "name": name}
 
 
-@pytest.mark.parametrize("teller", [AGENT_OF_NODE, REPLICA], ids=lambda teller: teller.account)
-async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
-    cluster: Cluster, api_server: access.Access, tmp_path: Path, teller: Teller
+@pytest.mark.parametrize("reporter", [AGENT_OF_NODE, REPLICA], ids=lambda reporter: reporter.account)
+async def test_agents_and_replicas_write_and_count_their_events(
+    cluster: Cluster, api_server: access.Access, tmp_path: Path, reporter: Reporter
 ) -> None:
     now = 0.0
-    credentials = teller.kubeconfig(api_server, tmp_path / "kubeconfig")
-    component = teller.account.removeprefix("gpushare-")
+    credentials = reporter.kubeconfig(api_server, tmp_path / "kubeconfig")
+    component = reporter.account.removeprefix("gpushare-")
     async with api_client.connect(credentials, component=component) as api:
         recorder = events.Recorder(
-            api, controller=teller.controller, instance=teller.bound[1], clock=lambda: now, wall_clock=lambda: 1.8e9
+            api, controller=reporter.controller, instance=reporter.bound[1], clock=lambda: now, wall_clock=lambda: 1.8e9
         )
         writing = asyncio.create_task(recorder.run())
         pod = {"apiVersion": "v1", "kind": "Pod", "namespace": cluster.namespace, "name": "p"}
@@ -117,57 +119,63 @@ async def test_each_tells_what_it_lives_by_and_counts_what_happens_again(
             await writing
         assert recorder.dropped == 0
     reply = json.loads(cluster.kubectl("get", "events.events.k8s.io", f"--namespace={cluster.namespace}", "-o", "json"))
-    own = [item for item in reply["items"] if item["reportingController"] == teller.controller]
+    own = [item for item in reply["items"] if item["reportingController"] == reporter.controller]
     assert [event["series"]["count"] for event in own] == [3]
-    used = rights.used_on(api_server, teller.account)
+    used = rights.used_on(api_server, reporter.account)
     assert ("events.events.k8s.io", "patch") in used
 
 
-ELSEWHERE = "in its own name only: reportingInstance is "
+ELSEWHERE = "must have the reportingInstance "
 
 
 @pytest.mark.parametrize(
-    ("teller", "changes", "said"),
+    ("reporter", "changes", "said"),
     [
         (
             AGENT_OF_NODE,
             {"reportingController": "kubelet"},
-            "gpushare's agent may write Events of gpushare.io/agent only",
+            'gpushare\'s agent must have the reportingController "gpushare.io/agent"',
         ),
-        (AGENT_OF_NODE, {"reportingController": "gpushare.io/placer"}, "Events of gpushare.io/agent only"),
+        (
+            AGENT_OF_NODE,
+            {"reportingController": "gpushare.io/placer"},
+            'must have the reportingController "gpushare.io/agent"',
+        ),
         (AGENT_OF_NODE, {"reportingInstance": "another-node"}, ELSEWHERE + NODE),
         (
             AGENT_OF_NODE,
             {"regarding": about("GPUNode", "another")},
-            f"the agent of node {NODE} may not write about GPUNode",
+            f"the agent of node {NODE} may not write Events about GPUNode",
         ),
-        (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "about pods and GPUNodes only"),
+        (AGENT_OF_NODE, {"regarding": about("Node", NODE, "v1")}, "only about pods and GPUNodes"),
         (AGENT_OF_NODE, {"related": about("Node", NODE, "v1")}, "about one object"),
         (AGENT_OF_NODE, {"deprecatedSource": {"component": "kubelet"}}, "needs to be unset"),
-        (REPLICA, {"reportingController": "kubelet"}, "gpushare's webhook may write Events of gpushare.io/placer only"),
+        (
+            REPLICA,
+            {"reportingController": "kubelet"},
+            'gpushare\'s webhook must have the reportingController "gpushare.io/placer"',
+        ),
         (REPLICA, {"reportingInstance": "gpushare-webhook-1"}, ELSEWHERE + POD),
-        (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "about pods and GPUNodes only"),
+        (REPLICA, {"regarding": about("Deployment", "x", "apps/v1")}, "only about pods and GPUNodes"),
     ],
 )
-async def test_nobody_tells_in_anothers_name_or_of_what_is_not_its_own(
-    cluster: Cluster, api_server: access.Access, tmp_path: Path, teller: Teller, changes: dict[str, Any], said: str
+async def test_events_under_another_name_or_about_foreign_objects_are_rejected(
+    cluster: Cluster, api_server: access.Access, tmp_path: Path, reporter: Reporter, changes: dict[str, Any], said: str
 ) -> None:
-    assert await told(teller, cluster, api_server, tmp_path) is None
-    assert said in (await told(teller, cluster, api_server, tmp_path, **changes) or "")
+    assert await write_event(reporter, cluster, api_server, tmp_path) is None
+    assert said in (await write_event(reporter, cluster, api_server, tmp_path, **changes) or "")
 
 
-async def test_an_agent_whose_token_is_bound_to_no_node_tells_nothing(
+async def test_an_agent_token_without_a_node_writes_no_events(
     cluster: Cluster, api_server: access.Access, tmp_path: Path
 ) -> None:
     unbound = dataclasses.replace(AGENT_OF_NODE, bound=("", NODE))
-    said = await told(unbound, cluster, api_server, tmp_path)
-    assert "reportingInstance is the node that its token is bound to" in (said or "")
+    said = await write_event(unbound, cluster, api_server, tmp_path)
+    assert "reportingInstance of the node that its token is bound to" in (said or "")
 
 
-async def test_what_others_have_told_is_not_changed(
-    cluster: Cluster, api_server: access.Access, tmp_path: Path
-) -> None:
-    """Nor is a series counted that is another's."""
+async def test_events_of_others_cannot_be_changed(cluster: Cluster, api_server: access.Access, tmp_path: Path) -> None:
+    """Counting another's series is rejected too."""
     namespace = cluster.namespace
     other = event(REPLICA, namespace, reportingController="example.com/other", reportingInstance="x")
     other["metadata"]["name"] = "others"
@@ -177,7 +185,7 @@ async def test_what_others_have_told_is_not_changed(
     async with api_client.connect(
         AGENT_OF_NODE.kubeconfig(api_server, tmp_path / "kubeconfig"), component="test"
     ) as api:
-        with pytest.raises(api_errors.ClusterError, match=r"Events of gpushare\.io/agent only"):
+        with pytest.raises(api_errors.ClusterError, match="must have the reportingController"):
             await api.patch(path, seen)
-        with pytest.raises(api_errors.ClusterError, match=r"immutable|Events of"):
+        with pytest.raises(api_errors.ClusterError, match=r"immutable|must have the reportingController"):
             await api.patch(path, {"reportingController": "gpushare.io/agent", "reportingInstance": NODE})

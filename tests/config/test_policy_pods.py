@@ -1,4 +1,4 @@
-"""What the API server itself lets users do with pods of gpushare: the ValidatingAdmissionPolicy, in force."""
+"""The ValidatingAdmissionPolicy for pods: the changes to gpushare's fields that the API server allows users."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
     manifest = builders.pod(name, **annotations)
     del manifest["metadata"]["namespace"]
     manifest["metadata"]["labels"] = labels or {}
-    if labels == MUTATED:  # as the webhook would have left it
+    if labels == MUTATED:  # as the webhook would leave it
         counted = {contract.RESOURCE_PERCENT: "50"}
         manifest["spec"]["containers"][0]["resources"] = {"limits": counted, "requests": counted}
         if "allocation" in annotations:
@@ -34,7 +34,7 @@ def pod(name: str, *, labels: dict[str, str] | None = None, gated: bool = False,
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """With four pods: an ordinary one, one that another tool annotated, a placed one and a gated one."""
+    """The cluster with four pods: an ordinary one, one that another tool annotated, a placed one and a gated one."""
     installed.create(pod("plain"), user=USER)
     placed = pod("placed", labels=MUTATED, request="0.5", allocation="a1", node="n1", gpu_uuids="GPU-1")
     installed.create(placed, user=USER)
@@ -43,52 +43,52 @@ def cluster(installed: Cluster) -> Cluster:
 
 
 @pytest.mark.parametrize("key", [*contract.RESULT_KEYS, contract.GPU_UUIDS + ".main"])
-def test_a_pod_that_asks_for_nothing_cannot_pretend_to_have_been_placed(cluster: Cluster, key: str) -> None:
+def test_a_pod_without_a_request_cannot_claim_to_be_placed(cluster: Cluster, key: str) -> None:
     sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), user=USER)
-    assert f"{key} is written by gpushare only: remove it, or ask for a share" in sentence
+    assert f"{key} is managed by gpushare: remove it, or request a share" in sentence
 
 
 @pytest.mark.parametrize(
     "key", [*sorted({*contract.REQUEST_KEYS} - {*contract.SHARE_KEYS}), contract.PREFIX + "reqest"]
 )
-def test_a_key_that_asks_for_no_share_by_itself_is_not_silently_ignored(cluster: Cluster, key: str) -> None:
+def test_a_key_that_has_no_effect_alone_is_rejected(cluster: Cluster, key: str) -> None:
     sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), user=USER)
-    assert f"{key} alone asks for no share of a GPU: add {contract.REQUEST}" in sentence
+    assert f"{key} alone does not request a share of a GPU: add {contract.REQUEST}" in sentence
 
 
 @pytest.mark.parametrize(
     "manifest", [pod("bare", labels={contract.SHARE_LABEL: "true"}), pod("bare", gated=True)], ids=["label", "gate"]
 )
-def test_label_and_gate_belong_to_shares(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    assert "are set by gpushare only" in cluster.refused(manifest, user=USER)
+def test_label_and_gate_require_a_share(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    assert "are managed by gpushare: remove them" in cluster.refused(manifest, user=USER)
 
 
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
-def test_resources_of_gpushare_cannot_be_taken_without_a_share(cluster: Cluster, where: str) -> None:
+def test_gpushare_resources_require_a_share(cluster: Cluster, where: str) -> None:
     manifest = pod("bare")
     taker = {"name": "taker", "image": "x", "resources": {"limits": {contract.RESOURCE_PERCENT: "50"}}}
     manifest["spec"].setdefault(where, []).append(taker)
-    assert "are counted by gpushare only" in cluster.refused(manifest, user=USER)
+    assert "gpushare.io resources are managed by gpushare" in cluster.refused(manifest, user=USER)
 
 
-def test_resources_of_gpushare_with_an_amount_of_zero_are_none(cluster: Cluster) -> None:
+def test_gpushare_resources_of_zero_are_ignored(cluster: Cluster) -> None:
     manifest = pod("zero")
     manifest["spec"]["containers"][0]["resources"] = {"limits": {contract.RESOURCE_PERCENT: "0"}}
     cluster.create(manifest, user=USER, dry_run=True)
 
 
 @pytest.mark.parametrize("key", [*contract.SHARE_KEYS, *(f"{key}.main" for key in contract.PER_CONTAINER_KEYS)])
-def test_a_pod_that_asks_for_a_share_never_starts_without_the_webhook(cluster: Cluster, key: str) -> None:
+def test_a_requesting_pod_is_rejected_without_the_webhook(cluster: Cluster, key: str) -> None:
     asks = {key.removeprefix(contract.PREFIX): "1"}
     sentence = cluster.refused(pod("bare", **asks), user=USER)
-    assert f"{key} asks for a share of a GPU, but gpushare has not placed this pod" in sentence
+    assert f"{key} requests a share of a GPU, but gpushare has not placed this pod" in sentence
     assert "has not placed this pod" in cluster.refused(pod("bare", labels=MUTATED, **asks), user=USER)
 
 
-def test_namespaces_that_the_webhook_leaves_out_get_no_share(cluster: Cluster) -> None:
+def test_requests_in_excluded_namespaces_are_rejected(cluster: Cluster) -> None:
     command = ("create", "--namespace=kube-system", "--filename=-", "--dry-run=server")
     manifest = json.dumps(pod("bare", request="0.5"))
-    assert "kube-system and gpushare-system get none" in cluster.run_refused(*command, input=manifest)
+    assert "kube-system and gpushare-system cannot have a share" in cluster.run_refused(*command, input=manifest)
 
 
 def annotated(key: str, value: str | None) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def annotated(key: str, value: str | None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["plain", "placed", "gated"])
 @pytest.mark.parametrize("key", [*contract.RESULT_KEYS, contract.GPU_UUIDS + ".main"])
-def test_results_are_changed_by_nobody_else(cluster: Cluster, name: str, key: str) -> None:
+def test_users_cannot_change_results(cluster: Cluster, name: str, key: str) -> None:
     sentence = cluster.patch_refused(name, annotated(key, "other"), user=USER)
-    assert f"{key} is written by gpushare only: leave it as it is" in sentence
+    assert f"{key} is managed by gpushare: leave it unchanged" in sentence
 
 
 @pytest.mark.parametrize("key", [contract.ALLOCATION, contract.NODE, contract.GPU_UUIDS])
-def test_results_are_removed_by_nobody_else_not_even_an_administrator(cluster: Cluster, key: str) -> None:
-    assert f"{key} is written by gpushare only" in cluster.patch_refused("placed", annotated(key, None))
+def test_even_administrators_cannot_remove_results(cluster: Cluster, key: str) -> None:
+    assert f"{key} is managed by gpushare" in cluster.patch_refused("placed", annotated(key, None))
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,15 @@ def test_results_are_removed_by_nobody_else_not_even_an_administrator(cluster: C
         ("placed", contract.REQUEST + "s", "0.5", "exists"),
     ],
 )
-def test_what_was_asked_for_stays_as_it_was(cluster: Cluster, name: str, key: str, value: str, said: str) -> None:
+def test_only_the_amounts_of_a_request_can_be_changed(
+    cluster: Cluster, name: str, key: str, value: str, said: str
+) -> None:
     sentence = cluster.patch_refused(name, annotated(key, value), user=USER)
     assert f"{key} cannot be changed on a pod that {said}" in sentence
 
 
 @pytest.mark.parametrize("key", [*contract.RESIZABLE_KEYS, *(f"{key}.main" for key in contract.RESIZABLE_KEYS)])
-def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster: Cluster, key: str) -> None:
+def test_the_amounts_of_a_placed_pod_can_be_changed(cluster: Cluster, key: str) -> None:
     for value in ("50%", "1%" if key.startswith(contract.MEMORY) else "0%", "100%"):
         cluster.patch("placed", annotated(key, value), user=USER)
     cluster.patch("placed", annotated(contract.REQUEST, "0.5"), user=USER)
@@ -141,7 +143,7 @@ def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster
         (contract.REQUEST, "2", 'is not a part of a GPU: write "0.5", "50%" or "500m", from 0 to 1 in steps of 0.01'),
         (contract.LIMIT + ".main", "half", "is not a part of a GPU"),
         (contract.REQUEST, "0.505", "is not a part of a GPU"),
-        (contract.MEMORY, "8GB", 'is not an amount of memory: write bytes as "8Gi", or a part of the GPU as "25%"'),
+        (contract.MEMORY, "8GB", 'is not an amount of memory: write bytes such as "8Gi"'),
         (contract.MEMORY + ".main", "101%", "is not an amount of memory"),
         (contract.MEMORY, "", "is not an amount of memory"),
         *(
@@ -151,7 +153,7 @@ def test_how_much_a_placed_pod_asks_for_may_be_changed_added_and_removed(cluster
         ),
     ],
 )
-def test_nonsense_is_denied_in_a_sentence_with_key_value_and_remedy(
+def test_an_invalid_amount_is_denied_with_key_value_and_remedy(
     cluster: Cluster, key: str, value: str, remedy: str
 ) -> None:
     sentence = cluster.patch_refused("placed", annotated(key, value), user=USER)
@@ -159,26 +161,26 @@ def test_nonsense_is_denied_in_a_sentence_with_key_value_and_remedy(
 
 
 @pytest.mark.parametrize("name", ["placed", "gated"])
-def test_whether_a_pod_may_be_moved_is_said_at_any_time(cluster: Cluster, name: str) -> None:
+def test_the_movable_annotation_can_be_changed_at_any_time(cluster: Cluster, name: str) -> None:
     for value in ("true", "false", None):
         cluster.patch(name, annotated(contract.NO_EVICT, value), user=USER)
     sentence = cluster.patch_refused(name, annotated(contract.NO_EVICT, "maybe"), user=USER)
     assert f'{contract.NO_EVICT} "maybe" is neither "true" nor "false"' in sentence
 
 
-def test_a_request_cannot_be_taken_back(cluster: Cluster) -> None:
+def test_a_request_cannot_be_removed(cluster: Cluster) -> None:
     sentence = cluster.patch_refused("placed", annotated(contract.REQUEST, None), user=USER)
-    assert f"{contract.REQUEST} cannot be removed, because the pod would then ask for no share at all" in sentence
+    assert f"{contract.REQUEST} cannot be removed, because the pod would no longer request a share" in sentence
 
 
 @pytest.mark.parametrize("value", ["1Mi", "1048576", "1024Ki", "1e9", ".5Gi", "1%", "100%"])
-def test_memory_that_makes_sense_is_taken(cluster: Cluster, value: str) -> None:
+def test_valid_memory_quantities_are_accepted(cluster: Cluster, value: str) -> None:
     cluster.patch("placed", annotated(contract.MEMORY, value), user=USER)
     cluster.patch("placed", annotated(contract.MEMORY, None), user=USER)
 
 
 @pytest.mark.parametrize("suffix", ["", ".main"])
-def test_guaranteed_compute_is_not_lost_by_removing_a_key(cluster: Cluster, suffix: str) -> None:
+def test_removing_a_key_cannot_drop_guaranteed_compute(cluster: Cluster, suffix: str) -> None:
     request, memory = contract.REQUEST + suffix, contract.MEMORY + suffix
     for key, value in ((request, "0.5"), (memory, "2Gi")):
         cluster.patch("placed", annotated(key, value), user=USER)
@@ -191,14 +193,14 @@ def test_guaranteed_compute_is_not_lost_by_removing_a_key(cluster: Cluster, suff
         cluster.patch("placed", annotated(request, None), user=USER)
 
 
-def test_the_status_is_no_way_round(cluster: Cluster) -> None:
+def test_the_status_subresource_cannot_bypass_the_policy(cluster: Cluster) -> None:
     sentence = cluster.patch_refused("placed/status", annotated(contract.NODE, "other"), user=USER)
-    assert f"{contract.NODE} is written by gpushare only" in sentence
+    assert f"{contract.NODE} is managed by gpushare" in sentence
     cluster.patch("placed/status", {"status": {"message": "as the kubelet does"}}, user=USER)
 
 
 @pytest.mark.parametrize("written", [{"annotations": {contract.NODE: "x"}}, {"labels": {contract.SHARE_LABEL: "x"}}])
-def test_neither_is_a_binding(cluster: Cluster, written: dict[str, Any]) -> None:
+def test_a_binding_cannot_bypass_the_policy(cluster: Cluster, written: dict[str, Any]) -> None:
     binding = {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -206,14 +208,14 @@ def test_neither_is_a_binding(cluster: Cluster, written: dict[str, Any]) -> None
         "target": {"kind": "Node", "name": "other"},
     }
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/placed/binding"
-    with pytest.raises(lab_errors.LabError, match="are not for Bindings"):
+    with pytest.raises(lab_errors.LabError, match=r"Bindings cannot have gpushare\.io"):
         cluster.administrator.create(path, binding, user=USER)
 
 
 @pytest.mark.parametrize(("name", "value"), [("placed", None), ("placed", "false"), ("plain", "true")])
-def test_the_label_stays_as_it_is(cluster: Cluster, name: str, value: str | None) -> None:
+def test_the_label_cannot_be_changed(cluster: Cluster, name: str, value: str | None) -> None:
     sentence = cluster.patch_refused(name, {"metadata": {"labels": {contract.SHARE_LABEL: value}}}, user=USER)
-    assert "the label gpushare.io/share is written by gpushare only" in sentence
+    assert "the label gpushare.io/share is managed by gpushare" in sentence
 
 
 UNGATE = [
@@ -222,16 +224,16 @@ UNGATE = [
 ]
 
 
-def test_the_gate_is_opened_by_the_webhook_alone(cluster: Cluster) -> None:
+def test_only_the_webhook_removes_the_gate(cluster: Cluster) -> None:
     sentence = cluster.patch_refused("gated", UNGATE[1:], user=USER)
-    assert "the scheduling gate gpushare.io/placement is removed by gpushare only" in sentence
+    assert "the scheduling gate gpushare.io/placement is managed by gpushare" in sentence
     cluster.create(pod("opened", labels=MUTATED, gated=True, request="0.5", reason="no GPU fits"), user=USER)
     opened = cluster.patch("opened", UNGATE, user=WEBHOOK)
     assert opened["metadata"]["annotations"][contract.NODE] == "n1"
     assert "schedulingGates" not in opened["spec"]
 
 
-def test_everything_else_about_a_pod_is_its_owners(cluster: Cluster) -> None:
+def test_other_fields_of_a_pod_can_be_changed(cluster: Cluster) -> None:
     for name in ("plain", "placed", "gated"):
         cluster.patch(name, annotated("example.com/note", "hello"), user=USER)
         cluster.patch(name, {"metadata": {"labels": {"tier": "a"}}}, user=USER)
@@ -244,12 +246,12 @@ def test_everything_else_about_a_pod_is_its_owners(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(("value", "is_refused"), [("all", True), ("0", True), ("void", False), ("", False)])
-def test_an_ephemeral_container_sees_no_gpu(cluster: Cluster, value: str, is_refused: bool) -> None:
+def test_an_ephemeral_container_cannot_get_a_gpu(cluster: Cluster, value: str, is_refused: bool) -> None:
     env = [{"name": contract.ENV_VISIBLE_DEVICES, "value": value}]
     patch: Any = {"spec": {"ephemeralContainers": [{"name": f"debug-{value or 'empty'}", "image": "x", "env": env}]}}
     tried: Any = {"query": "/ephemeralcontainers?dryRun=All"}
     if is_refused:
-        assert "an ephemeral container of a pod with a share sees no GPU" in cluster.patch_refused(
+        assert "ephemeral containers of a pod with a share cannot use a GPU" in cluster.patch_refused(
             "placed", patch, **tried
         )
     else:

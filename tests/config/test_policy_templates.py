@@ -1,4 +1,4 @@
-"""Whoever writes a workload is warned of what its pods would be refused for, or would get no GPU by."""
+"""Warnings for workloads whose pods would be rejected or would get no GPU."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ WRONG_PLACE = {f"{contract.PREFIX}request": "0.5"}
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """Where the policy is in force."""
+    """The cluster once the policy is enforced."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not said(installed, workload("Deployment", own=WRONG_PLACE)):
+    while not warnings_of(installed, workload("Deployment", own=WRONG_PLACE)):
         assert time.monotonic() < deadline, "gpushare-templates is not in force"
         time.sleep(0.1)
     return installed
 
 
-def said(cluster: Cluster, manifest: dict[str, Any]) -> str:
-    """The warnings; nothing is created."""
+def warnings_of(cluster: Cluster, manifest: dict[str, Any]) -> str:
+    """Return the warnings of a dry run."""
     return cluster.warned(manifest, "--dry-run=server")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_annotation_on_the_workload_itself_is_told_of(cluster: Cluster, kind: str) -> None:
+def test_an_annotation_on_the_workload_itself_is_a_warning(cluster: Cluster, kind: str) -> None:
     place = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
     sentence = (
         f"gpushare.io/request on the {kind} itself gives its pods no GPU: write it into {place}.metadata.annotations"
     )
-    assert sentence in said(cluster, workload(kind, own=WRONG_PLACE))
-    assert said(cluster, workload(kind, own=WRONG_PLACE, request="0.5")) == ""
+    assert sentence in warnings_of(cluster, workload(kind, own=WRONG_PLACE))
+    assert warnings_of(cluster, workload(kind, own=WRONG_PLACE, request="0.5")) == ""
 
 
 @pytest.mark.parametrize(
@@ -67,17 +67,17 @@ def test_an_annotation_on_the_workload_itself_is_told_of(cluster: Cluster, kind:
         ({"request": "0.5", "limit.main": "a lot"}, 'gpushare.io/limit.main "a lot" is not a part of a GPU'),
         ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not an amount of memory'),
         ({"memory": "8192"}, 'gpushare.io/memory "8192" is not an amount of memory: write bytes with their unit'),
-        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is not a key of gpushare"),
-        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is not a key"),
-        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations asks for a share of a GPU"),
+        ({"request": "0.5", "memroy": "8Gi"}, "gpushare.io/memroy in spec.template.metadata.annotations is unknown or managed by gpushare"),
+        ({"request": "0.5", "allocation": "mine"}, "gpushare.io/allocation in spec.template.metadata.annotations is unknown or managed"),
+        ({"model": "*A100*"}, "nothing in spec.template.metadata.annotations requests a share of a GPU"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_in_a_template_is_told_of(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
-    assert sentence in said(cluster, workload("Deployment", **template))
+def test_an_invalid_value_in_a_template_is_a_warning(cluster: Cluster, template: dict[str, str], sentence: str) -> None:
+    assert sentence in warnings_of(cluster, workload("Deployment", **template))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_right_or_nothing_of_gpushare_is_silent(cluster: Cluster, kind: str) -> None:
+def test_valid_and_unrelated_workloads_give_no_warning(cluster: Cluster, kind: str) -> None:
     right = {
         "request": "50%",
         "limit": "1",
@@ -86,11 +86,11 @@ def test_what_is_right_or_nothing_of_gpushare_is_silent(cluster: Cluster, kind: 
         "model": "*A100*",
         "no_evict": "true",
     }
-    assert said(cluster, workload(kind, **right)) == ""
-    assert said(cluster, workload(kind, own={"example.org/request": "x"})) == ""
+    assert warnings_of(cluster, workload(kind, **right)) == ""
+    assert warnings_of(cluster, workload(kind, own={"example.org/request": "x"})) == ""
 
 
-def test_what_a_controller_makes_is_not_warned_of_again(cluster: Cluster) -> None:
+def test_objects_created_by_controllers_give_no_warning(cluster: Cluster) -> None:
     made = workload("ReplicaSet", own=WRONG_PLACE)
     owner = {
         "apiVersion": "apps/v1",
@@ -99,7 +99,7 @@ def test_what_a_controller_makes_is_not_warned_of_again(cluster: Cluster) -> Non
         "uid": "00000000-0000-0000-0000-000000000000",
     }
     made["metadata"]["ownerReferences"] = [owner]
-    assert said(cluster, made) == ""
+    assert warnings_of(cluster, made) == ""
 
 
 def test_the_policy_knows_the_keys_of_the_contract() -> None:
@@ -120,9 +120,7 @@ def test_the_policy_knows_the_keys_of_the_contract() -> None:
         ({"replicas": 1}, False),
     ],
 )
-def test_a_group_whose_pods_come_one_after_the_other_is_told_of(
-    cluster: Cluster, more: dict[str, Any], is_told: bool
-) -> None:
+def test_a_group_with_sequential_pods_is_a_warning(cluster: Cluster, more: dict[str, Any], is_told: bool) -> None:
     manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
     manifest["spec"] |= more
-    assert ("write spec.podManagementPolicy Parallel" in said(cluster, manifest)) is is_told
+    assert ("set spec.podManagementPolicy to Parallel" in warnings_of(cluster, manifest)) is is_told

@@ -1,4 +1,4 @@
-"""A replica of the webhook that has been taken over: what it may still do to pods, by its own ServiceAccount."""
+"""The policy for the webhook: what an attacker with its ServiceAccount can still do to pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BY_IT: dict[str, str] = {"user": WEBHOOK, "query": "?dryRun=All"}
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Cluster:
-    """With one pod that was placed, one that waits for us and for somebody else, and one that has nothing to do with us."""
+    """The cluster with a placed pod, a pod gated by gpushare and another controller, and an unrelated pod."""
     installed.create(pod("other"), user=USER)
     annotations = {"request": "0.5", "allocation": "a1", "node": "n1", "gpu_uuids": "GPU-1"}
     installed.create(pod("was-placed", labels=MUTATED, **annotations), user=USER)
@@ -28,7 +28,7 @@ def cluster(installed: Cluster) -> Cluster:
     waits["spec"]["nodeSelector"] = {"tier": "gpu"}
     installed.create(waits, user=USER)
     deadline = time.monotonic() + WAIT_SECONDS
-    while not _is_in_force(installed):  # the last of the policies that are applied
+    while not _is_in_force(installed):  # the last policy that is applied
         assert time.monotonic() < deadline, f"gpushare-webhook is not in force after {WAIT_SECONDS} s"
         time.sleep(0.1)
     return installed
@@ -64,7 +64,7 @@ PINNED = {
         ("was-placed", noted(reason=None, held=None)),
     ],
 )
-def test_what_its_work_takes_is_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
+def test_the_webhooks_own_changes_are_allowed(cluster: Cluster, name: str, body: dict[str, Any]) -> None:
     cluster.patch(name, body, **BY_IT)
 
 
@@ -75,28 +75,46 @@ TOLERATION = [{"op": "add", "path": "/spec/tolerations/-", "value": {"operator":
 @pytest.mark.parametrize(
     ("name", "body", "said"),
     [
-        ("other", noted(reason="x"), "pods with the label gpushare.io/share only"),
-        ("other", IMAGE, "pods with the label gpushare.io/share only"),
-        ("was-placed", IMAGE, "nothing else of its spec"),
-        ("waits", IMAGE, "nothing else of its spec"),
-        ("was-placed", TOLERATION, "nothing else of its spec"),
-        ("was-placed", {"spec": {"activeDeadlineSeconds": 1}}, "nothing else of its spec"),
-        ("waits", {"spec": {"schedulingGates": []}}, "nothing else of its spec"),
-        ("waits", {"spec": {"nodeSelector": {"tier": "gpu", "more": "x"}}}, "into a node selector and nothing else"),
-        ("was-placed", noted(request="1"), "the annotations that say what became of a request only"),
-        ("waits", noted(request="1"), "the annotations that say what became of a request only"),
-        ("was-placed", noted(allocation="a2"), "where a pod was placed only while it waits"),
-        ("was-placed", noted(node=None), "where a pod was placed only while it waits"),
-        ("waits", {"metadata": {"annotations": {"example.com/x": "y"}}}, "what became of a request only"),
-        ("was-placed", {"metadata": {"labels": {"app": "x"}}}, "no labels, finalizers and owners"),
-        ("was-placed", {"metadata": {"labels": {contract.SHARE_LABEL: None}}}, "no labels, finalizers and owners"),
-        ("was-placed", {"metadata": {"finalizers": ["example.com/stay"]}}, "no labels, finalizers and owners"),
+        ("other", noted(reason="x"), "only pods with the label gpushare.io/share"),
+        ("other", IMAGE, "only pods with the label gpushare.io/share"),
+        ("was-placed", IMAGE, "may not change anything else in its spec"),
+        ("waits", IMAGE, "may not change anything else in its spec"),
+        ("was-placed", TOLERATION, "may not change anything else in its spec"),
+        ("was-placed", {"spec": {"activeDeadlineSeconds": 1}}, "may not change anything else in its spec"),
+        ("waits", {"spec": {"schedulingGates": []}}, "may not change anything else in its spec"),
+        (
+            "waits",
+            {"spec": {"nodeSelector": {"tier": "gpu", "more": "x"}}},
+            "only kubernetes.io/hostname in a node selector",
+        ),
+        ("was-placed", noted(request="1"), "only the annotations gpushare.io/reason and gpushare.io/held"),
+        ("waits", noted(request="1"), "only the annotations gpushare.io/reason and gpushare.io/held"),
+        ("was-placed", noted(allocation="a2"), "while the pod is gated, those of its placement"),
+        ("was-placed", noted(node=None), "while the pod is gated, those of its placement"),
+        (
+            "waits",
+            {"metadata": {"annotations": {"example.com/x": "y"}}},
+            "only the annotations gpushare.io/reason and gpushare.io/held",
+        ),
+        ("was-placed", {"metadata": {"labels": {"app": "x"}}}, "may not change labels, finalizers or owners"),
+        (
+            "was-placed",
+            {"metadata": {"labels": {contract.SHARE_LABEL: None}}},
+            "may not change labels, finalizers or owners",
+        ),
+        (
+            "was-placed",
+            {"metadata": {"finalizers": ["example.com/stay"]}},
+            "may not change labels, finalizers or owners",
+        ),
         (
             "was-placed",
             {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "y"}]}},
-            "no labels, finalizers and owners",
+            "may not change labels, finalizers or owners",
         ),
     ],
 )
-def test_and_nothing_else(cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str) -> None:
+def test_other_changes_by_the_webhook_are_denied(
+    cluster: Cluster, name: str, body: dict[str, Any] | list[dict[str, Any]], said: str
+) -> None:
     assert said in cluster.patch_refused(name, body, **BY_IT)

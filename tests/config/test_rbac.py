@@ -1,4 +1,4 @@
-"""Each ServiceAccount has exactly the rights in the tables of `tests.rights`, as the API server understands the manifests."""
+"""Each ServiceAccount has exactly the rights in the tables of `tests.rights`, according to the API server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REVIEWS = "/apis/authorization.k8s.io/v1"
 
 
 def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
-    """The rights of a ServiceAccount in a namespace, by the API server's own account of them."""
+    """Return the rights of a ServiceAccount in a namespace, as the API server reports them."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -37,25 +37,25 @@ def granted(cluster: Cluster, account: str, namespace: str) -> set[Right]:
 
 
 @pytest.mark.parametrize("account", [*ACCOUNTS, DEFRAG])
-def test_in_its_own_namespace(installed: Cluster, account: str) -> None:
+def test_rights_in_the_own_namespace_equal_the_table(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", contract.SYSTEM_NAMESPACE)
     rights = granted(installed, account, contract.SYSTEM_NAMESPACE) - anyone
     assert rights == expected(EVERYWHERE[account], AT_HOME[account])
 
 
 @pytest.mark.parametrize("account", [*ACCOUNTS, DEFRAG])
-def test_in_every_other_namespace(installed: Cluster, account: str) -> None:
+def test_rights_in_other_namespaces_equal_the_table(installed: Cluster, account: str) -> None:
     anyone = granted(installed, "anyone-else", "default")
     assert granted(installed, account, "default") - anyone == expected(EVERYWHERE[account])
 
 
 def allowed(cluster: Cluster, account: str, verb: str, resource: str) -> bool:
-    """Whether this account may, in its own namespace."""
+    """Whether the API server allows this to the account in its namespace."""
     return may(cluster, f"system:serviceaccount:{contract.SYSTEM_NAMESPACE}:{account}", verb, resource)
 
 
 def may(cluster: Cluster, user: str, verb: str, resource: str, *, namespace: str = contract.SYSTEM_NAMESPACE) -> bool:
-    """Whether a user may, by the answer that `kubectl auth can-i` gets; `resource` as in `Right`."""
+    """Whether `kubectl auth can-i` allows this to a user; `resource` as in `Right`."""
     what, _, name = resource.partition(" ")
     what, _, group = what.partition(".")
     plural, _, subresource = what.partition("/")
@@ -73,7 +73,7 @@ def may(cluster: Cluster, user: str, verb: str, resource: str, *, namespace: str
     return bool(answer["status"]["allowed"])
 
 
-def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
+def test_the_webhook_has_the_rights_it_needs(installed: Cluster) -> None:
     assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", "gpunodes.gpushare.io")
     assert allowed(installed, contract.WEBHOOK_SERVICE_ACCOUNT, "update", f"secrets {contract.CERTIFICATE_SECRET}")
 
@@ -98,11 +98,11 @@ def test_the_webhook_may_what_it_lives_by(installed: Cluster) -> None:
         ("escalate", "clusterroles.rbac.authorization.k8s.io"),
     ],
 )
-def test_it_may_not(installed: Cluster, account: str, verb: str, resource: str) -> None:
+def test_the_accounts_lack_dangerous_rights(installed: Cluster, account: str, verb: str, resource: str) -> None:
     assert not allowed(installed, account, verb, resource)
 
 
-def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None:
+def test_spec_and_status_of_a_gpunode_have_one_writer_each(installed: Cluster) -> None:
     def can(account: str, verb: str, resource: str) -> bool:
         return (resource, verb) in granted(installed, account, "default")
 
@@ -113,7 +113,7 @@ def test_the_ledgers_two_halves_have_one_writer_each(installed: Cluster) -> None
     assert not can(agent, "update", "gpunodes.gpushare.io")
 
 
-def test_used_figures_are_for_those_who_are_given_them_in_one_namespace(installed: Cluster) -> None:
+def test_usage_is_readable_only_with_a_grant_in_the_namespace(installed: Cluster) -> None:
     installed.kubectl(
         *("-n", contract.SYSTEM_NAMESPACE, "create", "rolebinding", "usage"),
         *("--clusterrole=gpushare-usage-viewer", "--user=jane"),
@@ -125,10 +125,10 @@ def test_used_figures_are_for_those_who_are_given_them_in_one_namespace(installe
     finally:
         installed.kubectl("-n", contract.SYSTEM_NAMESPACE, "delete", "rolebinding", "usage")
     role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-usage-viewer", "--output=json"))
-    assert "labels" not in role["metadata"]  # it is aggregated to no other role
+    assert "labels" not in role["metadata"]  # it is not aggregated to any other role
 
 
-def test_whoever_may_view_may_see_the_ledger(installed: Cluster) -> None:
+def test_the_view_role_can_read_gpunodes(installed: Cluster) -> None:
     role = json.loads(installed.kubectl("get", "clusterrole", "gpushare-viewer", "--output=json"))
     ledger, profile = role["rules"]
     assert (ledger["resources"], ledger["verbs"]) == (["gpunodes"], ["get", "list", "watch"])

@@ -1,4 +1,4 @@
-"""Every sample is what its comment says, and is accepted or refused by the real parser; workloads by the real webhook."""
+"""Every sample does what its comment says, as judged by the real parser; workloads by the real webhook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.config import manifests
 
 
 def pods(path: Path) -> list[dict[str, Any]]:
-    """The pods and pod templates of a sample."""
+    """Return the pods and pod templates of a sample."""
     documents = [document["spec"].get("template", document) for document in manifests.documents(path)]
     return [document for document in documents if "containers" in document["spec"]]
 
@@ -25,7 +25,7 @@ def pods(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     "path", [*manifests.SAMPLES, *manifests.WORKLOADS, *manifests.REFUSED], ids=lambda path: path.stem
 )
-def test_a_sample_says_what_it_is_and_what_to_expect(path: Path) -> None:
+def test_each_sample_has_a_comment_with_the_expected_result(path: Path) -> None:
     comment = [line for line in path.read_text().splitlines() if line.startswith("# ")]
     assert len(comment) >= 2
     assert comment[1].startswith("# Expect: ")
@@ -33,14 +33,14 @@ def test_a_sample_says_what_it_is_and_what_to_expect(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*manifests.SAMPLES, *manifests.WORKLOADS], ids=lambda path: path.stem)
-def test_a_sample_is_a_request(path: Path) -> None:
+def test_each_sample_parses_as_a_request(path: Path) -> None:
     assert pods(path)
     for manifest in pods(path):
         assert request.parse(manifest).demands
 
 
 @pytest.mark.slow
-def test_the_webhook_admits_every_pod_of_the_workloads_and_all_fit_the_demo(tmp_path: Path) -> None:
+def test_the_webhook_places_all_sample_workloads_in_the_demo(tmp_path: Path) -> None:
     demo.write_cluster(tmp_path / demo.CLUSTER)
     waiting: dict[str, list[str]] = {}
     with demo.webhook(tmp_path) as running:
@@ -55,18 +55,18 @@ def test_the_webhook_admits_every_pod_of_the_workloads_and_all_fit_the_demo(tmp_
                         assert not response.get("warnings"), response
                     else:
                         waiting.setdefault(path.stem, []).append(pod.annotations_of(admitted)[contract.REASON])
-    # The placer, which the demo lacks, opens the gates of both once the second is there.
+    # The placer, which the demo does not run, would ungate both once the second exists.
     assert waiting == {"gang-job": ['waits for its group "gang": its 2 pods are placed together'] * 2}
 
 
-def test_what_is_refused_is_in_a_folder_of_its_own() -> None:
+def test_rejected_samples_are_in_their_own_folder() -> None:
     (path,) = manifests.REFUSED
     for manifest in pods(path):
         with pytest.raises(errors.RequestError, match=r'gpushare\.io/request "1\.5"'):
             request.parse(manifest)
 
 
-def test_the_demo_sends_every_sample_that_is_a_pod() -> None:
+def test_the_demo_uses_every_sample_pod() -> None:
     names = {
         str(path.relative_to(manifests.CONFIG / "samples").with_suffix(""))
         for path in [*manifests.SAMPLES, *manifests.REFUSED]

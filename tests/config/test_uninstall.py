@@ -1,4 +1,4 @@
-"""install.sh --uninstall: what it says, asks and saves."""
+"""install.sh --uninstall: what it prints, asks and saves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.config.installation import QUICKLY, ours
 
 
 def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tuple[int, str]:
-    """What install.sh prints on a terminal, where its question gets that answer."""
+    """Run install.sh on a terminal, answer its question, and return its output."""
     master, slave = pty.openpty()
     environment = {**os.environ, **access.KUBECTL_ENVIRONMENT, "KUBECONFIG": str(own.kubeconfig)}
     environment["PATH"] = f"{own.kubectl_program.parent}{os.pathsep}{os.environ['PATH']}"
@@ -30,7 +30,7 @@ def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tupl
         while select.select([master], [], [], max(0.0, until - time.monotonic()))[0]:
             try:
                 said += os.read(master, 1 << 16)
-            except OSError:  # its last process has ended
+            except OSError:  # its last process has exited
                 break
             if b"[y/N] " in said and not answered:
                 os.write(master, answer.encode())
@@ -42,7 +42,7 @@ def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tupl
 
 
 @pytest.mark.apiserver
-def test_on_a_terminal_an_uninstallation_asks(
+def test_uninstalling_asks_for_confirmation_on_a_terminal(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")

@@ -1,4 +1,4 @@
-"""Which pods the API server sends to the webhook: with none running, exactly those fail."""
+"""The pods that the API server sends to the webhook. No webhook runs, so exactly those fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CALLED = f'failed calling webhook "{contract.WEBHOOK_NAME}"'
 
 @pytest.fixture(scope="module")
 def registered(installed: Cluster) -> Iterator[Cluster]:
-    """The MutatingWebhookConfiguration is in force, and leads nowhere."""
+    """The MutatingWebhookConfiguration is in force, and its URL leads nowhere."""
     flag = f"--filename={manifests.CONFIG / 'base/admission/configuration.yaml'}"
     installed.kubectl("apply", "--server-side", "--force-conflicts", flag)
     try:
@@ -36,14 +36,14 @@ def registered(installed: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("key", [*contract.SHARE_KEYS, *(f"{key}.main" for key in contract.PER_CONTAINER_KEYS)])
-def test_a_pod_that_asks_for_a_share_is_sent_there(registered: Cluster, key: str) -> None:
+def test_requesting_pods_are_sent_to_the_webhook(registered: Cluster, key: str) -> None:
     asks = {key.removeprefix(contract.PREFIX): "1"}
     manifest = builders.pod("asks", namespace=registered.namespace, **asks)
     assert CALLED in registered.refused(manifest, dry_run=True)
 
 
 @pytest.mark.parametrize("key", ["example.com/note", "gpushare.io.example.com/request", "requests.gpushare/io"])
-def test_a_pod_that_asks_for_none_does_not_notice(registered: Cluster, key: str) -> None:
+def test_other_pods_are_not_sent_to_the_webhook(registered: Cluster, key: str) -> None:
     manifest = builders.pod("asks-nothing", namespace=registered.namespace)
     registered.create(manifest, dry_run=True)
     manifest["metadata"]["annotations"] = {key: "1"}
@@ -51,7 +51,7 @@ def test_a_pod_that_asks_for_none_does_not_notice(registered: Cluster, key: str)
 
 
 @pytest.mark.parametrize("key", [contract.MODEL, contract.REQUEST + "s", contract.NODE])
-def test_nor_does_one_whose_keys_ask_for_nothing_by_themselves(registered: Cluster, key: str) -> None:
+def test_pods_with_only_secondary_keys_are_not_sent_to_the_webhook(registered: Cluster, key: str) -> None:
     manifest = builders.pod("asks-nothing", namespace=registered.namespace, **{key.removeprefix(contract.PREFIX): "1"})
     sentence = registered.refused(manifest, dry_run=True)
     assert CALLED not in sentence
@@ -59,7 +59,7 @@ def test_nor_does_one_whose_keys_ask_for_nothing_by_themselves(registered: Clust
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", contract.SYSTEM_NAMESPACE])
-def test_nor_do_the_namespaces_it_needs_itself(registered: Cluster, namespace: str) -> None:
+def test_pods_in_excluded_namespaces_are_not_sent_to_the_webhook(registered: Cluster, namespace: str) -> None:
     manifest = json.dumps(builders.pod("asks", namespace=namespace, request="1"))
     with pytest.raises(lab_errors.LabError) as caught:
         registered.kubectl("create", "--filename=-", "--dry-run=server", input=manifest)

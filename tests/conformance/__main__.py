@@ -1,4 +1,4 @@
-"""`python -m tests.conformance [FILE]`: runs the cases of a file; exit code 1 if one of them fails."""
+"""`python -m tests.conformance [FILE]`: run the cases of a file; exit with 1 if one of them fails."""
 
 from __future__ import annotations
 

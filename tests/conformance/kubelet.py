@@ -1,6 +1,6 @@
-"""The kubelet's side of the device plugin protocol, as far as the cases look at it, over real sockets.
+"""The kubelet's side of the device plugin protocol, as far as the cases need it, over real sockets.
 
-What it does is what kubernetes' devicemanager does; tests/deviceplugin/test_lab_kubelet.py has the real one.
+It behaves like Kubernetes' devicemanager; tests/deviceplugin/test_lab_kubelet.py tests with the real one.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ _QUALIFIED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9
 
 
 class AdmissionError(Exception):
-    """A pod that is not admitted, for which the kubelet gives this as the reason of its failure."""
+    """Raised for a pod that is not admitted, with the kubelet's reason."""
 
     reason = "UnexpectedAdmissionError"
 
 
 class Kubelet(services.RegistrationServicer):
-    """`calls` are the names of what it called, in order, the stream of lists once for each time it was opened."""
+    """A kubelet.
+
+    calls: the names of its calls in order; ListAndWatch appears once for each time it was opened.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,7 +58,7 @@ class Kubelet(services.RegistrationServicer):
         return self
 
     async def leave(self) -> None:
-        """Follow no list any more."""
+        """Close the device list stream."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -71,7 +74,7 @@ class Kubelet(services.RegistrationServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, f"unsupported version {request.version}")
         if not _QUALIFIED.fullmatch(request.resource_name) or "kubernetes.io/" in request.resource_name:
             await context.abort(grpc.StatusCode.UNKNOWN, f"invalid resource name {request.resource_name}")
-        if not (self.directory / request.endpoint).exists():  # the real one tries for DIAL_SECONDS
+        if not (self.directory / request.endpoint).exists():  # a real kubelet tries for DIAL_SECONDS
             await context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial {request.endpoint}")
         channel = grpc.aio.insecure_channel(f"unix:{self.directory}/{request.endpoint}")
         self._channels.append(channel)
@@ -114,14 +117,14 @@ class Kubelet(services.RegistrationServicer):
         return sum(device.health == HEALTHY for device in self.devices[resource].values())
 
     def hints(self, resource: str) -> list[list[int]] | None:
-        """The NUMA nodes of its devices; None if none has any."""
+        """Return the NUMA nodes of its devices; None if no device has one."""
         devices = self.devices[resource].values()
         if not any(device.HasField("topology") for device in devices):
             return None
         return [[node.ID for node in device.topology.nodes] or [-1] for device in devices]
 
     async def admit(self, resource: str, *counts: int) -> list[list[str]]:
-        """The devices of each container of a pod that asks for `counts`."""
+        """Return the devices of each container of a pod that requests `counts`."""
         return [await self._admit_container(resource, count) for count in counts]
 
     async def _admit_container(self, resource: str, count: int) -> list[str]:

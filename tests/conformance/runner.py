@@ -1,21 +1,21 @@
-"""Runs a file of cases (suites of inputs and expected results) against the product's own functions.
+"""Runs a file of cases (suites of inputs and expected results) against the product's functions.
 
-A file of adapters, `operations/<area>.py`, has a table `OPERATIONS: dict[str, Callable[[Case], Any]]`: the name of an
-operation of the cases file → a function that turns `case.input` into arguments, calls the product and returns what came
-out. An adapter has no logic of its own beyond such translation. Files of adapters are found by looking in the folder.
-An adapter file may also have `OUTSIDE: dict[str, str]`: operations that are not ours to do → the reason. Of an operation
-that is ours, an adapter raises `OutsideError` with the reason for a single case that is not.
+An adapter file, `operations/<area>.py`, has a table `OPERATIONS: dict[str, Callable[[Case], Any]]`: the name of an
+operation in the cases file → a function that turns `case.input` into arguments, calls the product and returns the
+result. An adapter only translates; it has no other logic. All files in the folder are loaded. An adapter file may also
+have `OUTSIDE: dict[str, str]`: operations out of scope → the reason. For a single case out of scope, an adapter raises
+`OutsideError` with the reason.
 
-What is compared, `expect` being the case's `recommended` if it has one:
+The comparison, where `expect` is the case's `recommended` if it has one:
 
-* `expect` has `ok: false`: the adapter must raise `GpushareError` or another `ValueError`. Texts of errors are advisory.
+* `expect` has `ok: false`: the adapter must raise `GpushareError` or another `ValueError`. Error texts are advisory.
 * `expect` has `ok: true` and `value`: the adapter's result must equal `value`.
-* `expect` has `ok: true` and anything else: as the next two, without `ok`; with nothing else it need only not raise.
-* the adapter returns `Facets({...})`: each key of `expect` must be there and be equal; other keys do not matter.
+* `expect` has `ok: true` and other keys: like the next two rules, without `ok`; without other keys, not raising suffices.
+* the adapter returns `Facets({...})`: each key of `expect` must exist and be equal; other keys are ignored.
 * the adapter returns anything else: it must equal `expect`.
 
-Equal: a set equals a list with the same things in any order; a tuple equals a list; all else is `==`, down to the
-leaves, and true is not 1. `repeat: N` in a case runs it N times.
+Equality: a set equals a list with the same elements in any order; a tuple equals a list; everything else is compared by
+`==`, recursively, and true is not 1. `repeat: N` runs a case N times.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CASES = Path(__file__).parent / "cases.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One case; `suite` is what its suite says besides the cases (`topologies`, `weights`, `note`, …)."""
+    """One case; `suite` has the other fields of its suite (`topologies`, `weights`, `note`, …)."""
 
     suite: Mapping[str, Any]
     operation: str
@@ -49,16 +49,16 @@ class Case:
 
 
 class OutsideError(Exception):
-    """Raised by an adapter for a case of an operation of ours that is outside our purpose, with the reason."""
+    """Raised by an adapter, with the reason, for a case that is out of scope although its operation is not."""
 
 
 class Facets(dict[str, Any]):
-    """Several things that came out, of which a case may look at some."""
+    """Several named results; a case may check some of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a case: problem "" is passed; `skipped` has the reason."""
+    """The outcome of a case: an empty problem means passed; `skipped` has the reason."""
 
     case: Case
     problem: str = ""
@@ -69,7 +69,7 @@ Adapter = Callable[[Case], Any]
 
 
 def adapters() -> tuple[dict[str, Adapter], dict[str, str]]:
-    """Every adapter by operation, and the operations that are outside, with the reason."""
+    """Return every adapter by operation, and the reasons of the operations out of scope."""
     operations: dict[str, Adapter] = {}
     outside: dict[str, str] = {}
     for path in sorted(OPERATIONS_FOLDER.glob("*.py")):
@@ -84,11 +84,11 @@ def adapters() -> tuple[dict[str, Adapter], dict[str, str]]:
 
 
 def read(path: Path) -> Iterator[Case]:
-    """The cases in a file."""
+    """Return the cases in a file."""
     (document,) = yaml_documents.read(path.read_text(encoding="utf-8"))
     for suite in document["suites"]:
         shared = {key: value for key, value in suite.items() if key != "cases"}
-        # Some suites refer to data that another one has.
+        # Some suites refer to another suite's data.
         for other in document["suites"]:
             for key in ("topologies", "weights"):
                 if key in other:
@@ -131,7 +131,7 @@ def _once(case: Case, adapter: Adapter) -> str:
         return f"expected {wanted!r}, got the error {str(error)!r}"
     except OutsideError:
         raise
-    except Exception as error:  # whatever an adapter dies of is that case's failure, not the end of the run
+    except Exception as error:  # any exception in an adapter fails its case, not the run
         return f"expected {wanted!r}, died of {type(error).__name__}: {error}"
     if not may_fail:
         return _compared(wanted, result)
@@ -155,7 +155,7 @@ def _compared(wanted: Any, result: Any) -> str:
 
 
 def equal(wanted: Any, result: Any) -> bool:
-    """Whether a result is what a case wants."""
+    """Whether a result is what a case expects."""
     if isinstance(wanted, Mapping) and isinstance(result, Mapping):
         return wanted.keys() == result.keys() and all(equal(wanted[key], result[key]) for key in wanted)
     if isinstance(result, (set, frozenset)):
@@ -170,7 +170,7 @@ def equal(wanted: Any, result: Any) -> bool:
 
 
 def report(outcomes: list[Outcome]) -> Iterator[str]:
-    """A line a failing case, a line an operation, the reasons for what was skipped, and a line of all."""
+    """Format a line per failed case and per operation, the reasons for skipped cases, and the totals."""
     for outcome in outcomes:
         if outcome.problem:
             yield f"FAILED {outcome.case.operation} {outcome.case.name}: {outcome.problem}"

@@ -1,4 +1,4 @@
-"""NVIDIA's behaviour, case by case; and the runner can tell a failure."""
+"""NVIDIA's behaviour, case by case; and that the runner detects failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = list(runner.read(runner.CASES))
 
 
 @pytest.mark.parametrize("operation", list(dict.fromkeys(case.operation for case in CASES)))
-def test_every_case_passes_or_is_outside_with_a_reason(operation: str) -> None:
+def test_every_case_passes_or_is_out_of_scope(operation: str) -> None:
     outcomes = [runner.run(case, ADAPTERS, OUTSIDE) for case in CASES if case.operation == operation]
     assert not [f"{outcome.case.name}: {outcome.problem}" for outcome in outcomes if outcome.problem]
     assert outcomes
@@ -49,7 +49,7 @@ def ran(expect: Any, result: Any) -> Outcome:
         ("a", "a"),
     ],
 )
-def test_what_is_as_expected_passes(expect: Any, result: Any) -> None:
+def test_an_expected_result_passes(expect: Any, result: Any) -> None:
     assert ran(expect, result).problem == ""
 
 
@@ -72,29 +72,29 @@ def test_what_is_as_expected_passes(expect: Any, result: Any) -> None:
         (1, ValueError("no")),
     ],
 )
-def test_what_is_not_as_expected_fails(expect: Any, result: Any) -> None:
+def test_an_unexpected_result_fails(expect: Any, result: Any) -> None:
     assert ran(expect, result).problem
 
 
-def test_outside_is_neither_passed_nor_failed() -> None:
+def test_an_out_of_scope_case_is_skipped() -> None:
     outcome = ran(1, OutsideError("not ours"))
     assert (outcome.problem, outcome.skipped) == ("", "not ours")
     assert "skipped operation: not ours" in list(runner.report([outcome]))
     assert list(runner.report([outcome, ran(1, 2), ran(1, 1)]))[-1] == "1 passed, 1 failed, 1 skipped"
 
 
-def test_an_operation_that_nobody_knows_fails() -> None:
+def test_an_unknown_operation_fails() -> None:
     assert runner.run(Case({"id": "s"}, "new", "c", None, 1), {}, {}).problem == "no adapter for the operation new"
 
 
-def test_recommended_goes_before_what_upstream_does(tmp_path: Path) -> None:
+def test_the_recommended_result_overrides_upstreams(tmp_path: Path) -> None:
     path = write(tmp_path, {"id": "a", "input": None, "expect": 1, "recommended": 2})
     assert [case.expect for case in runner.read(path)] == [2]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("expect", "code"), [("nvidia.com/gpu", 0), ("gpu", 1)])
-def test_the_program_prints_a_line_per_failure_and_the_sums(tmp_path: Path, expect: str, code: int) -> None:
+def test_the_program_prints_failures_and_totals(tmp_path: Path, expect: str, code: int) -> None:
     path = write(tmp_path, {"id": "a", "input": "gpu", "expect": {"ok": True, "value": expect}})
     command = [sys.executable, "-m", "tests.conformance", str(path)]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)

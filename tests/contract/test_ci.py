@@ -1,4 +1,4 @@
-"""Continuous integration runs failed files once more, alone: `.ci/run` itself, on small projects; and tests/flaky.md."""
+"""Continuous integration reruns failed files once, alone: `.ci/run` itself on small projects, and tests/flaky.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSING = re.compile(r"(?:=+ )?\d+ (?:passed|failed|error).* in [0-9.]+s")
 
 
 def project(folder: Path, *names: str) -> Path:
-    """A project with these test files, its suite made as ours, and the real script and plugin."""
+    """Create a project with these test files, our suite's layout, and the real script and plugin."""
     (folder / ".ci").mkdir()
     shutil.copy(REPOSITORY / ".ci" / "run", folder / ".ci" / "run")
     (folder / "tests").mkdir()
@@ -57,7 +57,7 @@ def run(folder: Path) -> tuple[int, list[str]]:
 
 
 @pytest.mark.slow
-def test_a_file_that_passes_alone_is_named_as_flaky_and_does_not_fail_the_run(tmp_path: Path) -> None:
+def test_a_file_that_passes_on_rerun_is_reported_as_flaky(tmp_path: Path) -> None:
     status, lines = run(project(tmp_path, "passes", "fails_once"))
     assert status == 0
     assert "Once more, alone: tests/test_1_fails_once.py" in lines
@@ -88,14 +88,14 @@ def test_a_file_that_fails_twice_fails_the_run(tmp_path: Path) -> None:
     ],
     ids=lambda names: names[0],
 )
-def test_nothing_else_is_run_again(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_other_failures_are_not_rerun(tmp_path: Path, names: tuple[str, ...]) -> None:
     status, lines = run(project(tmp_path, *names))
     assert (status == 0) is (names == ("passes",))
     assert not any(line.startswith("Once more") for line in lines)
 
 
 @pytest.mark.slow
-def test_a_check_that_fails_is_not_run_again(tmp_path: Path) -> None:
+def test_a_failed_check_is_not_rerun(tmp_path: Path) -> None:
     project(tmp_path, "fails_once")
     (tmp_path / "check-fails").touch()
     ended = subprocess.run(["bash", ".ci/run"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

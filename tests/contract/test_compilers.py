@@ -1,4 +1,4 @@
-"""`make check` compiles the C parts with the hardening of other distributions and with clang; a warning of either fails it."""
+"""`make check` compiles the C parts with other distributions' hardening and with clang; any warning fails it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNUSED = "static inline int unused(void) { return 1; }\n"
     ("compiler", "planted", "warning"),
     [("hardened", UNCHECKED, "unused-result"), ("clang", UNUSED, "unused-function")],
 )
-def test_a_warning_of_one_compiler_fails_the_check(tmp_path: Path, compiler: str, planted: str, warning: str) -> None:
+def test_a_warning_of_any_compiler_fails_the_check(tmp_path: Path, compiler: str, planted: str, warning: str) -> None:
     source = tmp_path / "planted.c"
     source.write_text(planted)
     command = ["make", "--silent", "-C", ROOT / "tests" / "compilers", compiler, f"SOURCES={source}"]

@@ -1,4 +1,4 @@
-"""interposer/base/contract.h says what gpushare/contract.py says: the same names, values, sizes and places."""
+"""interposer/base/contract.h and gpushare/contract.py agree: names, values, sizes and offsets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_every_define_has_the_value_of_the_contract() -> None:
     constants = defines()
     assert {"WIRE_MAGIC", "MESSAGE_HELLO", "PAGE_SIZE", "LEDGER_SLOTS", "CONTAINER_LIBRARY"} <= constants.keys()
     assert constants == {name: getattr(contract, name) for name in constants}
-    # None escaped the pattern above.
+    # The pattern above missed none.
     names = set(re.findall(r"^#define (\w+)", HEADER.read_text(), re.MULTILINE))
     assert names - {GUARD} == constants.keys()
 
@@ -36,7 +36,7 @@ def test_every_message_of_the_protocol_is_in_the_header() -> None:
 
 
 HEADER_BYTES = struct.calcsize(contract.WIRE_HEADER)
-# A C expression, and what it must be.
+# A C expression and its expected value.
 LAYOUT = {
     "sizeof(wire_header_t)": HEADER_BYTES,
     "offsetof(wire_header_t, magic)": 0,
@@ -77,7 +77,7 @@ LAYOUT = {
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """What the C compiler makes of the header."""
+    """Return the values of the header, computed by the C compiler."""
     directory = tmp_path_factory.mktemp("layout")
     lines = "".join(f'    printf("%zu\\n", (size_t)({expression}));\n' for expression in LAYOUT)
     (directory / "layout.c").write_text(
@@ -92,11 +92,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("expression", LAYOUT)
-def test_a_struct_lies_in_memory_as_the_contract_packs_it(measured: dict[str, int], expression: str) -> None:
+def test_structs_have_the_layout_of_the_contract(measured: dict[str, int], expression: str) -> None:
     assert measured[expression] == LAYOUT[expression]
 
 
-def test_the_contract_packs_its_own_records_to_the_sizes_it_names() -> None:
+def test_records_of_the_contract_have_their_declared_sizes() -> None:
     assert struct.calcsize(contract.LIMITS_RECORD) == contract.LIMITS_RECORD_SIZE
     header, slot = struct.calcsize(contract.LIMITS_HEADER), struct.calcsize(contract.LEDGER_SLOT)
     assert header + contract.MAX_GPUS * contract.LIMITS_RECORD_SIZE <= contract.PAGE_SIZE

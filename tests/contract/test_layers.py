@@ -1,4 +1,4 @@
-"""Who may import whom: the rules in .importlinter hold, cover every module, and do notice when they are broken."""
+"""The import rules in .importlinter hold, cover every module, and detect violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_DOMAIN = {"__init__", "cluster", "daemon"}
 
 
 def lint(directory: Path) -> subprocess.CompletedProcess[str]:
-    # Its own program puts the working directory first on the path; run as a module it would look elsewhere.
+    # The command puts the working directory first on sys.path; run as a module, it would look elsewhere.
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
 
@@ -29,12 +29,12 @@ def rules() -> configparser.ConfigParser:
     return parser
 
 
-def test_all_rules_hold() -> None:
+def test_all_import_rules_hold() -> None:
     done = lint(REPOSITORY)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_domain_is_every_module_of_gpushare_but_cluster_and_daemon() -> None:
+def test_the_domain_has_all_modules_but_cluster_and_daemon() -> None:
     paths = [
         path for path in (REPOSITORY / "gpushare").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     ]
@@ -44,7 +44,7 @@ def test_the_domain_is_every_module_of_gpushare_but_cluster_and_daemon() -> None
     assert modules <= set(layers)
 
 
-def test_every_package_is_looked_at() -> None:
+def test_every_package_is_covered_by_a_rule() -> None:
     assert tuple(rules()["importlinter"]["root_packages"].split()) == PACKAGES
     packages = {path.parent.name for path in REPOSITORY.glob("*/__init__.py")}
     assert packages - {"tests", "bench"} == set(PACKAGES)
@@ -65,8 +65,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("webhook/planted.py", "from deviceplugin import offer", "The three components never import each other"),
         ("gpushare/share.py", "import os", "The domain has no I/O, no clock and no logging"),
-        ("gpushare/share.py", "from gpushare import ledger", "Components are above cluster and daemon"),
-        ("gpushare/ledger.py", "import numpy", "numpy only inside gpushare.placement"),
+        ("gpushare/share.py", "from gpushare import ledger", "Components import cluster and daemon"),
+        ("gpushare/ledger.py", "import numpy", "Only gpushare.placement imports numpy"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
         (
             "deviceplugin/report/planted.py",
@@ -88,26 +88,26 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (
             "deviceplugin/arbiter/wire.py",
             "from gpushare.cluster import api_client",
-            "The arbiter's process has nothing of",
+            "The arbiter does not import",
         ),
         (
             "deviceplugin/arbiter/planted.py",
             "from deviceplugin.link import running_shares",
-            "The arbiter's process has nothing of",
+            "The arbiter does not import",
         ),
         (
             "webhook/controllers/allocations/planted.py",
             "from webhook.controllers.resize import quotas",
-            "The controllers know nothing",
+            "The controllers do not import",
         ),
-        ("webhook/planted.py", "import grpc", "grpc and protobuf only in deviceplugin"),
-        ("webhook/planted.py", "import click", "click only in kubectl_gpushare and lab"),
+        ("webhook/planted.py", "import grpc", "Only deviceplugin imports grpc"),
+        ("webhook/planted.py", "import click", "Only kubectl_gpushare and lab import click"),
         (
             "kubectl_gpushare/planted.py",
             "from gpushare.cluster import api_client",
-            "speaks to the cluster through kubectl",
+            "reaches the cluster only through kubectl",
         ),
-        ("gpushare/daemon/planted.py", "from lab import lab_layout", "The product does not know the lab"),
+        ("gpushare/daemon/planted.py", "from lab import lab_layout", "The product does not import the lab"),
     ],
 )
 def test_a_planted_violation_is_found(copy: Path, module: str, line: str, rule: str) -> None:

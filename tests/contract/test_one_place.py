@@ -1,4 +1,4 @@
-"""What is to be in one place only is there only: names that cross processes, and the real dlsym."""
+"""Some things have one place only: names that cross processes, and calls of the real dlsym."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PACKAGES = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "lab")
 SOURCES = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
 
 
-# A verb's command and its view bear the verb's name; every other name says by itself which module it is.
+# A verb's command and view share the verb's name; every other name identifies its module.
 VERBS = {path.stem for path in (REPOSITORY / "kubectl_gpushare" / "commands").glob("*.py")}
 
 
-def test_no_two_modules_bear_the_same_name() -> None:
+def test_module_names_are_unique() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:
         if not path.name.startswith("__"):
@@ -33,10 +33,10 @@ def test_no_two_modules_bear_the_same_name() -> None:
 
 
 @pytest.mark.slow
-def test_no_two_public_classes_bear_the_same_name() -> None:
+def test_public_class_names_are_unique() -> None:
     places = collections.defaultdict(list)
     for path in SOURCES:
-        if "kubelet_api" in path.parts:  # made from the kubelet's own descriptions
+        if "kubelet_api" in path.parts:  # generated from the kubelet's proto files
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -45,7 +45,7 @@ def test_no_two_public_classes_bear_the_same_name() -> None:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """String constants that are not docstrings."""
+    """Return the string constants that are not docstrings."""
     docstrings = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
@@ -58,11 +58,11 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_no_key_is_written_out_beside_the_contract(path: Path) -> None:
+def test_keys_are_spelled_out_only_in_the_contract(path: Path) -> None:
     if path == REPOSITORY / "gpushare" / "contract.py":
         return
     written = [text for text in texts(ast.parse(path.read_text())) if text.startswith(contract.PREFIX)]
-    # The group with its version names no annotation, label or resource.
+    # The API group with a version is not part of any annotation, label or resource name.
     assert [text for text in written if text != contract.API_VERSION] == []
 
 
@@ -89,7 +89,7 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
     assert set(contract.SHARE_KEYS) == set(contract.PER_CONTAINER_KEYS)
 
 
-# A call, not a declaration, a definition or a pointer to it: nothing but an operator stands before it.
+# A call rather than a declaration, definition or pointer: only an operator precedes it.
 CALL = re.compile(
     r"(?:^|[=(,;&|!?:{}]|\breturn)\s*(dlsym|dlvsym|__libc_dlsym|_dl_sym|libc_function)\s*\(", re.MULTILINE
 )
@@ -105,7 +105,7 @@ def test_only_driver_c_calls_the_real_dlsym() -> None:
     assert {path.name for path in sources if calls(path.read_text())} == {"driver.c"}
 
 
-def test_a_call_of_dlsym_is_told_from_its_mention() -> None:
+def test_calls_of_dlsym_are_distinguished_from_mentions() -> None:
     assert calls("void *p = dlsym(RTLD_NEXT, name);") == ["dlsym"]
     assert calls("if (x && dlvsym(h, n, v)) return dlsym(h, n);") == ["dlvsym", "dlsym"]
     assert calls('/* p = dlsym(x) */ void *dlsym(void *h, const char *s); say("= dlsym(");') == []

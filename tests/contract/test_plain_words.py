@@ -1,4 +1,4 @@
-"""Turns of phrase that the project has given up stay given up: each has a plain word."""
+"""Phrases that the project has replaced by plain words do not return."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ INSTEAD = {
 }
 
 
-def test_no_text_goes_back_to_them() -> None:
+def test_no_text_uses_a_banned_phrase() -> None:
     listed = subprocess.run(["git", "ls-files", *READ], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     again = [
         f"{name}:{number}: {match[0]}: write: {instead}"
         for name in listed.split()
-        if name not in HISTORY and (ROOT / name).is_file()  # it is still listed when it was only just removed
+        if name not in HISTORY and (ROOT / name).is_file()  # a file that was just removed is still listed
         for number, line in enumerate((ROOT / name).read_text().splitlines(), 1)
         for phrase, instead in INSTEAD.items()
         if (match := re.search(phrase, line))

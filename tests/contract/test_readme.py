@@ -1,4 +1,4 @@
-"""What the documents tell people to type exists."""
+"""The commands and files that the documents name exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = re.compile(
 
 
 def commands(document: Path) -> list[str]:
-    """Lines of the code blocks, and what is quoted in the text."""
+    """Return the lines of the code blocks and the quoted commands."""
     text = document.read_text()
     lines = [line.strip() for language, block in BLOCK.findall(text) if language == "sh" for line in block.splitlines()]
     return lines + INLINE.findall(BLOCK.sub("", text))
@@ -29,20 +29,20 @@ def targets() -> set[str]:
     return set(TARGET.findall((REPOSITORY / "Makefile").read_text()))
 
 
-def test_the_documents_are_there() -> None:
+def test_the_documents_exist() -> None:
     names = {path.name for path in DOCUMENTS}
     assert names >= {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"}
     assert "Apache License" in (REPOSITORY / "LICENSE").read_text()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_make_target_that_is_named_exists(document: Path) -> None:
+def test_every_named_make_target_exists(document: Path) -> None:
     named = {match for line in commands(document) for match in re.findall(r"(?:^|&& |; )make ([a-z-]+)", line)}
     assert named <= targets()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_flag_of_install_sh_that_is_named_exists(document: Path) -> None:
+def test_every_named_flag_of_install_sh_exists(document: Path) -> None:
     help_text = subprocess.run(
         ["./install.sh", "--help"], cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=60
     ).stdout
@@ -51,19 +51,19 @@ def test_every_flag_of_install_sh_that_is_named_exists(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_file_that_is_named_exists(document: Path) -> None:
+def test_every_named_file_exists(document: Path) -> None:
     named = {match for line in commands(document) for match in FILE.findall(line)}
     assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []
 
 
-def test_the_readme_has_the_two_commands_that_set_up_everything() -> None:
+def test_the_readme_has_the_two_setup_commands() -> None:
     typed = commands(REPOSITORY / "README.md")
     assert any(line.startswith("./install.sh --local") for line in typed)
     assert any(line.startswith("make test ") or line == "make test" for line in typed)
     assert "make test" in (REPOSITORY / ".ci" / "run").read_text()
 
 
-def test_make_help_lists_every_target_and_every_target_is_explained() -> None:
+def test_make_help_explains_every_target() -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
     phony = set(re.findall(r"^\.PHONY: ([a-z-]+)$", makefile, re.MULTILINE))
     assert phony == targets()
@@ -73,7 +73,7 @@ def test_make_help_lists_every_target_and_every_target_is_explained() -> None:
     assert all(f"  make {target} " in shown for target in targets())
 
 
-def test_the_lock_names_packages_and_hashes_and_no_host() -> None:
+def test_the_lock_has_packages_and_hashes_and_no_host() -> None:
     lock = (REPOSITORY / "requirements.lock").read_text()
     assert "--hash=sha256:" in lock
     for line in lock.splitlines()[1:]:

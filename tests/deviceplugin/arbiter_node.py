@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin import node_pods
-from deviceplugin.arbiter import departed, share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter import departed, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.departed import DepartedShares
+from deviceplugin.arbiter.ledgers import share_ledgers
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.host.identity import Container
@@ -111,13 +112,13 @@ class ArbiterNode:
             if entry.id == f"of-{pod}":
                 share = dataclasses.replace(entry.shares[0], **amounts)
                 self.allocations[position] = dataclasses.replace(entry, shares=(share, *entry.shares[1:]))
-        self.resizing.look()
+        self.resizing.refresh()
 
     def write_status(self) -> None:
         """Write the status as the agent does; the arbiter gets it too."""
         if self.writes_status:
-            self.resizes = self.resizing.follow(self.gpunode())
-            asyncio.get_running_loop().call_soon(self.resizing.look)
+            self.resizes = self.resizing.apply(self.gpunode())
+            asyncio.get_running_loop().call_soon(self.resizing.refresh)
 
     def add_pod(
         self,
@@ -178,7 +179,7 @@ class ArbiterNode:
             registered=self.registered,
             proc=self.proc,
         )
-        self.groups.inherit()
+        self.groups.recover()
         self.answers: ShareLookup = self.lookup()
         self.server = socket_server.Server(
             self.socket,
@@ -189,19 +190,19 @@ class ArbiterNode:
                 gpu_bytes=lambda _: self.gpu_bytes,
                 wait_seconds=self.departed_seconds,
             ),
-            groups=self.groups,
+            ledgers=self.groups,
             identify=lambda pid: self.identify(pid),
         )
-        self.resizing = share_resizing.Resizing(
+        self.resizing = share_resizing.ShareResizer(
             self.groups,
             self.server.leases,
             node=self.seen_node,
-            tell=self.write_status,
+            notify=self.write_status,
             measured=lambda: self.measured,
             clock=lambda: self.clock(),
         )
         await self.server.__aenter__()
-        self.resizing.look()
+        self.resizing.refresh()
 
     async def stop(self) -> None:
         self.resizing.close()
@@ -239,7 +240,7 @@ def identify(pid: int) -> Container | Refusal:
         return Refusal("this process has ended")
     environment = dict(entry.decode().partition("=")[::2] for entry in entries)
     if "TEST_POD" not in environment:
-        return Refusal("this process is in no container of a pod")
+        return Refusal("this process is not in a container of a pod")
     return Container(uid(environment["TEST_POD"]), container_id(environment["TEST_POD"], environment["TEST_CONTAINER"]))
 
 

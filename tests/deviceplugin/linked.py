@@ -42,7 +42,7 @@ class Linked:
         node.answers = self.agent
         node.context_bytes = self.agent.context_bytes
         node.unclaimed_bytes = self.agent.unclaimed_bytes
-        self.ends[1].listen(lambda message, _: self.agent.heard(message), lambda: None)
+        self.ends[1].listen(lambda message, _: self.agent.handle(message), lambda: None)
 
     def _tell(self) -> None:
         self.told += 1

@@ -36,7 +36,7 @@ async def test_an_agent_ends_with_its_arbiter_and_the_next_pair_runs(short_path:
         os.kill(pid, signal.SIGKILL)
         assert await agent.ended() == 1
         (failure,) = [line for line in agent.lines if line["msg"] == "The background task arbiter failed"]
-        assert "has ended by SIGKILL: the agent ends too, and both are started again" in failure["err"]
+        assert "has ended by SIGKILL: the agent exits too, and both are restarted" in failure["err"]
     async with running(short_path, gpus) as (agent, _, arbiter):
         assert not agent.said("Dropped a ledger's record")
         assert (short_path / "run" / contract.ARBITER_SOCKET_NAME).is_socket()
@@ -51,7 +51,7 @@ async def test_an_arbiter_ends_with_its_agent(short_path: Path, gpus: Path) -> N
         agent.process.kill()
         await waiting.until(lambda: has_ended(arbiter))
         await agent.ended()
-        assert agent.said("Shutting down", component="arbiter", reason="the agent has gone")
+        assert agent.said("Shutting down", component="arbiter", reason="the agent has ended")
     assert not (short_path / "run" / contract.ARBITER_SOCKET_NAME).exists()
 
 

@@ -158,7 +158,7 @@ async def test_denial_that_the_kernel_cannot_enforce_is_reported(
         conditions = codec.read(await cluster.gpunode()).conditions
     (denial,) = [condition for condition in conditions if condition.type == contract.CONDITION_UNREGISTERED_DENIED]
     assert (denial.status, denial.reason) == ("False", "NotPossible")
-    assert f"{short_path} is not of cgroup v2" in denial.message
+    assert f"{short_path} is not cgroup v2" in denial.message
 
 
 async def test_an_unchanged_status_is_written_once(cluster: Cluster, agent: agent_process.Agent) -> None:
@@ -360,6 +360,6 @@ async def test_an_agent_whose_calls_are_all_rejected_is_not_ready(
 
         async def is_refused() -> bool:
             status, text = await agent.get("/readyz")
-            return status == 500 and "the API server has told nothing for" in text and "Unauthorized" in text
+            return status == 500 and "no update from the API server for" in text and "Unauthorized" in text
 
         await cluster.until(is_refused)

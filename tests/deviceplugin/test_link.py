@@ -1,4 +1,4 @@
-"""The agent's end of the arbiter: it knows the shares as they are, and sends only changes."""
+"""The agent's end of the channel: what it knows of shares is right, and it sends changes only."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def link(node: ArbiterNode) -> Iterator[linked.Linked]:
 
 
 async def same(node: ArbiterNode, link: linked.Linked) -> None:
-    """Check that the agent has the same shares as the arbiter."""
+    """Whether the agent has the same shares as the arbiter, in the same state."""
     await link.arbiter.report()
     theirs = {group.tenant.key: group for group in node.groups.all()}
     ours = {share.tenant.key: share for share in link.arbiter.shares.all()}
@@ -55,7 +55,7 @@ async def same(node: ArbiterNode, link: linked.Linked) -> None:
 
 
 @pytest.mark.slow
-async def test_the_agent_knows_the_same_shares_as_the_arbiter(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_agent_has_the_same_shares_as_the_arbiter(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", gpus=2)
     node.add_pod("server", memory=2 * GIB)
     await same(node, link)
@@ -82,7 +82,7 @@ async def test_the_agent_knows_the_same_shares_as_the_arbiter(node: ArbiterNode,
     assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
 
 
-async def test_the_arbiter_gets_the_size_of_a_shares_gpus(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_arbiter_gets_the_sizes_of_a_shares_gpus(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("unsized")
     await (await node.share("unsized"))("hello")
     assert link.agent.gpu_bytes(GPUS[0]) == 0
@@ -92,26 +92,28 @@ async def test_the_arbiter_gets_the_size_of_a_shares_gpus(node: ArbiterNode, lin
     assert [link.agent.gpu_bytes(uuid) for uuid in GPUS[:3]] == [4 * GIB, 4 * GIB, 0]
 
 
-async def test_the_agent_gets_the_leases_of_shares(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_the_agent_gets_the_lease_usage_of_shares(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
     await process("turns", 3)
     await link.arbiter.report()
-    assert list(link.arbiter.shares.held()) == []  # it takes time, and was not requested
+    assert list(link.arbiter.shares.lease_usage()) == []  # lease reports cost time, and were not requested
     await link.arbiter.report(turns=True)
-    (had,) = link.arbiter.shares.held()
-    (has,) = node.server.leases.held()
+    (had,) = link.arbiter.shares.lease_usage()
+    (has,) = node.server.leases.usage()
     assert (had.tenant, had.gpu_uuid, had.leases) == (has.tenant, has.gpu_uuid, 3)
     assert 0 < had.had_seconds <= has.had_seconds
     assert (link.arbiter.reported.connections, link.arbiter.versions()) == (1, node.server.versions)
     await process.kill()
     await waiting.until(lambda: not node.server.connections)
     await link.arbiter.report(turns=True)
-    assert list(link.arbiter.shares.held()) == []
+    assert list(link.arbiter.shares.lease_usage()) == []
 
 
-async def test_measured_memory_is_charged_again_after_exec(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_overhead_is_charged_again_to_a_process_that_became_another_program(
+    node: ArbiterNode, link: linked.Linked
+) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -119,14 +121,14 @@ async def test_measured_memory_is_charged_again_after_exec(node: ArbiterNode, li
     async def measured() -> list[list[int]]:
         await link.arbiter.report()
         (share,) = link.arbiter.shares.all()
-        link.arbiter.charge(share, {slot: [300] for slot in share.members})
-        link.arbiter.expect(grant.uuid for grant in share.tenant.grants)
+        link.arbiter.publish_overheads(share, {slot: [300] for slot in share.members})
+        link.arbiter.publish_context_bytes(grant.uuid for grant in share.tenant.grants)
         await link.arbiter.report()
         return [[limit.overhead_bytes, limit.context_bytes] for limit in share.limits.read()]
 
     assert await measured() == [[300, 1000]] == await measured()
     assert not link.agent.has_measured
-    link.arbiter.measured()
+    link.arbiter.publish_measured()
     await link.arbiter.report()
     assert link.agent.has_measured
     await process("become")
@@ -134,7 +136,7 @@ async def test_measured_memory_is_charged_again_after_exec(node: ArbiterNode, li
     assert await measured() == [[300, 1000]]
 
 
-async def test_activity_seen_by_the_driver_reaches_the_arbiter(
+async def test_driver_activity_counts_in_the_arbiters_accounts(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     books = lease_clients.Node()
@@ -144,9 +146,9 @@ async def test_activity_seen_by_the_driver_reaches_the_arbiter(
         books.says(client, contract.MESSAGE_WANT)
     for _ in range(30):
         books.later(2000)
-        link.arbiter.seen({("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("gone", "a-0"): True})
+        link.arbiter.publish_activity({("GPU-0", "a-0"): False, ("GPU-1", "c-0"): True, ("gone", "a-0"): True})
         await link.arbiter.report()
-    had = {usage.tenant.pod: usage.seconds for usage in books.leases.held()}
+    had = {usage.tenant.pod: usage.seconds for usage in books.leases.usage()}
     assert 10 < had["a"] < 15
     assert had["c"] == pytest.approx(60, abs=1)
 
@@ -163,7 +165,9 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
 
 
 @pytest.mark.slow
-async def test_unclaimed_memory_is_measured_with_current_shares(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_unclaimed_memory_is_measured_with_the_members_at_that_moment(
+    node: ArbiterNode, link: linked.Linked
+) -> None:
     node.add_pod("trainer", gpus=2)
     first, two = await node.share(), await node.share()
     for process in (first, two):
@@ -181,8 +185,8 @@ async def test_unclaimed_memory_is_measured_with_current_shares(node: ArbiterNod
 
     link.unclaimed_bytes = look
     asked = [asyncio.create_task(node.groups.measure(group, members[pid], gpu)) for gpu, pid in enumerate(members)]
-    await waiting.until(lambda: len(looks) == 2)  # before any report for another request
-    assert await node.groups.measure(group, members[first.pid], 0) is None  # one request per process at a time
+    await waiting.until(lambda: len(looks) == 2)  # before any other report
+    assert await node.groups.measure(group, members[first.pid], 0) is None  # one question per process at a time
     goes_on.set()
     assert await asyncio.gather(*asked) == [1000, 1001]
     pids = [first.pid, two.pid]
@@ -195,12 +199,12 @@ async def test_unclaimed_memory_is_measured_with_current_shares(node: ArbiterNod
     again = asyncio.create_task(node.groups.measure(group, members[first.pid], 1))
     await waiting.until(lambda: len(looks) == 4)
     goes_on.set()
-    assert await again == 1001  # and not the answer to the previous request
+    assert await again == 1001  # and not the answer to the previous question
     assert link.agent.measuring == 0
     assert await node.groups.measure(group, members[first.pid], 2) is None
 
 
-async def test_a_refused_library_is_reported_once_between_two_reports(
+async def test_a_library_of_another_protocol_is_reported_once_between_two_reports(
     node: ArbiterNode, link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -228,12 +232,12 @@ async def test_only_changes_of_the_gpunode_are_sent(
     changes: list[messages.Message] = []
     send = link.ends[0].send
     monkeypatch.setattr(link.ends[0], "send", lambda message, *more: (changes.append(message), send(message, *more)))
-    assert await link.arbiter.follow(node.gpunode()) == ()
+    assert await link.arbiter.apply(node.gpunode()) == ()
     assert [type(message).__name__ for message in changes] == ["HasAllocation"] * 5 + ["ApplyAllocations"]
     changes.clear()
     node.allocations[1] = dataclasses.replace(node.allocations[1], latency=True)
     del node.allocations[3]
-    assert await link.arbiter.follow(node.gpunode()) == ()
+    assert await link.arbiter.apply(node.gpunode()) == ()
     assert changes == [
         messages.AllocationGone("of-pod3"),
         messages.HasAllocation(node.allocations[1]),
@@ -245,7 +249,7 @@ async def test_only_changes_of_the_gpunode_are_sent(
     }
 
 
-async def test_each_gpunode_gets_its_own_resizes(node: ArbiterNode, link: linked.Linked) -> None:
+async def test_resizes_answer_each_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer", memory=400)
     node.add_pod("server", memory=400)
     process = await node.share()
@@ -263,10 +267,10 @@ async def test_each_gpunode_gets_its_own_resizes(node: ArbiterNode, link: linked
 
     first, second = shrinking("trainer", 200), shrinking("server", 100)
     third = shrinking("trainer", None)
-    answers = await asyncio.gather(*(link.arbiter.follow(gpunode) for gpunode in (first, second, third)))
+    answers = await asyncio.gather(*(link.arbiter.apply(gpunode) for gpunode in (first, second, third)))
     too_full, is_small = Resize("of-trainer", 0, 400, 300), Resize("of-server", 0, 100, 0)
     assert answers == [(too_full,), (is_small, too_full), (is_small,)]
-    link.arbiter.look()  # the status does not mention them yet
+    link.arbiter.refresh()  # the status has none of it yet
     await waiting.until(lambda: link.told == 1)
 
 
@@ -278,19 +282,19 @@ async def test_an_arbiter_that_stops_answering_is_given_up(node: ArbiterNode, mo
         made = arbiter.Arbiter(
             channel, lookup=node.lookup(), node=node.gpunode, tell=lambda: None, context_bytes=lambda _: 0
         )
-        assert made.problem == "the arbiter does not listen yet"
+        assert made.problem == "the arbiter is not ready yet"
         made.listening.set()
         with pytest.raises(ArbiterError, match="has not answered for 30 seconds"):
             await made.run()
         assert made.problem == "the arbiter has not answered for 30 seconds"
 
 
-async def test_an_agent_that_fails_at_a_message_ignores_all_later_ones(
+async def test_an_agent_that_fails_at_a_message_ignores_the_next_ones(
     link: linked.Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.05)
     link.ends[1].send(messages.ApplyAllocations(()))
-    with pytest.raises(ArbiterError, match="the agent failed at a message of the arbiter"):
+    with pytest.raises(ArbiterError, match="the agent failed to handle a message of the arbiter"):
         await link.arbiter.run()
 
 

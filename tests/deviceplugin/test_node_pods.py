@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin import node_pods
 from deviceplugin.arbiter import tenant
-from deviceplugin.denial import denied_pods
+from deviceplugin.denial import pod_denial
 from deviceplugin.host.identity import Container
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, GivenShare, PodRef
@@ -45,4 +45,4 @@ def test_the_group_of_a_pod_is_kept() -> None:
 def test_whole_gpus_of_another_container_are_kept(resources: dict[str, Any]) -> None:
     containers = [{"name": "main"}, {"name": "other", "resources": resources}]
     shared = kept({"containers": containers}, **{contract.ALLOCATION: "a1"})
-    assert denied_pods.choose([shared]) == denied_pods.Chosen(frozenset(), ("ml/x",))
+    assert pod_denial.choose([shared]) == pod_denial.Chosen(frozenset(), ("ml/x",))

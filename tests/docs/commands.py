@@ -1,4 +1,4 @@
-"""Whether a command that a document tells people to type is one: its program, its files, its flags. A line a program."""
+"""Checks commands in documents: the program, its files and its flags exist. A line may have several programs."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _SEPARATORS: Final = {"|", "||", "&&", ";", "&"}
 _TARGET: Final = re.compile(r"^([a-z-]+):.*## ", re.MULTILINE)
 _OPTION: Final = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 _PATH: Final = re.compile(r"(config|docs|lab|bench|tests|interposer|simgpu)/[\w./-]+")
-# kubectl's own verbs and flags are asked of the real one, in test_snippets.
+# test_snippets checks kubectl's verbs and flags with the real kubectl.
 _KUBECTL_NAMED_BEFORE: Final = {"-n": 2, "--namespace": 2, "--context": 2, "--as": 2}
 
 
 def parts(line: str) -> list[list[str]]:
-    """The simple commands of a line, without assignments and redirections."""
+    """Return the simple commands of a line, without assignments and redirections."""
     inner = re.fullmatch(r'eval "\$\((.*)\)"', line)
     if inner:
         return parts(inner.group(1))
@@ -53,11 +53,11 @@ def parts(line: str) -> list[list[str]]:
 
 
 def wrong(words: Sequence[str]) -> str:
-    """What is wrong with a command, as a sentence; empty if nothing is."""
+    """Return what is wrong with a command, as a sentence; empty if it is valid."""
     program, *rest = words
     judge = PROGRAMS.get(program)
     if judge is None:
-        return f"nobody knows how to check {program}"
+        return f"no check exists for {program}"
     for path in (match.group() for word in rest for match in [_PATH.search(word)] if match):
         if not any(ROOT.glob(path.rstrip("/"))):
             return f"{path} is not there"
@@ -65,7 +65,7 @@ def wrong(words: Sequence[str]) -> str:
 
 
 def kubectl_part(words: Sequence[str]) -> list[str]:
-    """A kubectl command from its verb on: flags that stand before it are left out."""
+    """Return a kubectl command from its verb on, without the flags before it."""
     rest = list(words)
     while rest and rest[0].startswith("-"):
         del rest[: _KUBECTL_NAMED_BEFORE.get(rest[0], 1)]
@@ -104,7 +104,7 @@ def _make(words: Sequence[str]) -> str:
 
 
 def _uv(words: Sequence[str]) -> str:
-    """Only what the table of docs/plugin.md has."""
+    """Accept only the commands in the table of docs/plugin.md."""
     command = " ".join(("uv", *words))
     return (
         "" if f"`{command}`" in (ROOT / "docs" / "plugin.md").read_text() else f"docs/plugin.md does not have {command}"
@@ -143,7 +143,7 @@ def _unknown(words: Sequence[str], known: frozenset[str]) -> str:
 
 @functools.cache
 def options(program: str) -> frozenset[str]:
-    """The flags that a program's help names."""
+    """Return the flags in a program's help."""
     if program == "webhook":
         return _in(_printed(lambda: webhook_settings.parse(["--help"], {})))
     if program == "deviceplugin":
@@ -159,7 +159,7 @@ def options(program: str) -> frozenset[str]:
 
 @functools.cache
 def plugins_options() -> frozenset[str]:
-    """The flags of all verbs of the plugin."""
+    """Return the flags of all verbs of the plugin."""
     names: set[str] = set()
     for verb in cli.VERBS:
         command = cli.group.get_command(click.Context(cli.group), verb)
@@ -182,12 +182,14 @@ def _in(text: str) -> frozenset[str]:
 
 
 def _built_from(source: str) -> Callable[[Sequence[str]], str]:
-    """For a program in C: its flags are where it reads them."""
+    """Check a C program's flags against its sources."""
     return lambda words: _unknown(words, _in((ROOT / source).read_text()))
 
 
 def _helm(words: Sequence[str]) -> str:
-    """The chart is there, and has the values that are set. What Helm itself takes is seen where it installs the chart."""
+    """Check that the chart and the values that are set exist. Helm's flags are checked where a test installs the
+    chart.
+    """
     chart = ROOT / "charts" / "gpushare"
     values = yaml.safe_load((chart / "values.yaml").read_text())
     wrong = [f"{word} is not there" for word in words if "/" in word and "=" not in word and not (ROOT / word).is_dir()]

@@ -1,4 +1,4 @@
-"""The documents as they are on disk: their pages, the blocks of code in them, what is quoted, and the tables."""
+"""The documents on disk: pages, code blocks, quoted text and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MANUAL = ROOT / "docs" / "cli"  # made from the code, and compared with it in tests/kubectl_gpushare
+MANUAL = ROOT / "docs" / "cli"  # generated from the code; tests/kubectl_gpushare compares them
 PAGES = (
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
@@ -26,7 +26,10 @@ _HIDDEN = re.compile(r"<!--.*?-->", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block; `line` is that of its first row of text."""
+    """A fenced block.
+
+    line: the line number of its first row of text.
+    """
 
     page: str
     line: int
@@ -38,12 +41,12 @@ class Block:
 
 
 def name(page: Path) -> str:
-    """A page as links name it."""
+    """Return the name that links use for a page."""
     return page.relative_to(ROOT).as_posix()
 
 
 def blocks() -> list[Block]:
-    """Every fenced block of every page."""
+    """Yield every fenced block of every page."""
     fenced_blocks = []
     for page in PAGES:
         text = page.read_text()
@@ -54,7 +57,7 @@ def blocks() -> list[Block]:
 
 
 def prose(page: Path) -> str:
-    """The text without its blocks and comments, each paragraph a line: what is quoted may be broken."""
+    """Return the text without blocks and comments, each paragraph on one line, since quotations may be wrapped."""
     return joined(page.read_text())
 
 
@@ -74,12 +77,12 @@ def _newlines(match: re.Match[str]) -> str:
 
 
 def quoted(page: Path) -> list[str]:
-    """What stands between backticks, blocks apart."""
+    """Return the text between backticks, without blocks."""
     return _QUOTED.findall(prose(page))
 
 
 def lines(block: Block) -> Iterator[str]:
-    """The commands of a block for a shell: continued lines joined; no prompts, no comments."""
+    """Return the commands of a shell block, with continued lines joined, without prompts and comments."""
     for line in block.text.replace("\\\n", " ").splitlines():
         command = _COMMENT.sub("", line).removeprefix("# ").removeprefix("$ ").strip()
         if command:
@@ -87,7 +90,7 @@ def lines(block: Block) -> Iterator[str]:
 
 
 def rows(page: str, heading: str) -> dict[str, list[str]]:
-    """The tables below a heading: what is quoted in a first cell, one or several names, and the row's other cells."""
+    """Return the table rows below a heading: the names quoted in the first cell, and the other cells."""
     text = "\n" + _BLOCK.sub("", (ROOT / page).read_text())
     level = heading.partition(" ")[0]
     assert text.count(f"\n{heading}\n") == 1, f"{page} has no heading {heading}"

@@ -1,4 +1,4 @@
-"""What the programs can print: each text of their sources, with a gap wherever a value goes."""
+"""Everything the programs can print: the texts in their sources, with a gap for each value."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.docs.pages import ROOT
 
 GAP: Final = "\0"
 _PACKAGES: Final = ("gpushare", "webhook", "deviceplugin", "kubectl_gpushare")
-_FIELD: Final = re.compile(r"\{[^{}]*\}")  # of str.format
+_FIELD: Final = re.compile(r"\{[^{}]*\}")  # for str.format
 _LITERAL: Final = r'"((?:[^"\\\n]|\\.)*)"'
-_LITERALS: Final = re.compile(rf"{_LITERAL}(?:\s*(?:\w+\s*)?{_LITERAL})*")  # a macro between two is a value
+_LITERALS: Final = re.compile(rf"{_LITERAL}(?:\s*(?:\w+\s*)?{_LITERAL})*")  # a macro between two texts is a value
 _CONVERSION: Final = re.compile(r"%[-.*\d]*[a-z]+")
 
 
 @functools.cache
 def texts() -> tuple[str, ...]:
-    """All of them."""
+    """Return all texts."""
     literals: list[str] = []
     for path in (source for package in _PACKAGES for source in sorted((ROOT / package).rglob("*.py"))):
         literals += _python(ast.parse(path.read_text()))
@@ -34,7 +34,7 @@ def texts() -> tuple[str, ...]:
 
 
 def prints(sentence: str) -> bool:
-    """Whether something prints it; `…` in it stands for anything. Parts of several texts must be long to be believed."""
+    """Whether some program prints it; `…` in it stands for anything. A match that spans several texts must be long."""
     parts = [part.strip() for part in sentence.split("…") if part.strip()]
     return any(_has_in_order(text, parts) for text in texts()) or all(
         len(part) > 12 and any(part in text for text in texts()) for part in parts

@@ -1,4 +1,4 @@
-"""The pictures of docs/images are what the plugin prints today. After a change: `make docs`."""
+"""The pictures in docs/images show the plugin's present output. After a change, run `make docs`."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_there_is_no_picture_too_many_and_none_is_missing(made: Path) -> None:
+def test_the_pictures_are_exactly_the_expected_ones(made: Path) -> None:
     assert sorted(path.name for path in made.iterdir()) == NAMES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_is_what_the_plugin_prints(made: Path, name: str) -> None:
+def test_each_picture_equals_the_plugins_output(made: Path, name: str) -> None:
     assert (made / name).read_text() == (FOLDER / name).read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_is_svg_and_loads_nothing(name: str) -> None:
+def test_each_picture_is_svg_without_external_resources(name: str) -> None:
     text = (FOLDER / name).read_text()
     assert ET.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 - it is ours
     assert "href" not in text
@@ -47,21 +47,21 @@ def test_a_picture_is_svg_and_loads_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_picture_shows_a_cluster_at_work(name: str) -> None:
+def test_each_picture_shows_a_busy_cluster(name: str) -> None:
     seen = set(
         re.findall(r"NoAgent|NoNode|OverCommitted|Unhealthy|Gone|<unknown>", html.unescape((FOLDER / name).read_text()))
     )
     assert seen == set(), f"{name} shows a cluster in trouble: docs/images/believable.py is what it is made from"
 
 
-def test_the_tables_show_what_is_used() -> None:
+def test_the_tables_in_pictures_show_usage() -> None:
     for name in ("top.svg", "top-pods.svg"):
         text = html.unescape((FOLDER / name).read_text())
         assert "BUSY" in text
         assert len(re.findall(r">0\.[0-9]+/1<", text)) > 3, "no figures under BUSY"
 
 
-def test_every_picture_is_shown_in_the_manual() -> None:
+def test_every_picture_appears_in_the_manual() -> None:
     assert {f"{name}.svg" for pictures in manual.PICTURES.values() for name in pictures} == {*NAMES} - DRAWN
     assert "](docs/images/system.svg)" in (ROOT / "README.md").read_text()
     assert "](images/system.svg)" in (ROOT / "docs" / "index.md").read_text()
@@ -81,7 +81,7 @@ def test_no_folder_imports_one_that_imports_it() -> None:
     assert "wrong" not in "".join(re.findall(r'class="([\w-]+)"', layout.house() + layout.agent()))
 
 
-def test_the_system_has_a_colour_for_everything_in_light_and_in_dark() -> None:
+def test_the_system_picture_defines_all_colours_in_both_themes() -> None:
     text = system.picture()
     light, _, dark = text.partition("prefers-color-scheme:dark")
     for name in {name for names in re.findall(r'class="([\w-]+)"', text) for name in names.split()}:
@@ -89,7 +89,7 @@ def test_the_system_has_a_colour_for_everything_in_light_and_in_dark() -> None:
         assert f".{name}" in dark.partition("</style>")[0]
 
 
-def test_a_text_that_is_too_wide_for_its_place_in_the_system_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_too_wide_for_its_box_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "COLUMN", system.COLUMN // 2)
     with pytest.raises(ValueError, match="has no room in"):
         system.picture()

@@ -1,4 +1,4 @@
-"""Links lead somewhere, and what pages and manifests say is of this project alone."""
+"""Links are valid, and pages and manifests refer to this project only."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tests.docs import pages
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-# Headings of other pages are named in words as well: `[agent.md](agent.md), Health`.
+# References to headings of other pages in words: `[agent.md](agent.md), Health`.
 _NAMED_PART = re.compile(r"\]\(([\w./-]+\.md)\), ([A-Z][^).;,:|]*)")
-# Any site but those that every checkout names: where nothing is fetched from.
+# Any site except those that every checkout names, from which nothing is downloaded.
 _FOREIGN = r"[a-z]://(?!localhost\b|not-released\.invalid\b|docs\.pytest\.org\b)[\w-]+\."
-# Documents, scripts and manifests: what somebody installs, reads or runs before any code.
+# Documents, scripts and manifests: files that people install, read or run before any code.
 TEXTS = re.compile(r"(\.md|\.ya?ml|\.template|\.sh|Makefile|\.toml|\.lock|\.cfg|\.ini)$|^\.ci/")
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page, as they are made of its headings."""
+    """Return the anchors that the headings of a page get."""
     titles = _HEADING.findall(pages.prose(page))
     return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+def test_every_link_target_exists(page: Path) -> None:
     wrong = []
     for target in _LINK.findall(pages.prose(page)):
         path, _, anchor = target.partition("#")
@@ -42,7 +42,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_part_of_another_page_that_is_named_exists(page: Path) -> None:
+def test_headings_named_on_other_pages_exist(page: Path) -> None:
     links = [
         ((page.parent / target).resolve(), part.strip()) for target, part in _NAMED_PART.findall(pages.prose(page))
     ]
@@ -50,7 +50,7 @@ def test_a_part_of_another_page_that_is_named_exists(page: Path) -> None:
     assert wrong == []
 
 
-def test_every_page_can_be_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     seen: set[Path] = set()
     ahead = [pages.ROOT / "README.md"]
     while ahead:
@@ -62,7 +62,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 
 def tracked() -> list[Path]:
-    """The files of the checkout that are texts for people and programs other than ours."""
+    """Return the tracked files that are text for people and for other projects' programs."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=True, timeout=30)
     return [
@@ -70,8 +70,8 @@ def tracked() -> list[Path]:
     ]
 
 
-def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
-    # An image whose name has no host comes from wherever the cluster's nodes get theirs.
+def test_no_text_has_a_registry_or_a_local_path() -> None:
+    # Nodes pull an image without a host name from their default registry.
     places = [*map(re.escape, (f"{pages.ROOT}/", f"{Path.home()}/")), _FOREIGN, r"image: *[^/\s]*[.:][^/\s]*/"]
     place = re.compile("|".join(places))
     wrong = [
@@ -83,6 +83,6 @@ def test_no_text_names_a_registry_or_a_place_of_one_machine() -> None:
     assert wrong == []
 
 
-def test_no_text_has_what_a_merge_leaves_behind() -> None:
+def test_no_text_has_merge_conflict_markers() -> None:
     left = re.compile(r"^(<{7}|>{7}|\|{7}) ", re.MULTILINE)
     assert [path for path in tracked() if left.search(path.read_text())] == []

@@ -1,4 +1,4 @@
-"""The tests that pages name exist, and the threat model claims nothing without one or an argument."""
+"""The tests that pages name exist, and every claim of the threat model has a test or an argument."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _IN_FILE = re.compile(r"`(\w+)` in `([\w/]+\.py)`")
 
 @functools.cache
 def functions(path: Path) -> frozenset[str]:
-    """The names of a file's functions and methods; none of a file that is not there."""
+    """Return the names of a file's functions and methods; none if the file does not exist."""
     tree = ast.parse(path.read_text()) if path.is_file() else ast.Module([], [])
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def wrong(text: str) -> list[str]:
-    """What a text names that is not there: tests, and functions of files."""
+    """Return the tests and functions that a text names and that do not exist."""
     tests = [
         match.group()
         for match in _TEST.finditer(text)
@@ -37,27 +37,27 @@ def wrong(text: str) -> list[str]:
 
 
 def claims() -> list[list[str]]:
-    """The rows of the threat model's tables, those with a column `held`, as cells."""
+    """Return the rows of the threat model's tables that have a column `held`, as cells."""
     tables = re.findall(r"^\|[^|\n]*\| held \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", THREATS.read_text(), re.MULTILINE)
     rows = [line.strip("|").split(" | ") for table in tables for line in table.splitlines()]
     return [[cell.strip() for cell in row] for row in rows]
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_test_that_a_page_names_exists(page: Path) -> None:
+def test_every_test_named_on_a_page_exists(page: Path) -> None:
     assert wrong(page.read_text()) == []
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "`tests/docs/test_named_tests.py::test_that_nobody_wrote`",
+        "`tests/docs/test_named_tests.py::test_that_does_not_exist`",
         "`tests/docs/test_named_tests.py::wrong`",
         "`tests/docs/test_nowhere.py`",
         "`missing` in `gpushare/pod.py`",
     ],
 )
-def test_one_that_does_not_is_noticed(text: str) -> None:
+def test_a_missing_test_is_detected(text: str) -> None:
     assert len(wrong(text)) == 1
 
 

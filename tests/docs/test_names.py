@@ -1,4 +1,4 @@
-"""Each name that exists is in its table, and each name in a table exists; what other pages say of them is no other name."""
+"""Every public name is in its table, every name in a table exists, and other pages use no other names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_key_of_the_contract_has_a_kind() -> None:
 
 
 def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Name as it is scraped → type, and labels without `node`."""
+    """Return metric names as scraped → type, and labels without `node`."""
     table: dict[str, tuple[str, tuple[str, ...]]] = {}
     for family in registry.collect():
         suffix = "_total" if family.type == "counter" else ""
@@ -54,9 +54,9 @@ def families(registry: prometheus_client.CollectorRegistry) -> dict[str, tuple[s
 
 
 def labels(family: Metric) -> tuple[str, ...]:
-    """Those of its samples, of which it may have none yet."""
+    """Return the labels of a metric's samples; it may have no samples yet."""
     if isinstance(family, GaugeMetricFamily | CounterMetricFamily):
-        family.add_metric(["value"] * MAX_LABELS, 1.0)  # values beyond the last label are not taken
+        family.add_metric(["value"] * MAX_LABELS, 1.0)  # values after the last label are ignored
     assert family.samples, f"{family.name} has no sample to read its labels from"
     names = family.samples[-1].labels
     assert len(names) < MAX_LABELS
@@ -97,7 +97,7 @@ def test_every_variable_of_a_container_is_in_the_table() -> None:
     assert set(pages.rows(REFERENCE, "## Environment of a container with a share")) == VARIABLES
 
 
-def test_the_readme_has_every_annotation_that_a_pod_may_have() -> None:
+def test_the_readme_lists_every_pod_annotation() -> None:
     short = {key.removeprefix(contract.PREFIX) for key in contract.REQUEST_KEYS}
     assert short <= set(pages.rows("README.md", "## What a pod can ask for"))
 
@@ -107,7 +107,7 @@ def test_every_event_is_in_the_table() -> None:
 
 
 def _says_a_reason(statement: ast.AST) -> bool:
-    """Whether it makes a condition, or assigns to `reason`."""
+    """Whether the statement creates a condition or assigns to `reason`."""
     if isinstance(statement, ast.Call):
         return isinstance(statement.func, ast.Name) and statement.func.id == "Condition"
     return isinstance(statement, ast.Assign) and "reason" in map(ast.unparse, statement.targets)
@@ -122,7 +122,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
         "modes/published.py",
         "audit/audit_document.py",
         "injection/decision.py",
-        "denial/denied_pods.py",
+        "denial/pod_denial.py",
     )
     written = {
         constant.value
@@ -148,24 +148,24 @@ def test_every_metric_is_in_the_table_with_its_type_and_labels(heading: str) -> 
     assert rows == METRICS[heading]
 
 
-def test_every_outcome_of_a_review_is_told() -> None:
+def test_every_review_outcome_is_documented() -> None:
     meaning = pages.rows(REFERENCE, "## Metrics of the webhook")["gpushare_webhook_reviews_total"][2]
     assert set(re.findall(r"`(\w+)`", meaning)) == set(webhook_metrics.OUTCOMES)
 
 
-def test_every_policy_is_told_with_its_aim() -> None:
+def test_every_policy_is_documented_with_its_aim() -> None:
     assert {name: cells[0] for name, cells in pages.rows(REFERENCE, "## Policies").items()} == {
         name: policy.aim for name, policy in policies.POLICIES.items()
     }
 
 
-def test_every_reason_to_wait_and_every_state_of_a_gpu_is_told() -> None:
+def test_every_pending_reason_and_gpu_state_is_documented() -> None:
     reasons = {*filters.RULES, explanation.NODE_RULE, explanation.COUNT_RULE, *Cause}
     rows = pages.rows(REFERENCE, "## Metrics of the webhook")
     assert {name for name in rows if not name.startswith("gpushare_")} == reasons | set(PartState)
 
 
-def test_an_alert_asks_for_outcomes_that_there_are() -> None:
+def test_alerts_use_existing_outcomes() -> None:
     text = rules.FILE.read_text()
     asked = {word for pattern in re.findall(r'outcome=~?"([^"]+)"', text) for word in re.split(r"[|\\]+", pattern)}
     assert asked
@@ -182,13 +182,13 @@ def test_every_setting_is_in_the_table(daemon: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_option_and_case_of_the_bench_is_in_its_tables() -> None:
+def test_every_bench_option_and_case_is_in_the_tables() -> None:
     names = {key.partition(" ")[0] for key in pages.rows("bench/gpu/README.md", "# bench/gpu")}
     options = {option for option in commands.options("bench.gpu") if option.startswith("--")} - {"--help"}
     assert names == options | set(bench.CASES)
 
 
-def test_every_flag_of_nvidias_that_is_in_the_table_exists() -> None:
+def test_every_listed_flag_of_nvidias_plugin_exists() -> None:
     rows = pages.rows("docs/configuration.md", "## `flags`")
     keys, cells = set(rows) - {"flags"}, [cell for row in rows.values() for cell in row[:2]]
     assert {key.rpartition(".")[2] for key in keys} <= {flag.key.rpartition(".")[2] for flag in flags.FLAGS}
@@ -199,7 +199,7 @@ def test_every_flag_of_nvidias_that_is_in_the_table_exists() -> None:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_page_names_no_metric_that_is_not_there(page: Path) -> None:
+def test_pages_name_only_existing_metrics(page: Path) -> None:
     known = {name for table in METRICS.values() for name in table}
     known |= {f"{name}_bucket" for name in known}
     known |= {part for name in rules.RECORDS for part in name.split(":")}
@@ -209,8 +209,8 @@ def test_a_page_names_no_metric_that_is_not_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_page_names_no_key_that_is_not_there(page: Path) -> None:
-    told = re.sub(r"^```diff\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)  # which adds names
+def test_pages_name_only_existing_keys(page: Path) -> None:
+    told = re.sub(r"^```diff\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)  # adds names
     text = re.sub(r"[\w.-]+\.gpushare\.io|gpushare\.io/v1alpha1", "", told).replace("~1", "/")
     named = set(re.findall(r"(?<![\w.])gpushare\.io/([a-z][a-z-]*)", text))
     assert sorted(named - {key.removeprefix(contract.PREFIX) for key in EVERY_KEY}) == []

@@ -1,4 +1,4 @@
-"""Pages read as Kubernetes engineers write, and no change makes one read worse."""
+"""Pages read like text by Kubernetes engineers, and no change makes a page read worse."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_construction_is_counted(sentence: str) -> None:
         "Pods that wait keep their place in the queue.",
     ],
 )
-def test_plain_text_code_and_headings_are_not(text: str) -> None:
+def test_plain_text_code_and_headings_are_not_counted(text: str) -> None:
     assert prose.measure(f"{text}\n").sentences == ()
 
 

@@ -1,4 +1,4 @@
-"""The sentences that Troubleshooting explains are those that people see."""
+"""Troubleshooting quotes the sentences that the programs print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab import access, lab_errors
 from tests.docs import pages, printed
 
 LINES = (pages.ROOT / "docs" / "troubleshooting.md").read_text().splitlines()
-HEADERS = {"it says", "GPUs that are", "the node", "you see"}  # of tables whose first cells quote what is printed
+HEADERS = {"it says", "GPUs that are", "the node", "you see"}  # tables whose first cells quote output
 
 
 def sentences() -> Iterator[str]:
@@ -31,13 +31,13 @@ def sentences() -> Iterator[str]:
 SENTENCES = sorted({sentence for sentence in sentences() if " " in sentence})
 
 
-def test_sentences_are_found() -> None:
+def test_the_page_has_sentences_to_check() -> None:
     assert len(SENTENCES) > 60
     assert "the node's kernel has no NVIDIA driver loaded: load it, or unlabel the node" in SENTENCES
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_something_prints_the_sentence(sentence: str) -> None:
+def test_every_quoted_sentence_is_printed_by_a_program(sentence: str) -> None:
     assert printed.prints(sentence)
 
 
@@ -50,12 +50,12 @@ def test_something_prints_the_sentence(sentence: str) -> None:
         "the arbiter can not be reached at …",
     ],
 )
-def test_what_nothing_prints_is_noticed(sentence: str) -> None:
+def test_a_sentence_that_no_program_prints_is_detected(sentence: str) -> None:
     assert not printed.prints(sentence)
 
 
 @pytest.mark.apiserver
-def test_kubernetes_says_so_of_a_number_without_quotes(api_server: access.Access) -> None:
+def test_kubernetes_prints_the_error_for_an_unquoted_number(api_server: access.Access) -> None:
     block = next(block for block in pages.blocks() if block.page == "docs/first-pod.md" and "name: first" in block.text)
     text = block.text.replace('"0.5"', "0.5")
     sentence = next(line.partition(": ")[2].strip("`") for line in LINES if line.startswith("> Kubernetes: `cannot un"))

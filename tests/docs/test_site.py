@@ -1,4 +1,4 @@
-"""The manual as a site: it is built without a warning, shows every page, and loads nothing from anywhere else."""
+"""The manual as a site: it builds without a warning, shows every page, and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.docs.test_links import tracked
 
 pytestmark = pytest.mark.slow
 
-# What a browser fetches by itself; `<a href>` it does not.
+# Elements that a browser loads by itself; it does not load `<a href>`.
 _FETCHED = re.compile(
     r'(?:<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=|url\(|@import )["\']?(?:https?:)?//'
 )
@@ -44,23 +44,23 @@ def test_every_page_is_on_the_site(site: Path) -> None:
     wanted = {re.sub(r"(?<=/)readme\.html$", "index.html", name.replace(".md", ".html")) for name in names}
     assert wanted - there == set()
     assert {"index.html", "readme.html", "security-policy.html", "config/samples.html"} <= there
-    assert len(there) == len(list(site.rglob("*.html")))  # some disks take names for one that differ in case only
+    assert len(there) == len(list(site.rglob("*.html")))  # some file systems ignore case
 
 
-def test_links_lead_to_pages_that_are_not_below_docs(site: Path) -> None:
+def test_links_to_pages_outside_docs_work(site: Path) -> None:
     assert 'href="ARCHITECTURE.html"' in (site / "index.html").read_text()
-    assert 'href="../first-pod.html"' in (site / "interposer" / "index.html").read_text()  # of the navigation
+    assert 'href="../first-pod.html"' in (site / "interposer" / "index.html").read_text()  # in the navigation
     assert 'href="operations.html"' in (site / "readme.html").read_text()
     assert "half-gpu.yaml" in (site / "config" / "samples.html").read_text()
 
 
-def test_nothing_is_loaded_from_another_place(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     texts = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
     assert [str(path) for path in texts if _FETCHED.search(path.read_text())] == []
     assert _FETCHED.search('<link rel="preconnect" href="https://fonts.invalid">')
 
 
-def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+def test_a_broken_link_is_an_error(tmp_path: Path) -> None:
     pictures = [
         path
         for kind in ("svg", "png")
@@ -78,4 +78,4 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     said = done.stdout + done.stderr
     assert "'NOWHERE.md'" in said
     assert "does not contain an anchor '#nowhere'" in said
-    assert said.count("WARNING") == 2  # nothing else is wrong
+    assert said.count("WARNING") == 2  # the only warning

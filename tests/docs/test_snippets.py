@@ -1,4 +1,4 @@
-"""Every fenced block of every page is true: commands are what the programs take, YAML is what they are given."""
+"""Every fenced block of every page is valid: programs accept the commands and the YAML."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ YAML = [
     (block, document) for block in BLOCKS if block.language == "yaml" for document in yaml_documents.read(block.text)
 ]
 PODS = [(block, document) for block, document in YAML if document.get("kind") == "Pod"]
-# Of an owner of pods, the pod that it would make.
+# For an owner of pods, the pod that it would create.
 TEMPLATES = [
     (block, document["spec"]["template"]) for block, document in YAML if "template" in document.get("spec", {})
 ]
 CONFIGURATIONS = [(block, document) for block, document in YAML if document.get("version") == "v1"]
 INSTALLATIONS = [(block, document) for block, document in YAML if "components" in document]
-# What the lab's API server is given, which tests/webhook tries.
+# Files for the API server, which tests/webhook tests in the lab.
 API_SERVERS = [
     (block, document)
     for block, document in YAML
     if document.get("kind") in {"AdmissionConfiguration", "AuthorizationConfiguration", "Config"}
 ]
-# Tried in tests/monitoring, by Prometheus itself.
+# tests/monitoring tests these with Prometheus.
 SCRAPES = [(block, document) for block, document in YAML if "scrape_configs" in document]
 DIFFS = [block for block in BLOCKS if block.language == "diff"]
 WITHOUT_LANGUAGE = [block for block in BLOCKS if not block.language]
@@ -51,7 +51,7 @@ def named(value: object) -> str | None:
     return str(value) if isinstance(value, Block) else None
 
 
-def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() -> None:
+def test_every_block_of_every_page_is_checked() -> None:
     assert {"README.md", "docs/operations.md", "docs/cli/top.md", "interposer/README.md"} <= set(
         map(pages.name, pages.PAGES)
     )
@@ -63,7 +63,7 @@ def test_every_page_is_looked_at_and_every_block_is_of_a_kind_that_is_checked() 
     assert len(CONFIGURATIONS) >= 3
 
 
-def test_files_of_an_api_server_are_those_of_the_labs() -> None:
+def test_api_server_files_equal_the_labs() -> None:
     templates = (files.ADMISSION, files.WEBHOOKS, files.AUTHORIZATION, files.UNUSED_KUBECONFIG)
     texts = [text.replace("{certificates}", "/etc/kubernetes/webhooks") for text in templates]
     shown = {yaml.safe_dump(document) for _, document in API_SERVERS}
@@ -71,19 +71,19 @@ def test_files_of_an_api_server_are_those_of_the_labs() -> None:
 
 
 @pytest.mark.parametrize("block", SHELL, ids=named)
-def test_a_command_is_one_that_its_program_takes(block: Block) -> None:
+def test_commands_are_accepted_by_their_programs(block: Block) -> None:
     sentences = {line: commands.wrong(part) for line in pages.lines(block) for part in commands.parts(line)}
     assert {line: sentence for line, sentence in sentences.items() if sentence} == {}
 
 
 @pytest.mark.parametrize("block", WITHOUT_LANGUAGE, ids=named)
-def test_a_block_without_a_language_is_a_picture_or_how_a_verb_is_used(block: Block) -> None:
+def test_a_block_without_a_language_is_output_or_usage(block: Block) -> None:
     usage = re.fullmatch(r"kubectl gpushare( [a-z]+){0,2}( [A-Z\[{(].*)?\n", block.text)
     assert usage or any(sign in block.text for sign in "│─▶"), block.text
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
+def test_commands_quoted_in_text_exist(page: Path) -> None:
     flaws = {}
     for text in pages.quoted(page):
         words = text.split()
@@ -96,20 +96,20 @@ def test_a_command_that_is_quoted_in_a_text_exists(page: Path) -> None:
     assert {text: why for text, why in flaws.items() if why} == {}
 
 
-# Flags of programs that are not ours.
+# Flags of other projects' programs.
 FOREIGN = {
-    *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # of the API server, kubectl and krew
-    *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # of the API server
-    *("--delete-emptydir-data", "--ignore-daemonsets", "--force"),  # of kubectl drain and delete
-    *("--bump-revision", "--mark-compacted"),  # of etcdutl
-    *("--gpu-reset", "--replace"),  # of nvidia-smi and simgpu
-    *("--copy-to", "--set-as-default"),  # of kubectl and nvidia-ctk
-    *("--prune", "--take-ownership"),  # of kubectl apply and helm
+    *("--request-timeout", "--manifest", "--archive", "--raw", "--server-side"),  # API server, kubectl and krew
+    *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # API server
+    *("--delete-emptydir-data", "--ignore-daemonsets", "--force"),  # kubectl drain and delete
+    *("--bump-revision", "--mark-compacted"),  # etcdutl
+    *("--gpu-reset", "--replace"),  # nvidia-smi and simgpu
+    *("--copy-to", "--set-as-default"),  # kubectl and nvidia-ctk
+    *("--prune", "--take-ownership"),  # kubectl apply and helm
 }
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_a_flag_that_is_quoted_in_a_text_is_a_flag_of_something(page: Path) -> None:
+def test_flags_quoted_in_text_exist(page: Path) -> None:
     ours = ("webhook", "deviceplugin", "deviceplugin.mps.supervisor", "lab", "bench.gpu", "./install.sh")
     known = {*FOREIGN, *commands.plugins_options(), *itertools.chain(*(commands.options(our) for our in ours))}
     quoted = {flag for text in pages.quoted(page) for flag in re.findall(r"(?:^|[ (])(--[a-z][a-z-]+)", text)}
@@ -128,11 +128,11 @@ def misplaced(diff: str, read: Callable[[str], list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("block", DIFFS, ids=named)
-def test_a_diff_in_a_text_fits_its_files(block: Block) -> None:
+def test_diffs_apply_to_their_files(block: Block) -> None:
     assert misplaced(block.text, lambda path: (pages.ROOT / path).read_text().splitlines()) == []
 
 
-def test_a_diff_that_does_not_fit_is_noticed() -> None:
+def test_a_diff_that_does_not_apply_is_detected() -> None:
     files = {"a.py": ["one", "two"], "b.py": ["three"]}
     assert misplaced("--- a.py\n one\n+new\n two\n--- b.py\n-three\n+four\n", files.__getitem__) == []
     assert misplaced("--- a.py\n two\n …\n one\n--- b.py\n-four\n", files.__getitem__) == [" one", "-four"]
@@ -140,7 +140,7 @@ def test_a_diff_that_does_not_fit_is_noticed() -> None:
 
 @pytest.fixture(scope="module")
 def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.Webhook]:
-    """The real webhook, on two nodes in memory."""
+    """The real webhook with two nodes in memory."""
     folder = tmp_path_factory.mktemp("snippets")
     nodes = [codec.to_document(builders.node(name, gpus=4)) for name in ("node-a", "node-b")]
     (folder / demo.CLUSTER).write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
@@ -150,7 +150,7 @@ def webhook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[demo.Webhook]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("block", "manifest"), [*PODS, *TEMPLATES], ids=named)
-def test_a_pod_in_a_text_is_admitted(webhook: demo.Webhook, block: Block, manifest: dict[str, Any]) -> None:
+def test_pods_in_pages_are_admitted(webhook: demo.Webhook, block: Block, manifest: dict[str, Any]) -> None:
     manifest = {**manifest, "metadata": {"name": "of-a-template", **manifest["metadata"]}}
     response = webhook.review(manifest)
     assert response["allowed"], response
@@ -160,7 +160,7 @@ def test_a_pod_in_a_text_is_admitted(webhook: demo.Webhook, block: Block, manife
 
 
 @pytest.mark.parametrize(("block", "document"), CONFIGURATIONS, ids=named)
-def test_a_configuration_in_a_text_is_taken_without_a_warning(
+def test_configurations_in_pages_give_no_warning(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], block: Block, document: dict[str, Any]
 ) -> None:
     (tmp_path / "node.yaml").write_text(block.text)
@@ -170,7 +170,7 @@ def test_a_configuration_in_a_text_is_taken_without_a_warning(
 
 
 @pytest.mark.parametrize(("block", "document"), INSTALLATIONS, ids=named)
-def test_an_installation_in_a_text_names_folders_that_are_there(block: Block, document: dict[str, Any]) -> None:
+def test_kustomizations_in_pages_name_existing_folders(block: Block, document: dict[str, Any]) -> None:
     assert all((pages.ROOT / path / "kustomization.yaml").exists() for path in document["resources"])
     assert all((pages.ROOT / path / "kustomization.yaml").exists() for path in document["components"])
 
@@ -183,7 +183,7 @@ def test_every_component_is_in_the_agents_table() -> None:
 
 
 @pytest.mark.apiserver
-def test_kubectl_has_the_verbs_and_flags_that_it_is_given(api_server: access.Access) -> None:
+def test_kubectl_has_the_verbs_and_flags_used(api_server: access.Access) -> None:
     asked: dict[tuple[str, ...], set[str]] = {}
     for block in SHELL:
         for part in itertools.chain(*map(commands.parts, pages.lines(block))):

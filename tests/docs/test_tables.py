@@ -1,4 +1,4 @@
-"""A cell of a table is read at a glance: what needs more words is prose below the table."""
+"""Table cells are short. Longer explanations are prose below the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.docs import pages
 
 MAX_WORDS = 40
-_TARGET = re.compile(r"\]\([^)]*\)")  # of a link; nobody reads it
+_TARGET = re.compile(r"\]\([^)]*\)")  # the target of a link, which is not visible
 _CELL_END = re.compile(r"(?<!\\)\|")
 
 
@@ -21,10 +21,10 @@ def long_cells(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", pages.PAGES, ids=pages.name)
-def test_no_cell_has_more_words_than_one_reads_at_a_glance(page: Path) -> None:
+def test_table_cells_are_short(page: Path) -> None:
     assert long_cells(pages.prose(page)) == []
 
 
-def test_a_long_cell_is_noticed() -> None:
+def test_a_long_cell_is_detected() -> None:
     assert len(long_cells(f"| short | {'word ' * 41}|\n")) == 1
     assert long_cells(f"| {'word ' * 20}| {'word ' * 30}|\n") == []

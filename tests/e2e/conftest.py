@@ -1,4 +1,4 @@
-"""gpushare on the lab, once for all end-to-end tests, and a user with a namespace for each."""
+"""gpushare in the lab, installed once for all end-to-end tests, and a user with a namespace for each test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.observation import Observer, Reviews
 
 @pytest.fixture(scope="session")
 def installed(lab: access.Access) -> lab_layout.Layout:
-    """The lab, with gpushare running in it."""
+    """The lab with gpushare running in it."""
     where = lab_layout.load(lab.kubeconfig.parents[1])
     gpushare.install(where, lab)
     return where
@@ -20,12 +20,12 @@ def installed(lab: access.Access) -> lab_layout.Layout:
 
 @pytest.fixture
 def user(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Observer]:
-    """Somebody with a namespace of his own."""
+    """A user with a separate namespace."""
     with lab.namespace("e2e") as namespace:
         yield Observer(lab, namespace)
 
 
 @pytest.fixture
 def reviews(installed: lab_layout.Layout, lab: access.Access) -> Reviews:
-    """The webhook's own count of what it was asked."""
+    """The webhook's count of its reviews."""
     return Reviews(lab)

@@ -1,8 +1,8 @@
-"""A program in a pod of `test_denial.py`: it opens the driver's device file, and says each time whether it may.
+"""A program for the pods of `test_denial.py`: it opens the driver's device file and prints each time whether it may.
 
-registers   says so before CUDA starts, whether that starts, and again after it, and as another program with the same pid
-past        before, and whether CUDA starts, by a loader of its own that does not know of the preload file
-stays       starts CUDA and then opens the file again and again, and says what becomes of it in SAID
+registers   prints it before CUDA starts, whether CUDA starts, and again afterwards, and as another program with the same pid
+past        prints it before, and whether CUDA starts, with its own loader that ignores the preload file
+stays       starts CUDA, then opens the file again and again and writes the results to SAID
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def say(word: str) -> None:
 
 
 def opens(path: str) -> None:
-    """ENXIO comes later than the kernel's answer: there is no driver behind the file, as in the lab."""
+    """Whether the kernel allows opening the file. ENXIO means allowed: the lab has no driver behind the file."""
     try:
         os.close(os.open(path, os.O_RDWR))
     except OSError as error:
@@ -51,7 +51,7 @@ def main(verb: str, path: str) -> None:
     if verb == "stays" and os.fork():
         return
     if verb == "stays":
-        # Whoever started it waits for all who have the descriptors it gave.
+        # The caller waits for all processes that have its descriptors.
         for descriptor, file in enumerate((os.devnull, SAID, os.devnull)):
             os.dup2(os.open(file, os.O_RDWR | os.O_CREAT), descriptor)
     else:

@@ -1,4 +1,4 @@
-"""What a test sees of the cluster: pods, GPUNodes and the inside of containers."""
+"""What a test observes of the cluster: pods, GPUNodes and the inside of containers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLL_SECONDS = 0.2
 
 
 def eventually(look: Callable[[], _Value | None], *, seconds: float = 30.0, what: str) -> _Value:
-    """The first answer of `look` that is neither None nor False; fails with `what` after `seconds`."""
+    """Call `look` until it returns neither None nor False, and return that; fail with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         answer = look()
@@ -36,7 +36,7 @@ def eventually(look: Callable[[], _Value | None], *, seconds: float = 30.0, what
 
 @dataclass(frozen=True, slots=True)
 class Observer:
-    """A user's look at one namespace and at the ledger."""
+    """A user's view of one namespace and of the ledger."""
 
     access: Access
     namespace: str
@@ -46,13 +46,13 @@ class Observer:
         return self.access.kubectl(f"--namespace={self.namespace}", *arguments, input=text)
 
     def apply(self, document: dict[str, Any] | str) -> str:
-        """`kubectl apply` of a manifest or of a file's path."""
+        """Run `kubectl apply` with a manifest or a file's path."""
         if isinstance(document, str):
             return self.kubectl("apply", "-f", document)
         return self.kubectl("apply", "-f", "-", text=json.dumps(document))
 
     def refused(self, document: dict[str, Any] | str) -> str:
-        """The error of an apply that must fail."""
+        """Return the error message of an apply that must fail."""
         try:
             answer = self.apply(document)
         except lab_errors.LabError as error:
@@ -60,16 +60,16 @@ class Observer:
         raise AssertionError(f"it was accepted: {answer}")
 
     def pod(self, name: str) -> dict[str, Any] | None:
-        """A pod, or None."""
+        """Return a pod, or None."""
         return self.access.find(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def pods(self, selector: str = "") -> list[dict[str, Any]]:
-        """The namespace's pods, or those of a label selector."""
+        """Return the namespace's pods, optionally those of a label selector."""
         query = urllib.parse.urlencode({"labelSelector": selector})
         return list(self.access.read(f"/api/v1/namespaces/{self.namespace}/pods?{query}")["items"])
 
     def running(self, name: str, *, seconds: float = 60.0) -> dict[str, Any]:
-        """The pod, once it runs with all containers ready."""
+        """Wait until the pod runs with all containers ready; return it."""
 
         def look() -> dict[str, Any] | None:
             pod = self.pod(name)
@@ -82,35 +82,35 @@ class Observer:
             raise AssertionError(self.kubectl("describe", "pod", name)) from None
 
     def inside(self, name: str, *command: str, container: str = "") -> str:
-        """Run a command in a container; its standard output."""
+        """Run a command in a container; return its standard output."""
         chosen = (f"--container={container}",) if container else ()
         return self.kubectl("exec", name, *chosen, "--", *command)
 
     def delete(self, *what: str) -> None:
-        """Delete at once and wait until it is gone."""
+        """Delete without a grace period and wait until the object is gone."""
         self.kubectl("delete", *what, "--grace-period=1", "--timeout=60s", "--ignore-not-found")
 
     def gpunodes(self) -> list[GpuNode]:
-        """The ledger."""
+        """Return the GPUNodes."""
         return [codec.read(item) for item in self.access.read(contract.GPUNODE_PATH)["items"]]
 
     def gpunode(self) -> GpuNode:
-        """The only node."""
+        """Return the only GPUNode."""
         (node,) = self.gpunodes()
         return node
 
     def plugin(self, *arguments: str) -> str:
-        """What `kubectl gpushare …` prints."""
+        """Return the output of `kubectl gpushare …`."""
         return self.plugin_run(*arguments).stdout
 
     def plugin_run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `kubectl gpushare …`, found by kubectl on PATH as a user's is."""
+        """Run `kubectl gpushare …`, which kubectl finds on PATH as for a user."""
         command = [str(self.access.kubectl_program), "gpushare", *arguments, f"--kubeconfig={self.access.kubeconfig}"]
         path = f"{Path(sys.executable).parent}:{self.access.kubectl_program.parent}:{os.environ['PATH']}"
         return subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=check)
 
     def ledger_is_confirmed(self) -> None:
-        """Wait until every share of this namespace is its pod's by uid, and no reservation that could lapse."""
+        """Wait until every share of this namespace has its pod's UID and no reservation can expire."""
 
         def look() -> bool:
             held = [entry for node in self.gpunodes() for entry in node.allocations]
@@ -119,7 +119,7 @@ class Observer:
         eventually(look, what=f"all allocations of {self.namespace} confirmed")
 
     def ledger_is_empty(self, *, seconds: float = 30.0) -> None:
-        """Wait until nobody of this namespace holds anything."""
+        """Wait until no pod of this namespace holds a share."""
 
         def look() -> bool:
             held = [entry for node in self.gpunodes() for entry in node.allocations]
@@ -129,12 +129,12 @@ class Observer:
 
 
 def annotation(pod: dict[str, Any], key: str) -> str:
-    """An annotation's value, or an empty text."""
+    """Return an annotation's value, or an empty string."""
     return str(pod["metadata"].get("annotations", {}).get(key, ""))
 
 
 def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
-    """The environment of a container's specification, in which a pod that waited refers to its annotations."""
+    """Return the environment of a container spec, in which a pod that was gated refers to its annotations."""
 
     def value(entry: dict[str, Any]) -> str:
         path = str(((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", ""))
@@ -146,12 +146,12 @@ def environment(pod: dict[str, Any], container: int = 0) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Reviews:
-    """How many reviews reached the webhook's replicas, by their own metrics."""
+    """The number of reviews that reached the webhook's replicas, by their metrics."""
 
     access: Access
 
     def count(self) -> int:
-        """All of them, whatever the outcome."""
+        """Return the number of all reviews, regardless of outcome."""
         names = [pod["metadata"]["name"] for pod in gpushare.pods(self.access, "webhook")]
         lines = [line for name in names for line in gpushare.page(self.access, name).splitlines()]
         return int(sum(float(line.split()[-1]) for line in lines if line.startswith("gpushare_webhook_reviews_total{")))

@@ -64,7 +64,7 @@ def cron_job(installed: lab_layout.Layout, lab: access.Access, tmp_path: Path) -
 
 
 def spread_on_four(user: Observer, kind: str) -> set[str]:
-    """A workload with a pod on each of the four GPUs; the UIDs of its pods."""
+    """Create a workload with a pod on each of the four GPUs; return the UIDs of its pods."""
     user.apply(workload(kind, "spread", 4, request="0.4", policy="spread"))
 
     def spread() -> set[str] | None:
@@ -77,7 +77,7 @@ def spread_on_four(user: Observer, kind: str) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-def test_a_pod_that_waits_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind: str) -> None:
+def test_a_pod_waiting_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind: str) -> None:
     before = spread_on_four(user, kind)
     user.apply(sleeper("whole", request="1"))
     eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
@@ -116,7 +116,7 @@ def test_a_job_of_the_cron_job_makes_room_for_a_waiting_pod(cron_job: str, user:
 def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
     user.running("whole")
     eventually(spread_on_three(user), seconds=60, what="four pods on three GPUs")
-    # The moved one may be there yet, on its way out.
+    # The moved pod may still be terminating.
     after = {pod["metadata"]["uid"] for pod in user.pods("app=spread") if "deletionTimestamp" not in pod["metadata"]}
     assert len(before & after) == 3, "one pod was moved, and only one"
     assert ledger.violations(user.gpunode()) == []

@@ -1,7 +1,7 @@
-"""`--deny-unregistered` on a node: in a pod with a share only who is registered opens the driver's device file.
+"""`--deny-unregistered` on a node: in a pod with a share, only registered processes open the driver's device file.
 
-The lab's GPUs are plain files, so the driver gets a device file with the number of `/dev/nvidiactl`, which the container
-runtime gives to whoever has a GPU.
+The lab's GPUs are plain files, so the driver gets a device file with the number of `/dev/nvidiactl`, which the
+container runtime gives to every container with a GPU.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ DAEMON_SET = f"daemonset/{gpushare.AGENT}"
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = f"{create.DEVICE_DIRECTORY}/{create.CONTROL}"
 PROGRAM, MOUNTED = Path(__file__).with_name("denied.py"), "/programs"
-# Of `registers`, where nobody is denied and where it is.
+# Output of `registers` without and with denial.
 FREE, HELD = "open cuda open open", "denied cuda open denied"
-STATIC_MAY = re.compile("^$|No such device or address")  # the second from behind: there is no driver
+STATIC_MAY = re.compile("^$|No such device or address")  # allowed: the file has no driver
 NO_BPF = "no bpf file system is mounted at /sys/fs/bpf"
 
 
 class Node:
-    """The lab's node with the driver's device file; `bpf` is what the agent is told is /sys/fs/bpf there."""
+    """The lab's node with the driver's device file; `bpf` is the path that the agent uses as /sys/fs/bpf."""
 
     def __init__(self, where: lab_layout.Layout, administrator: access.Access) -> None:
         self._where, self._administrator = where, administrator
@@ -55,8 +55,8 @@ class Node:
         self._before = json.loads(document)["spec"]["template"]
         self._mounted = False
 
-    def ask_for_it(self) -> None:
-        """The component, for this kernel's hierarchy of cgroup v2, which may be beside those of v1."""
+    def apply_component(self) -> None:
+        """Apply the component, set up for this kernel's cgroup v2 hierarchy, which may exist next to those of v1."""
         document = yaml.safe_load(COMPONENT.read_text())
         changes = yaml.safe_load(next(patch["patch"] for patch in document["patches"] if "DaemonSet" in str(patch)))
         for change in changes:
@@ -67,7 +67,7 @@ class Node:
         self._change(changes)
 
     def mount_bpf(self) -> None:
-        """As systemd does; where the node's processes see it, and nobody else."""
+        """Mount bpffs as systemd does, visible to the node's processes only."""
         self._inside("mount", "-t", "bpf", "bpf", str(self._bpf))
         self._mounted = True
         self._administrator.kubectl("rollout", "restart", *gpushare.SCOPE, DAEMON_SET)
@@ -100,7 +100,7 @@ def node(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Node]:
 
 
 class Pods:
-    """Programs in pods, and what the kernel answers them."""
+    """Programs in pods, and the kernel's answers to them."""
 
     def __init__(self, user: Observer) -> None:
         self._user = user
@@ -108,7 +108,7 @@ class Pods:
         user.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data})
 
     def start(self, name: str, **annotations: str) -> None:
-        """One of the agent's image, which has an interpreter."""
+        """Start a pod with the agent's image, which has a Python interpreter."""
         manifest: dict[str, Any] = sleeper(name, **annotations)
         (container,) = manifest["spec"]["containers"]
         container |= {"image": gpushare.built_images().agent.name, "imagePullPolicy": "Never"}
@@ -121,7 +121,7 @@ class Pods:
         self._user.running(name)
 
     def of_static(self, name: str) -> str:
-        """What the shell of the lab's image says, which has no loader: busybox."""
+        """Return the output of busybox in the lab's image, which has no dynamic loader."""
         said = self._user.inside(name, "sh", "-c", f"(exec 3<>{CONTROL}) 2>&1 || true")
         return "denied" if "Operation not permitted" in said else "open" if STATIC_MAY.search(said) else said
 
@@ -132,7 +132,7 @@ class Pods:
         return self._user.inside(name, "python", "-c", f"print(open({denied.SAID!r}).read())").split()
 
 
-def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, user: Observer) -> None:
+def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, user: Observer) -> None:
     pods = Pods(user)
     user.apply(sleeper("static", request="0.1"))
     user.running("static")
@@ -147,35 +147,35 @@ def test_who_is_not_registered_gets_no_gpu_in_a_pod_with_a_share(node: Node, use
         ]
         return next((condition for condition in conditions if condition.status == status), None)
 
-    def nobody_is_denied() -> None:
+    def no_pod_is_denied() -> None:
         assert pods.of_static("static") == "open"
         assert pods.of("python", "registers") == FREE
         assert pods.of("python", "past") == "open cuda"
 
-    def who_is_not_registered_is_denied(python: str) -> None:
+    def unregistered_is_denied(python: str) -> None:
         assert pods.of_static("static") == "denied"
         assert pods.of(python, "registers") == HELD
         assert pods.of(python, "past") == "denied no-cuda"
         assert pods.of("beside", "registers") == FREE
 
-    nobody_is_denied()
+    no_pod_is_denied()
     assert not said("True")
     assert not said("False")
-    node.ask_for_it()
+    node.apply_component()
     cannot = eventually(lambda: said("False"), what="told, by the GPUNode, that it is not possible")
     assert (cannot.reason, NO_BPF in cannot.message) == ("NotPossible", True), cannot
-    nobody_is_denied()
+    no_pod_is_denied()
 
     node.mount_bpf()
     eventually(lambda: said("True"), what="denied, by the GPUNode")
     pods.start("new", request="0.1")
-    for name in ("python", "new"):  # one that ran before, and one that comes
-        who_is_not_registered_is_denied(name)
+    for name in ("python", "new"):  # one that was already running, and a new one
+        unregistered_is_denied(name)
     pods.of("new", "stays")
-    eventually(lambda: len(pods.said("new")) > 1, what="somebody registered")
+    eventually(lambda: len(pods.said("new")) > 1, what="a registered process")
     with node.without_agent():
         assert pods.of_static("static") == "denied"
-    who_is_not_registered_is_denied("new")
+    unregistered_is_denied("new")
     after = len(pods.said("new"))
     eventually(lambda: len(pods.said("new")) > after, what="the one that stays at it")
     assert set(pods.said("new")) == {"cuda", "open"}, "the next agent took from it what it had"

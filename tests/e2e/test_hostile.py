@@ -1,4 +1,6 @@
-"""Pods that attack, as root and as nobody: an honest one on the same GPU keeps what is its own, and the node goes on."""
+"""Attacking pods, as root and as the user nobody: an honest pod on the same GPU keeps its share, and the node keeps
+working.
+"""
 
 from __future__ import annotations
 
@@ -15,27 +17,25 @@ pytestmark = pytest.mark.lab
 
 REQUEST = 0.4
 MEMORY_BYTES = 4 << 30
-# Of a kernel of a millisecond after the other it has four tenths of a second's; on a busy machine far fewer. With the
-# GPU kept from it, or a new process of its own refused, it would have none.
+# With kernels of one millisecond it completes about 400 a second, on a busy machine far fewer. If the attackers kept the
+# GPU from it, or its new processes were rejected, it would complete none.
 FEWEST_A_SECOND = 20
-AGENT_BYTES = 256 << 20  # what its container may have
+AGENT_BYTES = 256 << 20  # the memory limit of its container
 
 
-def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
-    user: Observer, installed: lab_layout.Layout
-) -> None:
-    """All of them together, for as long as the node takes to do what nodes do; then those that go past the library."""
+def test_attacks_of_two_pods_do_not_affect_a_third_or_the_node(user: Observer, installed: lab_layout.Layout) -> None:
+    """All attacks at once, while the node does its usual work; then the attacks that bypass the library."""
     ground = Ground(user, installed)
     ground.neighbour(request=REQUEST, memory=str(MEMORY_BYTES))
     for who in ("root", "nobody"):
         ground.attacker(who, who, request=0.2, memory="2Gi")
     before = ground.agent()
     names = [name for name, attack in ATTACKS.items() if not attack.past]
-    with ground.at_it(["root", "nobody"], names) as attacking:
+    with ground.attacking_with(["root", "nobody"], names) as attacking:
         begin = time.monotonic()
-        ground.status_is_written()
+        ground.status_seconds()
         ground.third(request=0.1)
-        # On a busy machine a newcomer takes longer: of one at least all of it is seen.
+        # On a busy machine new processes take longer; at least one must have completed.
         eventually(lambda: ground.said().newcomers(begin, time.monotonic()), seconds=90, what="a newcomer")
         end = time.monotonic()
     assert attacking.won == []
@@ -51,14 +51,14 @@ def test_attacks_of_two_pods_are_nothing_to_a_third_and_to_the_node(
     assert after.most_bytes < AGENT_BYTES
 
     ground.restart("root")
-    with ground.at_it(["root"], ["beside"]), ground.at_it(["nobody"], ["turns"]):
+    with ground.attacking_with(["root"], ["beside"]), ground.attacking_with(["nobody"], ["turns"]):
         eventually(lambda: "unlimited" in ground.told("root"), seconds=90, what="the process without a limit told of")
-    # And when they have gone, all is as it was.
+    # When the attackers have gone, everything is as before.
     began = time.monotonic()
     (last,) = eventually(
         lambda: ground.said().newcomers(began, time.monotonic())[:1] or None,
         seconds=90,
-        what="another process of its own",
+        what="another process of the pod",
     )
     assert last.bytes == MEMORY_BYTES
     eventually(

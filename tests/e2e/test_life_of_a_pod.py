@@ -18,7 +18,7 @@ SAMPLES = "config/samples"
 
 
 def sleeper(name: str, **annotations: str) -> dict[str, Any]:
-    """A pod that shares a GPU and waits."""
+    """Return a pod that shares a GPU and sleeps."""
     manifest = builders.pod(name, **annotations)
     del manifest["metadata"]["namespace"]
     for container in manifest["spec"]["containers"]:
@@ -106,7 +106,7 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     )
     ids = {name: kept[uid, name, contract.RESOURCE_PERCENT] for name in ("warm", "main")}
     assert (len(ids["warm"]), len(ids["main"])) == (80, 70)
-    assert ids["main"] < ids["warm"]  # it has them again
+    assert ids["main"] < ids["warm"]  # they are restored
     (held,) = [entry for entry in user.gpunode().allocations if entry.pod.namespace == user.namespace]
     assert held.gpu_uuids == (gpu.uuid,)
     assert ledger.held(held, gpu.uuid) == (80, warm)
@@ -125,7 +125,7 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     user.ledger_is_empty()
 
 
-def test_a_request_of_one_and_a_half_is_refused_with_a_sentence(user: Observer) -> None:
+def test_a_request_of_one_and_a_half_is_rejected_with_a_reason(user: Observer) -> None:
     error = user.refused(sleeper("too-much", request="1.5"))
     assert 'gpushare.io/request "1.5" is more than one GPU: write 0 to 1 in steps of 0.01' in error
     assert user.pod("too-much") is None
@@ -142,7 +142,7 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
     sentence = "no GPU fits 0.5 GPU with 50% of the memory: of 4 GPUs on 1 node, 4 with too little compute free"
 
     def is_told() -> bool:
-        """The Event says what the annotation does; both change once it is known that the holders are there."""
+        """Whether the Event has the annotation's text; both change once the holders are known to exist."""
         (pod,) = [pod for pod in user.pods() if pod["metadata"]["name"] == "waits"]
         reason = annotation(pod, contract.REASON)
         notes = [event["note"] for event in events(user, "waits") if event["reason"] == contract.EVENT_GATED]
@@ -169,7 +169,7 @@ def events(user: Observer, name: str) -> list[dict[str, str]]:
     return [entry for entry in listed if entry.get("regarding", {}).get("name") == name]
 
 
-def test_a_gated_pod_that_is_deleted_leaves_nothing(user: Observer) -> None:
+def test_a_deleted_gated_pod_leaves_no_allocation(user: Observer) -> None:
     user.apply(sleeper("never", request="0.5", model="no-such-model"))
     user.delete("pod", "never")
     user.ledger_is_empty(seconds=5)
@@ -240,7 +240,7 @@ def test_a_pod_without_our_annotations_is_never_seen(user: Observer, reviews: Re
     user.ledger_is_empty()
 
 
-def test_what_a_user_writes_into_our_annotations_is_not_believed(user: Observer) -> None:
+def test_results_forged_by_a_user_are_ignored(user: Observer) -> None:
     uuid = user.gpunode().gpus[3].uuid
     forged = sleeper("forged", request="0.1", uuid=user.gpunode().gpus[0].uuid)
     forged["metadata"]["annotations"] |= {contract.GPU_UUIDS: uuid, contract.ALLOCATION: "mine", contract.NODE: "moon"}  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""What docs/operations.md says of an agent that is away, and of gpushare that is taken away: pods that run notice neither."""
+"""What docs/operations.md states about a stopped agent and about uninstalling: running pods are not affected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.test_life_of_a_pod import sleeper
 pytestmark = pytest.mark.lab
 
 
-def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
+def test_a_pod_waits_while_the_only_nodes_agent_is_down(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("early", request="0.25"))
@@ -27,13 +27,13 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
     user.ledger_is_confirmed()
     asks = ("run", "probe", "--image=x", f"--annotations={contract.REQUEST}=0.25", "--dry-run=server", "-o", "yaml")
     with gpushare.without_agent(installed, installed.nodes[0], lab):
-        # The kubelet takes it out of what the Node offers, and the webhook watches Nodes.
+        # The kubelet removes the resource from the Node, and the webhook watches Nodes.
         eventually(lambda: contract.SCHEDULING_GATE in user.kubectl(*asks), what="known to the webhook")
         user.apply(sleeper("late", request="0.25"))
         late = user.pod("late")
         assert late is not None
         said = annotation(late, contract.REASON) or ""
-        # By what is known first: its last word, if it had the time for one, or what the kubelet offers.
+        # Either the agent's last report, if it had time for one, or what the kubelet offers.
         kubelets = f"no agent that runs: its kubelet offers no {contract.RESOURCE_PERCENT}"
         assert "the node's agent has stopped" in said or kubelets in said
     user.running("late")
@@ -44,14 +44,14 @@ def test_a_pod_waits_while_the_agent_of_the_only_node_is_away(
 
 @pytest.fixture
 def own() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
-    """A lab of its own, without gpushare: to uninstall is to take away what other tests have installed."""
+    """A separate lab without gpushare, because uninstalling would remove what other tests installed."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=1, owner=os.getpid())
             where = lab_layout.load(directory)
             gpushare.prepare(where)
-            # The check before an installation goes by what the kubelet tells of its images, twice a minute.
+            # The check before an installation uses the kubelet's list of images, which it updates twice a minute.
             eventually(lambda: "gpushare/agent" in told_images(administrator), what="told by the kubelet", seconds=90)
             yield administrator, where
         finally:
@@ -63,7 +63,7 @@ def told_images(administrator: access.Access) -> str:
 
 
 def script(administrator: access.Access, *flags: str) -> str:
-    """What install.sh says; it has to end well."""
+    """Run install.sh, which must succeed; return its output."""
     path = f"{administrator.kubectl_program.parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "KUBECONFIG": str(administrator.kubeconfig), "PATH": path}
     command = ["./install.sh", *flags]
@@ -80,7 +80,7 @@ def by_helm(version: str, administrator: access.Access, *arguments: str) -> None
 
 
 @pytest.mark.timeout(900)
-def test_every_way_to_install_ends_with_shares_and_a_pod_that_runs_keeps_its_own_over_all_of_them(
+def test_a_running_pod_keeps_its_share_across_reinstallations(
     own: tuple[access.Access, lab_layout.Layout],
 ) -> None:
     administrator, _ = own
@@ -96,7 +96,7 @@ def test_every_way_to_install_ends_with_shares_and_a_pod_that_runs_keeps_its_own
         user.ledger_is_confirmed()
         shares = user.gpunode().allocations[0].shares
 
-        def goes_on() -> None:
+        def check_share() -> None:
             eventually(lambda: "1Gi" in user.plugin("top", "--no-headers").splitlines()[0], what="used figures in top")
             after = user.running("holder")
             assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -108,21 +108,21 @@ def test_every_way_to_install_ends_with_shares_and_a_pod_that_runs_keeps_its_own
             administrator.kubectl("wait", "--for=delete", "pods", "--all", *gpushare.SCOPE, "--timeout=60s")
             assert "CUDA_ERROR_SYSTEM_NOT_READY" in user.inside("holder", "sh", "-c", "gpushare-probe 2>&1 || true")
 
-        goes_on()
+        check_share()
         by_helm("helm4", administrator, "uninstall", "gpushare")
         is_gone()
 
         said = script(administrator)
         assert "Installed. Next:" in said
-        goes_on()
+        check_share()
         assert f"{namespace}" in script(administrator, "--uninstall", "--dry-run")
-        goes_on()
+        check_share()
         assert "The ledger stays" in script(administrator, "--uninstall")
         administrator.kubectl("wait", "--for=delete", f"namespace/{contract.SYSTEM_NAMESPACE}", "--timeout=60s")
         is_gone()
 
         administrator.kubectl("create", "namespace", contract.SYSTEM_NAMESPACE)
         by_helm("helm3", administrator, *install)
-        goes_on()
+        check_share()
         user.delete("pods", "--all")
         user.ledger_is_empty()

@@ -1,4 +1,6 @@
-"""Admissions go on, twenty a second, while the webhook is restarted and killed; `bench/outages.py` does that and more."""
+"""Admission continues, twenty a second, while the webhook is restarted and killed. `bench/outages.py` does more of
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,25 @@ import pytest
 
 from lab import lab_layout
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1440)]  # a busy machine takes its time
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1440)]  # for a busy machine
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "outages.py"
 SCENARIOS = ("rolling restart", "kill -9 of a replica")
 TOO_LATE = "context deadline exceeded"
-# What the API server says of a review that the killed replica had in hand, and of a new connection to it before its
-# Service has forgotten it, be it while its container starts again, and of one that waits too long for the other, which
-# has them all to itself meanwhile. Nobody sends these a second time.
+# The API server's errors for a review that the killed replica had in flight; for a new connection to it before its
+# Service removed the endpoint or while its container restarts; and for one that waits too long for the other replica,
+# which serves all reviews meanwhile. No client retries these.
 OF_THE_KILLED = (
     *("EOF", "connection reset by peer", "broken pipe", "closed network connection", "connection refused"),
     *("remote error: tls", "gpushare is starting"),
     TOO_LATE,
 )
-# Half of what is sent in ten seconds: longer it takes no busy machine to have the Service forget the killed one, to which
-# every other review goes until then. Mostly it is none or one.
+# Half of what is sent in ten seconds. Even a busy machine removes the killed replica from the Service by then; until
+# then every other review goes to it. Usually none or one fails.
 MAX_LOST = 100
 
 
 def measured(installed: lab_layout.Layout, *scenarios: str) -> dict[str, Any]:
-    """What was counted, by scenario."""
+    """Measure one scenario; return its counts."""
     command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(scenarios)}", "--kills=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -40,20 +42,20 @@ def measured(installed: lab_layout.Layout, *scenarios: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def counted(installed: lab_layout.Layout) -> dict[str, Any]:
-    """Both scenarios, one after the other."""
+    """Run both scenarios, one after the other."""
     return measured(installed, *SCENARIOS)
 
 
 def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any], installed: lab_layout.Layout) -> None:
     row = counted["rolling restart"]
     if row["reasons"] and all(TOO_LATE in why for why in row["reasons"]):
-        # On a busy machine a review may wait for longer than the API server does: not each time.
+        # On a busy machine a review may exceed the API server's timeout, but not every time.
         row = measured(installed, "rolling restart")["rolling restart"]
     assert row["admissions"] > 100
     assert row["reasons"] == {}, row["notes"]
 
 
-def test_a_killed_replica_takes_with_it_only_what_was_sent_to_it(counted: dict[str, Any]) -> None:
+def test_a_killed_replica_fails_only_the_reviews_sent_to_it(counted: dict[str, Any]) -> None:
     row = counted["kill -9 of a replica"]
     assert row["admissions"] > 100
     other = {why: count for why, count in row["reasons"].items() if not any(words in why for words in OF_THE_KILLED)}

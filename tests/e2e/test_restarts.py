@@ -1,4 +1,4 @@
-"""Whatever is killed comes back to the truth, and until then nothing runs without its limits."""
+"""Every killed component recovers the true state, and until then nothing runs without its limits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from webhook.store import reservation
 
 pytestmark = pytest.mark.lab
 
-MAX_COMING = 60  # a node takes 110 pods
+MAX_COMING = 60  # a node takes at most 110 pods
 KUBELET_RESTARTS = 3
 
 
 def kill(where: lab_layout.Layout, name: str) -> None:
-    """SIGKILL, by the recorded pid."""
+    """Send SIGKILL to the recorded pid."""
     pid = daemon_process.pid_of(name, where.processes)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: daemon_process.pid_of(name, where.processes) is None, what=f"{name} gone")
 
 
-def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
+def test_a_running_pod_keeps_its_limit_after_its_agent_is_killed(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("holder", request="0.25"))
@@ -42,11 +42,11 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     eventually(lambda: f"allocated {part}" in user.inside("holder", "cat", "/tmp/held"), what="a quarter held")
 
     with gpushare.without_agent(installed, installed.nodes[0], lab):
-        # Nobody can join while there is no arbiter: closed, not open.
+        # No process can join while there is no arbiter: it fails closed.
         without = user.inside("holder", "sh", "-c", "gpushare-probe --allocate 1 2>&1 || true")
         assert "allocated 1" not in without
         assert "gpushare: " in without
-    # What the living process holds is still counted.
+    # Memory of the surviving process is still counted.
     user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part}")
     refused = user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part + 1} || true")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in refused
@@ -58,8 +58,8 @@ def test_a_running_pod_keeps_its_limit_over_a_killed_agent(
     user.ledger_is_empty()
 
 
-def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: access.Access) -> None:
-    """As an upgrade does it on each node, while bare pods come all the time, which nobody would recreate."""
+def test_no_pod_is_rejected_while_the_agent_is_replaced(user: Observer, lab: access.Access) -> None:
+    """Replace the agent as an upgrade does, while bare pods, which no controller would recreate, keep arriving."""
     (first,) = gpushare.pods(lab, "agent")
     lab.kubectl("delete", "pod", first["metadata"]["name"], *gpushare.SCOPE, "--wait=false")
     names: list[str] = []
@@ -79,11 +79,11 @@ def test_no_pod_is_refused_while_the_agent_is_replaced(user: Observer, lab: acce
     user.ledger_is_empty()
 
 
-@pytest.mark.timeout(600)  # for all tries, on a busy machine
+@pytest.mark.timeout(600)  # for all attempts, on a busy machine
 def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: lab_layout.Layout) -> None:
-    """Also where one was deleted while the kubelet was away, which still counts that pod's devices when it starts."""
+    """Includes a pod deleted while the kubelet was down: at its start the kubelet still counts that pod's devices."""
     for _ in range(KUBELET_RESTARTS):
-        judged = restarted_over_a_pod(user, installed)
+        judged = restart_kubelet_with_waiting_pod(user, installed)
         if judged is not None:
             break
         user.delete("pods", "--all")
@@ -94,10 +94,10 @@ def test_pods_share_again_after_a_kubelet_restart(user: Observer, installed: lab
     user.ledger_is_empty()
 
 
-def restarted_over_a_pod(user: Observer, where: lab_layout.Layout) -> dict[str, Any] | None:
-    """Restart the kubelet while a pod waits for it that has a deleted one's GPU; the pod, which runs.
+def restart_kubelet_with_waiting_pod(user: Observer, where: lab_layout.Layout) -> dict[str, Any] | None:
+    """Restart the kubelet while a pod waits for it that has a deleted pod's GPU; return the running pod.
 
-    None if the kubelet has refused it before it had the agent's devices: then no device plugin can help it.
+    Return None if the kubelet rejected it before it had the agent's devices: no device plugin can prevent that.
     """
     whole = ["before", "deleted", "third", "fourth"]
     for name in whole:
@@ -130,7 +130,7 @@ def restarted_over_a_pod(user: Observer, where: lab_layout.Layout) -> dict[str, 
     return None
 
 
-def test_without_the_webhook_shares_are_refused_and_other_pods_are_not(
+def test_without_the_webhook_only_requesting_pods_are_rejected(
     user: Observer, installed: lab_layout.Layout, lab: access.Access
 ) -> None:
     user.apply(sleeper("early", request="0.25"))
@@ -159,5 +159,5 @@ def test_everything_survives_an_api_server_restart(
     assert annotation(second, contract.ALLOCATION)
     assert ledger.violations(user.gpunode()) == []
     user.delete("pods", "--all")
-    # A pod that came and went before the webhook's watches were back was never seen: its share lapses.
+    # The webhook never saw a pod that came and went before its watches were back; that pod's share expires.
     user.ledger_is_empty(seconds=reservation.LIFETIME_SECONDS + 30)

@@ -1,6 +1,6 @@
-"""No right is too many: each is used in the life of an installation, or where the table says.
+"""No right is superfluous: each is used during an installation's life, or in the test that the table names.
 
-That none is too few is looked at wherever there was an API server: `tests/conftest.py`.
+`tests/conftest.py` checks after every run with an API server that no right is missing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.e2e.test_life_of_a_pod import sleeper
 
 pytestmark = pytest.mark.lab
 
-# What takes more than a moment, or somebody in the way: the test that has it happen, and asks the same audit log.
-REPETITION = "tests/config/test_policy_events.py::test_each_tells_what_it_lives_by_and_counts_what_happens_again"
+# Rights that need more than a moment or a conflict: the test that causes it and checks the same audit log.
+REPETITION = "tests/config/test_policy_events.py::test_agents_and_replicas_write_and_count_their_events"
 ELSEWHERE: dict[tuple[str, str, str], str] = {
     (contract.WEBHOOK_SERVICE_ACCOUNT, "pods/eviction", "create"): (
         "tests/webhook/test_stuck_on_a_real_scheduler.py::"
@@ -64,7 +64,7 @@ def test_every_right_is_used(user: Observer, installed: lab_layout.Layout, lab: 
     user.ledger_is_empty()
 
 
-def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_told_so(
+def test_an_agent_reads_only_its_nodes_pods_with_the_field_selector_authorizer(
     installed: lab_layout.Layout, lab: access.Access, tmp_path: Path
 ) -> None:
     (node,) = installed.nodes
@@ -84,10 +84,10 @@ def test_an_agent_reads_the_pods_of_its_own_node_alone_where_the_api_server_is_t
     ):
         with pytest.raises(lab_errors.LabError, match="connection refused"):
             agent.kubectl("get", "--raw", f"/api/v1/pods?{query}")
-    assert json.loads(agent.kubectl("get", "--raw", "/api/v1/nodes"))["items"]  # it may that by its role
+    assert json.loads(agent.kubectl("get", "--raw", "/api/v1/nodes"))["items"]  # its role allows that
 
 
-def test_what_is_used_elsewhere_is_a_right_and_is_asked_for_there() -> None:
+def test_rights_used_elsewhere_exist_and_are_tested_there() -> None:
     for (account, what, verb), place in ELSEWHERE.items():
         assert (what, verb) in rights.expected(rights.EVERYWHERE[account], rights.AT_HOME[account])
         path, name = place.split("::")

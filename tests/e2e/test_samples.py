@@ -18,7 +18,7 @@ RUNNING = sorted(path.stem for path in SAMPLES.glob("*.yaml") if path.stem not i
 
 
 @pytest.mark.parametrize("sample", RUNNING)
-def test_a_sample_runs(user: Observer, sample: str) -> None:
+def test_each_sample_runs(user: Observer, sample: str) -> None:
     path = SAMPLES / f"{sample}.yaml"
     user.apply(str(path))
     for document in yaml.safe_load_all(path.read_text()):
@@ -28,7 +28,7 @@ def test_a_sample_runs(user: Observer, sample: str) -> None:
     user.ledger_is_empty()
 
 
-def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to_it(user: Observer) -> None:
+def test_usage_and_limits_of_two_busy_pods_are_shown(user: Observer) -> None:
     user.apply(str(SAMPLES / "busy.yaml"))
     large, small = (annotation(user.running(name), contract.GPU_UUIDS) for name in ("busy-large", "busy-small"))
     assert large == small
@@ -43,8 +43,8 @@ def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to
         return shares if shares["busy-large"] > shares["busy-small"] > 0 else None
 
     eventually(busy, what="what both use in `top pods`, the larger share more")
-    # The agent audits every two seconds, and what `top` shows is measured more often.
-    # It ends with 1 or 2 where it is not certain of something at the moment.
+    # The agent audits every two seconds, and `top` shows more frequent measurements. `audit` exits with 1 or 2
+    # while something is uncertain.
     eventually(
         lambda: "2 of 2 containers limited" in user.plugin_run("audit", check=False).stdout,
         what="both containers limited in `audit`",
@@ -63,11 +63,11 @@ def test_of_two_that_compute_it_is_shown_what_they_use_and_that_they_are_held_to
     user.ledger_is_empty()
 
 
-def test_the_workloads_run_next_to_each_other(user: Observer) -> None:
+def test_the_sample_workloads_run_side_by_side(user: Observer) -> None:
     user.apply(str(SAMPLES / "workloads"))
 
     def held(selector: str, count: int) -> Callable[[], set[str] | None]:
-        """The GPUs of a workload's pods, once so many run or have completed."""
+        """Return the GPUs of a workload's pods, once that many run or have completed."""
 
         def look() -> set[str] | None:
             pods = user.pods(selector)
@@ -91,7 +91,7 @@ def test_the_workloads_run_next_to_each_other(user: Observer) -> None:
     user.ledger_is_empty()
 
 
-def test_the_refused_sample_is_refused_and_the_waiting_one_waits(user: Observer) -> None:
+def test_the_rejected_sample_is_rejected_and_the_waiting_one_waits(user: Observer) -> None:
     user.apply(str(SAMPLES / "half-gpu.yaml"))
     assert "is more than one GPU: write 0 to 1 in steps of 0.01" in user.refused(
         str(SAMPLES / "refused" / "too-much.yaml")

@@ -1,4 +1,4 @@
-"""A round of a storm on the node: pods, GPUs, agent and kubelet come and go; `bench/storm.py` blows for longer."""
+"""One round of a storm on the node: pods, GPUs, agent and kubelet come and go. `bench/storm.py` runs longer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from lab import lab_layout
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # a busy machine takes its time
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # for a busy machine
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "storm.py"
 
 
-def test_the_kubelet_refuses_no_pod_while_there_is_an_agent_and_all_that_are_placed_run(
+def test_the_kubelet_rejects_no_pod_with_an_agent_and_all_placed_pods_run(
     installed: lab_layout.Layout,
 ) -> None:
-    # As with all that is drawn at random: the same on every run of continuous integration.
+    # Like all random tests, the same on every run of continuous integration.
     seed = ["--seed=1"] if os.environ.get("CI") else []
     command = [sys.executable, str(BENCH), f"--lab={installed.directory}", "--seconds=0", "--pause=0.6", *seed]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
@@ -28,7 +28,7 @@ def test_the_kubelet_refuses_no_pod_while_there_is_an_agent_and_all_that_are_pla
     report = json.loads(lines[-1])
     assert (report["refused"], report["over-committed"], report["stuck"]) == (0, 0, []), done.stdout
     assert report["kubelets killed"] == 1
-    # Otherwise every refusal would be excused.
+    # Without this, every rejection would be excused.
     for absence in ("longest without an agent, seconds", "longest from a kubelet's start to the agent, seconds"):
         assert report[absence] < report["seconds"] + 60, done.stdout
     assert report["pods ran"]

@@ -1,4 +1,4 @@
-"""Whole frameworks: big downloads, so `make test-frameworks` alone runs them. Everything else passes this directory by."""
+"""Whole frameworks. They are large downloads, so only `make test-frameworks` runs these tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ collect_ignore_glob = [] if os.environ.get("GPUSHARE_TEST_FRAMEWORKS") == "1" el
 
 @pytest.fixture(scope="session")
 def pytorch() -> Path:
-    """The interpreter that has PyTorch, with the runtime of cudart/ in the place of NVIDIA's."""
+    """The interpreter with PyTorch, where the runtime in cudart/ replaces NVIDIA's."""
     python = packages.python(HERE / "pytorch.lock", download_seconds=DOWNLOAD_SECONDS)
     (runtime,) = python.parents[1].glob("lib/python*/site-packages/nvidia/cuda_runtime")
     library = runtime / "lib" / "libcudart.so.12"
@@ -33,7 +33,7 @@ def pytorch() -> Path:
         compiler = ["gcc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden", *warnings]
         sources = sorted(CUDART.glob("*.c"))
         subprocess.run([*compiler, *headers, *link, "-o", made, *sources], check=True, timeout=120)
-        made.rename(library)  # and never written into: the file may be another environment's, too
+        made.rename(library)  # and never modified: other environments may link the same file
     return python
 
 
@@ -45,13 +45,13 @@ def gpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name."""
+    """A directory with a path short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
         yield Path(directory)
 
 
 @pytest.fixture
 async def shares(short_path: Path, gpus: Path) -> AsyncIterator[share.Shares]:
-    """Shares of the first of them."""
+    """Shares of the first GPU."""
     async with share.opened(short_path, gpus) as made:
         yield made

@@ -1,4 +1,6 @@
-"""The programs of bench/gpu that use PyTorch, in a share of a simulated GPU: their answers, not their speed."""
+"""The programs of bench/gpu that use PyTorch, in a share of a simulated GPU. Their results are tested, not their
+speed.
+"""
 
 from __future__ import annotations
 

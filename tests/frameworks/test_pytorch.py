@@ -1,7 +1,8 @@
 """PyTorch for CUDA on simulated GPUs, alone and in shares of one.
 
-PyTorch is the real one. Below it are the runtime of cudart/, the library and the arbiter that ship, and the simulated driver.
-What needs cuBLAS, cuDNN or NCCL is not tried: they have NVIDIA's runtime inside, which does not start on a simulated driver.
+PyTorch is real. Below it are the runtime in cudart/, the shipped library and arbiter, and the simulated driver.
+Features that need cuBLAS, cuDNN or NCCL are not tested: these contain NVIDIA's runtime, which does not start on a
+simulated driver.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ pytestmark = pytest.mark.slow
 
 GPU_BYTES = 40 * share.GIB
 PIECE_BYTES = 256 << 20
-SEGMENT_BYTES = 20 << 20  # by which expandable segments grow
+SEGMENT_BYTES = 20 << 20  # the granularity of expandable segments
 ALLOCATORS = {
     "native": "backend:native",
     "expandable": "expandable_segments:True",
     "async": "backend:cudaMallocAsync",
 }
-SECONDS = 5  # of a story in which processes allocate at random
+SECONDS = 5  # for tests in which processes allocate at random
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -57,7 +58,7 @@ def check_sizes(output: str, total_bytes: int, allocator: str) -> None:
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_alone_all_of_a_gpu_can_be_had(pytorch: Path, gpus: Path, allocator: str) -> None:
+def test_a_program_alone_can_allocate_the_whole_gpu(pytorch: Path, gpus: Path, allocator: str) -> None:
     check_sizes(
         share.run_alone(gpus, [pytorch, PROGRAMS / "sizes.py", str(PIECE_BYTES)], environment(allocator)),
         GPU_BYTES,
@@ -66,7 +67,9 @@ def test_alone_all_of_a_gpu_can_be_had(pytorch: Path, gpus: Path, allocator: str
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-async def test_in_a_share_all_of_the_share_can_be_had(pytorch: Path, shares: share.Shares, allocator: str) -> None:
+async def test_a_program_in_a_share_can_allocate_the_whole_share(
+    pytorch: Path, shares: share.Shares, allocator: str
+) -> None:
     pod = shares.add()
     check_sizes(
         await shares.run(pod, [pytorch, PROGRAMS / "sizes.py", str(PIECE_BYTES)], environment(allocator)),
@@ -75,7 +78,7 @@ async def test_in_a_share_all_of_the_share_can_be_had(pytorch: Path, shares: sha
     )
 
 
-async def test_what_programs_do_with_a_gpu_works_in_a_share(pytorch: Path, shares: share.Shares) -> None:
+async def test_typical_gpu_work_runs_in_a_share(pytorch: Path, shares: share.Shares) -> None:
     answer = json.loads(await shares.run(shares.add(), [pytorch, PROGRAMS / "work.py"]))
     assert answer["name"] == "NVIDIA A100-SXM4-40GB"
     assert answer["graph"] == [0, 3], "a copy of a graph is done when the graph is launched"
@@ -94,13 +97,13 @@ def _look_on(gpus: Path) -> subprocess.Popen[str]:
 
 @contextlib.asynccontextmanager
 async def looking(gpus: Path) -> AsyncIterator[subprocess.Popen[str]]:
-    """A process outside of all shares that looks at the first GPU without a pause."""
+    """Run a process outside of all shares that samples the first GPU without a pause."""
     with container.finishing(_look_on(gpus)) as process:
         yield process
 
 
 async def look(process: subprocess.Popen[str]) -> list[int]:
-    """The most since the last look, and what it is now."""
+    """Return the maximum since the last call, and the present value."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("look\n")
@@ -110,7 +113,7 @@ async def look(process: subprocess.Popen[str]) -> list[int]:
 
 
 async def stop(process: subprocess.Popen[str]) -> list[int]:
-    """What it says at its end."""
+    """Stop the program; return its last output."""
     output, errors = await asyncio.to_thread(process.communicate, "stop\n", timeout=60)
     assert process.returncode == 0, f"{output} {errors}"
     return [int(word) for word in output.split()]
@@ -120,7 +123,7 @@ async def stop(process: subprocess.Popen[str]) -> list[int]:
 async def storms(
     pytorch: Path, shares: share.Shares, pod: str, allocator: str, count: int
 ) -> AsyncIterator[list[subprocess.Popen[str]]]:
-    """Processes of one share that all allocate at random."""
+    """Run processes in one share that all allocate at random."""
     with contextlib.ExitStack() as stack:
         processes = []
         for seed in range(count):
@@ -139,7 +142,7 @@ async def storms(
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-async def test_processes_of_a_share_never_have_more_than_it(
+async def test_processes_of_a_share_never_exceed_it(
     pytorch: Path, shares: share.Shares, gpus: Path, allocator: str, count: int
 ) -> None:
     pod = shares.add()
@@ -158,7 +161,7 @@ async def test_processes_of_a_share_never_have_more_than_it(
 async def test_a_share_is_resized_under_load(
     pytorch: Path, shares: share.Shares, gpus: Path, allocator: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.01)
     node, dice, grown, shrunk = shares.node, random.Random(3), 0, 0
     pod = shares.add()
 

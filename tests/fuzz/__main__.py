@@ -1,4 +1,4 @@
-"""`make fuzz`: all targets in turn, a table at the end. `--replay TARGET FILE` runs one input."""
+"""`make fuzz`: runs all targets in turn and prints a table. `--replay TARGET FILE` runs one input."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tests.fuzz import running, table
 
-MAX_FINDS = 8  # of a target, or two in the same place: then there is something to be mended first
+MAX_FINDS = 8  # per target, or two in the same place: fix those first
 ROUND_SECONDS = 60.0
 
 
 def main() -> int:
-    """1 if anything was found."""
+    """Return 1 if any target found an input."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"all, or some of {', '.join(table.TARGETS)}")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all of them together")
@@ -33,7 +33,7 @@ def main() -> int:
 
 
 def _fuzzed(name: str, seconds: float) -> bool:
-    """For so long, in rounds: libFuzzer ends with each find."""
+    """Fuzz for the given time, in rounds, because libFuzzer ends with each find."""
     begin, executions, finds, places = time.monotonic(), 0, list[Path](), set[str]()
     while (left := begin + seconds - time.monotonic()) > 1 and len(places) == len(finds) < MAX_FINDS:
         done = running.run(name, min(left, ROUND_SECONDS), whole=True)

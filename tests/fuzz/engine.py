@@ -1,4 +1,4 @@
-"""libFuzzer on a target in Python: `python -m tests.fuzz.engine TARGET [its options] [corpus …]`."""
+"""libFuzzer on a Python target: `python -m tests.fuzz.engine TARGET [its options] [corpus …]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INSTRUMENTED = ["gpushare", "webhook", "deviceplugin", "kubectl_gpushare", "test
 
 
 def main(arguments: list[str]) -> None:
-    """Never returns: libFuzzer ends the process."""
+    """Run libFuzzer, which ends the process."""
     name = arguments[1]
     target = table.of(name)
     with atheris.instrument_imports(include=INSTRUMENTED):

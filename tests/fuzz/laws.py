@@ -1,12 +1,12 @@
-"""What holds of every answer to what is invalid."""
+"""Laws that every error message for invalid input obeys."""
 
 from __future__ import annotations
 
-MAX = 2000  # characters: it may quote several values, each cut
+MAX = 2000  # characters: it may quote several truncated values
 
 
 def check_sentence(said: object) -> None:
-    """One that can be shown to a person."""
+    """Check that a message can be shown to a person."""
     text = str(said)
     assert text, "it says nothing"
     assert text.isprintable(), f"it has what is not printable: {text!r}"

@@ -1,4 +1,4 @@
-"""Changes to JSON that leave it JSON: what a fuzzer of bytes hardly ever makes of one."""
+"""Mutations of JSON that yield valid JSON, which a fuzzer of bytes hardly ever produces."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# What has been wrong somewhere, or might be.
-MAX_PLACES = 2000  # in a document: more of them are not multiplied
+# Values that were wrong somewhere, or might be.
+MAX_PLACES = 2000  # in a document; larger documents are not duplicated
 ODD: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 7, 100, 101, 2**31, 2**53 + 1, 2**63, 2**64, -(2**63), 10**400),
     *(0.5, -0.0, 1e308, float("inf"), float("-inf"), float("nan")),
@@ -17,11 +17,14 @@ ODD: tuple[Any, ...] = (
     *("\0", "\x1b[2J", "\u202e", "\ud800", "\n", "💥", "a" * 300, "=1", "2026-13-45", "a/b", "../x", "%s", "{}"),
     *([], {}, [None], [[]], [{}], {"": None}, {"x": 1}, {"a": {"a": {"a": {}}}}),
 )
-Bytes = Callable[[bytes, int], bytes]  # a change to bytes, that makes them no longer than so many
+Bytes = Callable[[bytes, int], bytes]  # a mutation of bytes with a maximum length
 
 
 def changed(data: bytes, most: int, seed: int, *, bytewise: Bytes, headed: bool) -> bytes:
-    """Other data, of at most so many bytes. headed: before the JSON there is a line with something else."""
+    """Return a mutation of the data, of at most so many bytes.
+
+    headed: the JSON follows a line with other data.
+    """
     draw = random.Random(seed)
     head, line, body = data.partition(b"\n") if headed else (b"", b"", data)
     try:
@@ -34,13 +37,13 @@ def changed(data: bytes, most: int, seed: int, *, bytewise: Bytes, headed: bool)
         document = _step(document, draw, bytewise)
     try:
         result = head + line + json.dumps(document).encode()
-    except (ValueError, RecursionError):  # it has come to hold itself
+    except (ValueError, RecursionError):  # the document contains itself
         return bytewise(data, most)
     return result if len(result) <= most else bytewise(data, most)
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every list and mapping, with each of its keys."""
+    """Return every list and mapping with each of its keys."""
     for key, child in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         yield value, key
         yield from _places(child)

@@ -1,4 +1,4 @@
-"""The targets in C: built by clang with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer."""
+"""The C targets, built by clang with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROGRAM = "#include <stddef.h>\nint LLVMFuzzerTestOneInput(const char *d, size_
 
 @functools.cache
 def missing() -> str:
-    """Why there is no fuzzer for C here; empty if there is one. As root it is installed."""
+    """Return why no C fuzzer is available; empty if one is. Root installs it."""
     if os.geteuid() == 0 and shutil.which("apt-get") and not _links():
         prerequisites.ensure_programs("clang")
         output = subprocess.run(["clang", "--version"], check=True, capture_output=True, text=True).stdout
@@ -37,7 +37,7 @@ def missing() -> str:
 
 @functools.cache
 def built(name: str) -> Path:
-    """The program of a target, or, with `.kept` behind its name, that for the inputs that are kept."""
+    """Build and return the program of a target; with `.kept` after the name, the one for kept inputs."""
     if not name.endswith(".kept") and (why := missing()):
         raise RuntimeError(why)
     subprocess.run(["make", "-s", "-C", Path(__file__).parent / "c", name], check=True, timeout=280)

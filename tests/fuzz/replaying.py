@@ -1,4 +1,4 @@
-"""Inputs through a target in Python, one after the other, without a fuzzer: `python -m tests.fuzz.replaying TARGET FILE…`."""
+"""Replays inputs through a Python target without a fuzzer: `python -m tests.fuzz.replaying TARGET FILE…`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 INPUT_SECONDS = 10
-FIRST_SECONDS = 60  # also for what is imported when it is needed
+FIRST_SECONDS = 60  # also for late imports
 
 
 def main(name: str, *files: str) -> None:
-    """The first that breaks a law ends it, after its name."""
+    """Print the name of each input before it runs; the first one that breaks a law ends the program."""
     run = importlib.import_module(f"tests.fuzz.targets.{name}").run
     for number, file in enumerate(files):
         signal.alarm(INPUT_SECONDS if number else FIRST_SECONDS)

@@ -1,7 +1,7 @@
-"""A target under libFuzzer for a while: what is known before, what is found, and what is kept of it.
+"""Runs a target under libFuzzer for a while: known inputs, finds, and what is kept.
 
-Known before are the cases, and what earlier runs on this machine have found to be new: each has its folder in the cache,
-which grows by whatever reaches code that nothing has reached before.
+Known inputs are the cases and those that reached new code in earlier runs on this machine. Each target has a folder in
+the cache for the latter.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from tests.fuzz import native, table
 FINDS = table.ROOT / "build" / "fuzz"
 INPUT_SECONDS = 10
 MEMORY_MIB = 2048
-MAX_KNOWN = 400  # of the cache, in a short run: reading all would take all of its time
+MAX_KNOWN = 400  # inputs of the cache in a short run, which has no time to read all
 _DONE = re.compile(r"^#(\d+)\s", re.MULTILINE)
 _FOUND = re.compile(r"Test unit written to (\S+)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Run:
-    """executions: inputs that were tried, those that were known among them. find: an input that broke a law."""
+    """The outcome of a run.
+
+    executions: the number of inputs tried, including known ones. find: an input that broke a law.
+    """
 
     executions: int
     find: Path | None
@@ -39,20 +42,20 @@ class Run:
 
 
 def cache(name: str) -> Path:
-    """Where a target's inputs are kept on this machine."""
+    """Return the folder of a target's inputs on this machine."""
     above = os.environ.get("GPUSHARE_CACHE") or Path.home() / ".cache" / "gpushare"
     return Path(above) / "fuzz" / name
 
 
 def command(name: str) -> list[str]:
-    """What is to be started, without its options."""
+    """Return the command line without options."""
     target = table.of(name)
     return [str(native.built(name))] if target.native else [sys.executable, "-m", "tests.fuzz.engine", name]
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[dict[str, str]]:
-    """The environment of a target, whose temporary files are in memory where possible, and gone at the end."""
+    """Return an environment with a temporary directory, in memory where possible, that is removed at the end."""
     memory = Path("/dev/shm")
     above = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="gpushare-fuzz-", dir=above) as directory:
@@ -60,10 +63,10 @@ def scratch() -> Iterator[dict[str, str]]:
 
 
 def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
-    """Fuzz for so long, or until something is found.
+    """Fuzz for the given time, or until an input breaks a law.
 
-    whole: with all of the cache, and not with some of it. same: so many inputs, without the cache, and the same ones
-    for as long as cases and code are the same.
+    whole: use all of the cache instead of a part. same: try that many inputs without the cache; they are the same as
+    long as cases and code are.
     """
     target, known = table.of(name), cache(name)
     known.mkdir(parents=True, exist_ok=True)
@@ -97,14 +100,14 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
                 (known / path.name).write_bytes(path.read_bytes())
     counts = [int(count) for count in _DONE.findall(ended.stderr)]
     match = _FOUND.search(ended.stderr)
-    # The alarm by which it looks for slow inputs ends it when it goes off while it is drawing one: that is no find.
+    # libFuzzer's alarm for slow inputs ends it when it fires while an input is being mutated; that is not a find.
     if ended.returncode not in (0, -signal.SIGALRM) and match is None:
         raise RuntimeError(f"the fuzzer of {name} ended with {ended.returncode}:\n{ended.stderr[-4000:]}")
     return Run(max(counts, default=0), Path(match[1]) if match else None, ended.stdout + ended.stderr)
 
 
 def replay(name: str, *files: Path) -> subprocess.CompletedProcess[str]:
-    """These inputs through a target, in a process of their own and without a fuzzer."""
+    """Run inputs through a target in a separate process without a fuzzer."""
     program = (
         [str(native.built(f"{name}.kept"))]
         if table.of(name).native
@@ -124,7 +127,7 @@ def replay(name: str, *files: Path) -> subprocess.CompletedProcess[str]:
 
 
 def how_to_keep(name: str, find: Path) -> str:
-    """What to do about a find, in the words of CONTRIBUTING.md."""
+    """Explain what to do about a find, as CONTRIBUTING.md does."""
     here = find.relative_to(table.ROOT) if find.is_relative_to(table.ROOT) else find
     case = f"tests/fuzz/cases/{name}/WHAT-IT-IS"
     return (
@@ -137,7 +140,7 @@ def how_to_keep(name: str, find: Path) -> str:
 
 
 def place(said: str) -> str:
-    """Where a law was broken, in Python or in C."""
+    """Return the line that broke a law, in Python or C."""
     python = re.findall(r'File "[^"]+", line \d+, in \S+', said)
     return (
         python[-1]
@@ -147,6 +150,6 @@ def place(said: str) -> str:
 
 
 def tail(said: str, *, lines: int = 40) -> str:
-    """The end of what it said, without the fuzzer's own lines."""
+    """Return the end of the output without the fuzzer's lines."""
     kept = [line for line in said.splitlines() if not line.startswith(("#", "INFO:", "WARNING: Failed to find"))]
     return "\n".join(kept[-lines:])

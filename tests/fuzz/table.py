@@ -1,4 +1,4 @@
-"""What is fuzzed: each row is a module of `targets`, whose `run` raises for whatever breaks a law, or a program in C."""
+"""The fuzz targets: each row is a module of `targets` whose `run` raises if a law is broken, or a program in C."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ CASES = Path(__file__).parent / "cases"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """kind: what its inputs are; `headed`: JSON or something else after a line that says what it is.
-    longest: of an input, in bytes. native: it is `c/NAME.c`."""
+    """A fuzz target.
+
+    kind: the kind of its inputs; `headed`: JSON or other data after a line that names it. longest: the maximum input in
+    bytes. native: it is `c/NAME.c`.
+    """
 
     kind: Literal["json", "headed", "bytes"]
     longest: int = 4096
@@ -42,15 +45,15 @@ NATIVE: Mapping[str, Target] = {
     "images": Target("bytes", 1024, native=True),
 }
 TARGETS: Mapping[str, Target] = {**PYTHON, **NATIVE}
-# With a fault, to see that it is found.
+# Has a fault that the fuzzer must find.
 PLANTED: Mapping[str, Target] = {"planted": Target("bytes", 64), "planted_c": Target("bytes", 64, native=True)}
 
 
 def of(name: str) -> Target:
-    """The target of that name."""
+    """Return the target of that name."""
     return {**TARGETS, **PLANTED}[name]
 
 
 def cases(name: str) -> list[Path]:
-    """The inputs that are kept for a target."""
+    """Return the kept inputs of a target."""
     return sorted(path for path in (CASES / name).iterdir() if path.is_file())

@@ -1,4 +1,4 @@
-"""Every input that is kept, seeds and what was wrong once, through its target; and that a law can be broken."""
+"""Runs every kept input, seeds and fixed faults, through its target; and checks that breaking a law is detected."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", sorted(table.TARGETS))
-def test_what_is_kept_breaks_no_law(name: str) -> None:
+def test_kept_inputs_break_no_law(name: str) -> None:
     ended = running.replay(name, *table.cases(name))
     assert ended.returncode == 0, running.tail(ended.stdout + ended.stderr)
 
 
-def test_every_folder_of_cases_is_of_a_target() -> None:
+def test_every_folder_of_cases_belongs_to_a_target() -> None:
     assert {path.name for path in table.CASES.iterdir()} == set(table.TARGETS)
 
 
 @pytest.mark.parametrize("name", sorted(table.PLANTED))
-def test_a_fault_that_was_planted_is_found_by_replaying(name: str, tmp_path: Path) -> None:
+def test_replaying_finds_the_planted_fault(name: str, tmp_path: Path) -> None:
     (tmp_path / "fine").write_bytes(b"?")
     (tmp_path / "wrong").write_bytes(b"!!")
     assert running.replay(name, tmp_path / "fine").returncode == 0

@@ -1,5 +1,6 @@
-"""Inputs that nobody has tried, for some seconds a target. They are new in each run, but for runs of continuous integration:
-CONTRIBUTING.md says what to do about one that is found."""
+"""Fuzzes each target for some seconds. Every run tries new inputs, except in continuous integration. CONTRIBUTING.md
+says what to do about a find.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from tests.fuzz import native, running, table
 pytestmark = pytest.mark.slow
 
 SECONDS = float(os.environ.get("GPUSHARE_FUZZ_SECONDS", "2"))
-# Of continuous integration, as hypothesis has it: a change must not be held up by a case that it has nothing to do with.
+# In continuous integration inputs are the same on every run, as in hypothesis: an unrelated find must not block a
+# change.
 SAME = 300 if os.environ.get("CI") else 0
 
 
@@ -36,7 +38,9 @@ def test_new_inputs_break_no_law(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(table.PLANTED))
-def test_a_fault_that_was_planted_is_found_and_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzing_finds_and_reports_the_planted_fault(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _engine(name)
     monkeypatch.setattr(running, "FINDS", tmp_path)
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))

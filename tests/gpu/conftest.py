@@ -1,6 +1,6 @@
-"""A real GPU, the real driver, the library and the arbiter that ship. Without a GPU these tests are skipped.
+"""A real GPU and driver with the shipped library and arbiter. Without a GPU these tests are skipped.
 
-GPUSHARE_TEST_GPU=simulated runs them on a simulated one, to try the tests themselves.
+GPUSHARE_TEST_GPU=simulated runs them on a simulated GPU, to test the tests themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Play = Callable[[Story], None]
 def which(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
     """The GPU, with everything built that runs on it."""
     if os.geteuid() != 0:
-        pytest.skip("needs root: each program gets a mount namespace of its own, as in a container")
+        pytest.skip("needs root: each program gets a separate mount namespace, as in a container")
     try:
         if os.environ.get("GPUSHARE_TEST_GPU") == "simulated":
             this_machine = machine.simulated(tmp_path_factory.mktemp("machine"))
@@ -36,13 +36,13 @@ def which(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
 
 @pytest.fixture(scope="session")
 def loops(which: machine.Machine) -> int:
-    """How much work a nanosecond is on it."""
+    """The amount of work per nanosecond on it."""
     return tenants.calibrate(which)
 
 
 @pytest.fixture
 def play(which: machine.Machine, loops: int, tmp_path: Path) -> Play:
-    """Tell a story on the GPU, with an arbiter that has just begun and knows of nobody."""
+    """Run a scenario on the GPU with a new arbiter that knows no process."""
 
     def tell(story: Story) -> None:
         async def told() -> None:

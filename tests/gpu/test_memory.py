@@ -1,4 +1,4 @@
-"""Memory limits on the GPU: to the byte for every allocator, seen by programs, free again after a SIGKILL."""
+"""Memory limits on the GPU: exact to the byte for every allocator, visible to programs, released after SIGKILL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.gpu.conftest import Play
 from tests.interposer import container
 
 LIMIT = (4 << 30) + 4096 * 7
-# What the driver may take for a context beside what a program asks for, and charge to nobody.
+# Memory that the driver may use for a context in addition to the program's, and that is charged to no process.
 MAX_OF_A_CONTEXT = 2 << 30
 
 
@@ -23,7 +23,7 @@ async def fill(gpu: Gpu, kind: str, share: dict[str, str], size: int = LIMIT) ->
 
 
 @pytest.mark.parametrize(("kind", "unit"), memory.KINDS.items(), ids=memory.KINDS)
-def test_a_share_is_filled_to_the_byte_and_not_further(play: Play, kind: str, unit: int) -> None:
+def test_a_share_can_be_filled_to_the_byte_and_no_further(play: Play, kind: str, unit: int) -> None:
     async def story(gpu: Gpu) -> None:
         try:
             filled = await fill(gpu, kind, gpu.give(memory_bytes=LIMIT))
@@ -35,7 +35,7 @@ def test_a_share_is_filled_to_the_byte_and_not_further(play: Play, kind: str, un
     play(story)
 
 
-def test_four_processes_fill_it_together_and_no_further(play: Play) -> None:
+def test_four_processes_together_can_fill_the_share_and_no_further(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         filled = (await memory.fill_together(gpu, OURS, "plain", LIMIT, 4))[0]
         assert filled is not None
@@ -55,7 +55,9 @@ def test_a_program_sees_the_share_by_cuda_and_by_nvml(play: Play) -> None:
     play(story)
 
 
-def test_what_a_context_takes_is_known_and_bounded(play: Play, record_property: Callable[[str, object], None]) -> None:
+def test_the_memory_of_a_context_is_known_and_bounded(
+    play: Play, record_property: Callable[[str, object], None]
+) -> None:
     async def story(gpu: Gpu) -> None:
         before = gpu.machine.used_bytes()
         async with gpu.holding([BUILT / "load", "idle", "1000"], "ready", gpu.give(memory_bytes=LIMIT)):
@@ -66,7 +68,7 @@ def test_what_a_context_takes_is_known_and_bounded(play: Play, record_property: 
     play(story)
 
 
-def test_a_killed_process_leaves_its_memory_to_the_next_one(play: Play) -> None:
+def test_a_killed_process_releases_its_memory(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         share = gpu.give(memory_bytes=LIMIT)
         async with gpu.holding([BUILT / "fill", "plain", str(LIMIT)], "filled", share) as (holder, line):

@@ -14,7 +14,7 @@ from tests.gpu.conftest import Play
 
 SECONDS = 3.0
 WARM_MS = 1000
-POINTS = 4.0  # bench.gpu measures finer; here a limit that does not bite shall fail
+POINTS = 4.0  # bench.gpu measures precisely; here only an ineffective limit must fail
 
 WORKLOADS = {"async": ("async", 1000), "sync": ("sync", 1000), "graph": ("graph", 1000)}
 
@@ -25,7 +25,7 @@ async def alone(gpu: Gpu, mode: str, kernel_us: int) -> float:
 
 
 @pytest.mark.parametrize(("mode", "kernel_us"), WORKLOADS.values(), ids=WORKLOADS)
-def test_two_tenants_get_what_they_asked_for(play: Play, mode: str, kernel_us: int) -> None:
+def test_two_tenants_get_their_requests(play: Play, mode: str, kernel_us: int) -> None:
     async def story(gpu: Gpu) -> None:
         whole = await alone(gpu, mode, kernel_us)
         tenants = [Tenant(30, 100, mode, kernel_us), Tenant(70, 100, mode, kernel_us)]
@@ -37,7 +37,7 @@ def test_two_tenants_get_what_they_asked_for(play: Play, mode: str, kernel_us: i
 
 
 @pytest.mark.parametrize(("mode", "kernel_us"), WORKLOADS.values(), ids=WORKLOADS)
-def test_a_limit_is_kept_when_alone(play: Play, mode: str, kernel_us: int) -> None:
+def test_a_limit_holds_for_a_tenant_alone(play: Play, mode: str, kernel_us: int) -> None:
     async def story(gpu: Gpu) -> None:
         whole = await alone(gpu, mode, kernel_us)
         (done,) = await gpu.compete(OURS, [Tenant(10, 30, mode, kernel_us)], SECONDS, WARM_MS)
@@ -46,7 +46,7 @@ def test_a_limit_is_kept_when_alone(play: Play, mode: str, kernel_us: int) -> No
     play(story)
 
 
-def test_alone_without_a_limit_nothing_is_lost(play: Play) -> None:
+def test_a_tenant_alone_without_a_limit_loses_no_speed(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         whole = await alone(gpu, "async", 1000)
         (done,) = await gpu.compete(OURS, [Tenant(30, 100, "async", 1000)], SECONDS, WARM_MS)
@@ -55,7 +55,7 @@ def test_alone_without_a_limit_nothing_is_lost(play: Play) -> None:
     play(story)
 
 
-def test_a_process_that_is_killed_with_the_lease_holds_up_nobody(play: Play) -> None:
+def test_killing_a_process_with_the_lease_blocks_no_other(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         load = [BUILT / "load", "async", "1000"]
         async with (
@@ -66,7 +66,7 @@ def test_a_process_that_is_killed_with_the_lease_holds_up_nobody(play: Play) -> 
             assert holder.stdin is not None
             holder.stdin.write(f"{now_ms} {now_ms} {now_ms + 60_000}\n")
             holder.stdin.flush()
-            await asyncio.sleep(0.5)  # it holds the lease, and has work queued
+            await asyncio.sleep(0.5)  # it holds the lease and has queued work
             moments = f"{now_ms} {now_ms} {now_ms + 1500}\n"
             answer = asyncio.create_task(asyncio.to_thread(waiting.communicate, moments, timeout=30))
             holder.kill()

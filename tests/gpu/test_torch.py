@@ -1,4 +1,4 @@
-"""PyTorch of the machine's own in a share: it sees the share, meets its end as the exception it knows, and goes on."""
+"""The machine's PyTorch in a share: it sees the share, gets its usual exception at the limit, and continues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _torch(which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def rates(_torch: None, which: machine.Machine, loops: int, tmp_path_factory: pytest.TempPathFactory) -> Rates:
-    """Steps a second of each workload, natively and in a share, by two processes for all of them."""
+    """Return the steps per second of each workload, natively and in a share, from one process each."""
 
     async def measured() -> Rates:
         found = {}
@@ -54,7 +54,7 @@ def rates(_torch: None, which: machine.Machine, loops: int, tmp_path_factory: py
 
 @pytest.mark.usefixtures("_torch")
 @pytest.mark.parametrize("subject", frameworks.ALLOCATORS, ids=lambda subject: subject.label)
-def test_it_sees_the_share_and_is_refused_what_is_beyond(play: Play, subject: frameworks.Subject) -> None:
+def test_pytorch_sees_the_share_and_cannot_exceed_it(play: Play, subject: frameworks.Subject) -> None:
     async def story(gpu: Gpu) -> None:
         seen = await frameworks.filled(gpu, subject, LIMIT)
         assert seen["total"] == LIMIT
@@ -67,7 +67,7 @@ def test_it_sees_the_share_and_is_refused_what_is_beyond(play: Play, subject: fr
 
 
 @pytest.mark.usefixtures("_torch")
-def test_two_trainings_share_as_they_asked(play: Play) -> None:
+def test_two_trainings_share_the_gpu_by_request(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         async with workers.opened(gpu, (OURS, 30), (OURS, 70)) as pair:
             await workers.prepare(pair, "train")
@@ -84,7 +84,7 @@ def test_a_workload_keeps_its_speed_in_a_share(rates: Rates, name: str) -> None:
 
 
 @pytest.mark.usefixtures("_torch")
-def test_graphs_are_captured_beside_a_training(play: Play) -> None:
+def test_graphs_are_captured_during_a_training(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         async with workers.opened(gpu, (OURS, 50), (OURS, 50)) as pair:
             await asyncio.gather(pair[0].prepare("train"), pair[1].prepare("capture"))
@@ -96,7 +96,7 @@ def test_graphs_are_captured_beside_a_training(play: Play) -> None:
 
 
 @pytest.mark.usefixtures("_torch")
-def test_all_of_a_share_is_there_again_after_a_reset_of_the_device(play: Play) -> None:
+def test_a_device_reset_releases_the_whole_share(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         filled = (await frameworks.story(gpu, "reset", LIMIT, memory_bytes=LIMIT))["filled"]
         assert LIMIT // 2 < filled[0] <= LIMIT
@@ -114,7 +114,7 @@ def test_a_program_ends_while_its_kernels_run(play: Play) -> None:
 
 
 @pytest.mark.usefixtures("_torch")
-def test_collectives_over_all_gpus_are_right(play: Play) -> None:
+def test_collectives_over_all_gpus_are_correct(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         report = await frameworks.story(gpu, "collective")
         assert report["right"]
@@ -124,9 +124,9 @@ def test_collectives_over_all_gpus_are_right(play: Play) -> None:
 
 
 @pytest.mark.usefixtures("_torch")
-def test_communicators_that_come_and_go_take_nothing_with_them(play: Play) -> None:
+def test_destroyed_communicators_release_their_memory(play: Play) -> None:
     async def story(gpu: Gpu) -> None:
         free = (await frameworks.story(gpu, "communicators", 20, memory_bytes=LIMIT))["free"]
-        assert free[-1] >= free[1]  # the first one loads what stays
+        assert free[-1] >= free[1]  # the first run loads modules that stay
 
     play(story)

@@ -1,4 +1,4 @@
-"""What one pod with a share may have at most; and that the ledger's CRD takes what a pod may have."""
+"""The caps on one pod with a share; and that the ledger's CRD accepts the largest such pod."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def share() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_ledger_takes_what_a_pod_may_ask_for() -> None:
+def test_the_schema_of_the_ledger_accepts_the_largest_pod() -> None:
     fields = share()["items"]["properties"]
-    assert share()["maxItems"] >= caps.SHARES * 16  # a hold has an entry for each GPU; the largest nodes have 16
+    # a backfill reservation has an entry for each GPU; the largest nodes have 16
+    assert share()["maxItems"] >= caps.SHARES * 16
     assert fields["containers"]["maxItems"] >= caps.SHARERS
     assert fields["gpus"]["maxItems"] >= caps.GPUS
     assert caps.GPUS == contract.MAX_GPUS
@@ -66,7 +67,7 @@ ASKED: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_annotations_ask_for_so_much_and_no_more(name: str) -> None:
+def test_annotations_beyond_the_cap_are_rejected(name: str) -> None:
     most, make, said = ASKED[name]
     requests.parse(make(most))
     with pytest.raises(errors.RequestError) as caught:
@@ -120,12 +121,12 @@ LISTS: dict[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_every_list_that_is_walked_for_each_node_has_a_cap(name: str) -> None:
+def test_every_list_read_for_each_node_has_a_cap(name: str) -> None:
     most, make = LISTS[name]
     assert caps.exceeded(make(most)) is None
     said = caps.exceeded(make(most + 1))
     assert said is not None
-    assert f"of a pod with a share of a GPU it may have at most {most + (name in {'containers', 'selectors'})}" in said
+    assert f"a pod with a GPU share may have at most {most + (name in {'containers', 'selectors'})}" in said
 
 
 JSON = st.recursive(
@@ -137,7 +138,7 @@ JSON = st.recursive(
 
 @st.composite
 def odd_pods(draw: st.DrawFn) -> Any:
-    """Pods in which anything may stand in the place of anything."""
+    """Draw pods in which any field may have any JSON value."""
     manifest: Any = LISTS[draw(st.sampled_from(sorted(LISTS)))][1](2)
     for _ in range(draw(st.integers(1, 3))):
         holder, key = manifest, draw(st.sampled_from(sorted(manifest)))
@@ -151,5 +152,5 @@ def odd_pods(draw: st.DrawFn) -> Any:
 
 @pytest.mark.slow
 @given(odd_pods())
-def test_law_whatever_is_sent_is_counted_or_left_alone(manifest: dict[str, Any]) -> None:
+def test_law_pods_of_any_shape_are_counted_without_an_error(manifest: dict[str, Any]) -> None:
     assert caps.exceeded(manifest) is None

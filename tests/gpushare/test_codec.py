@@ -14,7 +14,7 @@ from tests.gpushare.laws import strategies
 
 @pytest.mark.slow
 @given(strategies.gpu_nodes())
-def test_what_is_written_is_read_back(node: GpuNode) -> None:
+def test_a_written_gpunode_is_read_back(node: GpuNode) -> None:
     assert codec.read(json.loads(json.dumps(codec.to_document(node)))) == node
 
 
@@ -51,7 +51,7 @@ SCALARS = ["x", 5, 0.5, True, [1], ["x"], {"x": 1}]
     ],
     ids=str,
 )
-def test_nothing_in_a_gpunode_is_raised_for_but_that_it_has_no_name(part: str | None, key: str, scalar: object) -> None:
+def test_only_a_missing_name_makes_reading_a_gpunode_fail(part: str | None, key: str, scalar: object) -> None:
     document = codec.to_document(builders.node())
     (document if part is None else document[part])[key] = scalar
     if key == "metadata":
@@ -63,10 +63,10 @@ def test_nothing_in_a_gpunode_is_raised_for_but_that_it_has_no_name(part: str | 
     expected = dict if key in {"spec", "status", "labels"} else list
     if key not in {"resourceVersion", "creationTimestamp", "config"} and not isinstance(scalar, expected):
         where = f"node-a: {part}" if part in {"spec", "status"} else "node-a"
-        assert f'{where}: {key} is invalid and is set aside: it is "{scalar}"' in node.problems
+        assert f'{where}: {key} is invalid and is ignored: it is "{scalar}"' in node.problems
 
 
-def test_what_json_cannot_say_sets_its_gpu_aside() -> None:
+def test_an_allocation_json_cannot_express_quarantines_its_gpu() -> None:
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [{"reservedUntil": datetime.date(2026, 1, 1), "gpus": ["GPU-node-a-1"]}]
     assert [gpu.index for gpu in codec.read(document).gpus if not gpu.healthy] == [1]
@@ -89,7 +89,7 @@ def test_what_json_cannot_say_sets_its_gpu_aside() -> None:
         {"pod": {"namespace": "x"}, "shares": [{"gpus": ["GPU-node-a-1"], "memory": float("nan")}]},
     ],
 )
-def test_a_senseless_allocation_sets_its_gpu_aside_and_is_kept_on_write(nonsense: dict[str, object]) -> None:
+def test_an_invalid_allocation_quarantines_its_gpu_and_is_written_back(nonsense: dict[str, object]) -> None:
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [nonsense]
     node = codec.read(document)
@@ -99,7 +99,7 @@ def test_a_senseless_allocation_sets_its_gpu_aside_and_is_kept_on_write(nonsense
 
 
 @pytest.mark.parametrize("shrink_to", [5, 6, -1, "4", 4.0, True, [4]])
-def test_a_senseless_wish_to_shrink_is_told_and_takes_nothing_from_what_is_held(shrink_to: object) -> None:
+def test_an_invalid_shrink_to_is_reported_and_the_share_keeps_its_memory(shrink_to: object) -> None:
     document = codec.to_document(builders.node())
     share = {"containers": ["m"], "gpus": ["GPU-node-a-1"], "request": 30, "memory": 5}
     document["spec"]["allocations"] = [
@@ -121,7 +121,7 @@ def test_a_senseless_wish_to_shrink_is_told_and_takes_nothing_from_what_is_held(
 @pytest.mark.parametrize(
     "steps", [{"lastStep": -1}, {"firstStep": 2, "lastStep": 1}, {"firstStep": "1"}, {"firstStep": 1 << 17}]
 )
-def test_a_share_that_would_never_be_in_use_sets_its_gpu_aside(steps: dict[str, object]) -> None:
+def test_a_share_with_invalid_steps_quarantines_its_gpu(steps: dict[str, object]) -> None:
     document = codec.to_document(builders.node())
     share = {"containers": ["m"], "gpus": ["GPU-node-a-1"], "request": 30, "memory": 5}
     document["spec"]["allocations"] = [{"id": "a", "pod": {"namespace": "x"}, "shares": [share | steps]}]
@@ -131,7 +131,7 @@ def test_a_share_that_would_never_be_in_use_sets_its_gpu_aside(steps: dict[str, 
 
 
 @pytest.mark.parametrize("nonsense", ["text", 5, None, [], {"id": "x"}])
-def test_a_senseless_allocation_that_names_no_gpu_sets_all_aside(nonsense: object) -> None:
+def test_an_invalid_allocation_without_a_gpu_quarantines_all_gpus(nonsense: object) -> None:
     document = codec.to_document(builders.node())
     document["spec"]["allocations"] = [nonsense]
     assert not any(gpu.healthy for gpu in codec.read(document).gpus)
@@ -148,10 +148,10 @@ def test_a_second_allocation_of_the_same_id_is_not_lost() -> None:
 
 @pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["id", "pod", "shares", "gpus", "uuid", "memory", "namespace", "containers"]), inner), max_leaves=12))  # fmt: skip
-def test_any_json_in_the_lists_is_survived(junk: object) -> None:
+def test_any_json_in_the_lists_is_read_without_an_error(junk: object) -> None:
     codec.read({"metadata": {"name": "n"}, "spec": {"allocations": [junk]}, "status": {"gpus": [junk, junk]}})
 
 
 @given(st.floats(0, 4e9))
-def test_times_survive_the_trip(seconds: float) -> None:
+def test_times_survive_a_round_trip(seconds: float) -> None:
     assert abs(codec.parse_time(codec.format_time(seconds)) - seconds) < 2e-6

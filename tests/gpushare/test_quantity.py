@@ -25,7 +25,7 @@ from gpushare import errors, quantity
         ("1n", 1),
     ],
 )
-def test_bytes_are_read_as_kubernetes_reads_them(text: str, value: int) -> None:
+def test_memory_quantities_are_parsed_like_kubernetes(text: str, value: int) -> None:
     assert quantity.parse_bytes(text) == value
 
 
@@ -53,7 +53,7 @@ def test_bytes_are_read_as_kubernetes_reads_them(text: str, value: int) -> None:
         "1Gi\n",
     ],
 )
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_an_invalid_quantity_is_rejected(text: str) -> None:
     with pytest.raises(errors.QuantityError):
         quantity.parse_bytes(text)
 
@@ -73,7 +73,7 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         ("0.290", 29),
     ],
 )
-def test_a_part_of_a_gpu_has_three_ways_to_write_it(text: str, percent: int) -> None:
+def test_a_gpu_fraction_has_three_notations(text: str, percent: int) -> None:
     assert quantity.parse_compute(text) == percent
 
 
@@ -93,19 +93,19 @@ def test_a_part_of_a_gpu_has_three_ways_to_write_it(text: str, percent: int) -> 
         ("", "not a part of a GPU"),
     ],
 )
-def test_a_wrong_part_says_what_is_wrong(text: str, part_of_sentence: str) -> None:
+def test_an_invalid_gpu_fraction_is_rejected_with_the_reason(text: str, part_of_sentence: str) -> None:
     with pytest.raises(errors.QuantityError, match=part_of_sentence):
         quantity.parse_compute(text)
 
 
 @given(st.integers(0, 100))
-def test_the_three_ways_agree(percent: int) -> None:
+def test_the_three_notations_of_a_fraction_agree(percent: int) -> None:
     texts = (quantity.format_compute(percent), f"{percent}%", f"{percent * 10}m")
     assert {quantity.parse_compute(text) for text in texts} == {percent}
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_a_quantity_or_an_error(text: str) -> None:
     for parse in (quantity.parse, quantity.parse_bytes, quantity.parse_compute):
         try:
             assert parse(text) >= Fraction(0)
@@ -115,7 +115,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**62))
-def test_a_shown_number_of_bytes_is_within_one_percent(count: int) -> None:
+def test_formatted_bytes_are_within_one_percent(count: int) -> None:
     assert abs(quantity.parse_bytes(quantity.format_bytes(count)) - count) <= count / 100
 
 
@@ -131,5 +131,5 @@ def test_a_shown_number_of_bytes_is_within_one_percent(count: int) -> None:
         (1_048_051_712, "1000Mi"),
     ],
 )
-def test_bytes_are_shown_short(count: int, text: str) -> None:
+def test_bytes_are_formatted_briefly(count: int, text: str) -> None:
     assert quantity.format_bytes(count) == text

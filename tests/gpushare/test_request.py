@@ -143,7 +143,7 @@ def test_constraints_are_parsed() -> None:
         ({"memory": "8"}, 'gpushare.io/memory "8" is less than 1Mi of memory: write the unit, such as "8Gi"'),
         ({"memory": "8192"}, 'gpushare.io/memory "8192" is less than 1Mi of memory: write the unit, such as "8Gi"'),
         ({"request": "1", "min-memory": "40"}, 'gpushare.io/min-memory "40" is less than 1Mi of memory: write the unit, such as "8Gi"'),
-        ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not a quantity: write a number with an optional unit, as "8Gi"'),
+        ({"memory": "8GB"}, 'gpushare.io/memory "8GB" is not a quantity: write a number with an optional unit, such as "8Gi"'),
         ({"memory": "120%"}, 'gpushare.io/memory "120%" is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'),
         ({"memory": "0"}, 'gpushare.io/memory "0" gives no memory: set gpushare.io/memory to more than 0, such as 1Gi'),
         ({"request": "0"}, 'gpushare.io/request "0" gives no memory: set gpushare.io/memory to more than 0, such as 1Gi'),

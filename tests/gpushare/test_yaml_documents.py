@@ -1,4 +1,4 @@
-"""YAML of which nothing is believed: it ends in documents or in one sentence, never in a crash or in days of work."""
+"""Untrusted YAML: it gives documents or one error, never a crash or unbounded work."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ DEEP = {
         ["- &a0 x", *(f"- &a{step} {'[' * 90}*a{step - 1}{']' * 90}" for step in range(1, 100))]
     ),
 }  # fmt: skip
-# A list of ten, of ten of which each is that, …
+# A list of ten aliases to a list of ten aliases to …
 LAUGHS = "\n".join(["- &a0 x", *(f"- &a{step} [{', '.join([f'*a{step - 1}'] * 10)}]" for step in range(1, 20))])
 
 
-def test_documents_come_one_after_the_other() -> None:
+def test_documents_are_read_one_at_a_time() -> None:
     documents = [{"a": [1, "b", None]}, "text", None, [{"c": 0.5}]]
     assert list(yaml_documents.read(yaml.safe_dump_all(documents))) == documents
     assert list(yaml_documents.read('\ufeff{"a": {"b": []}}')) == [{"a": {"b": []}}]
@@ -33,8 +33,8 @@ def test_documents_come_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(DEEP))
-def test_what_is_nested_too_deeply_is_a_sentence(kind: str) -> None:
-    # In a process of its own: it would end it.
+def test_deep_nesting_gives_one_error(kind: str) -> None:
+    # In a separate process, because deep nesting would crash it.
     program = (
         "import sys\nfrom gpushare import errors, yaml_documents\n"
         "try: list(yaml_documents.read(sys.stdin.read()))\nexcept errors.CodecError as error: print(error)"
@@ -42,14 +42,14 @@ def test_what_is_nested_too_deeply_is_a_sentence(kind: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, input=DEEP[kind], capture_output=True, text=True, timeout=60
     )
-    assert (ended.returncode, ended.stdout) == (0, "it is nested too deeply: at most 100 levels make sense\n")
+    assert (ended.returncode, ended.stdout) == (0, "it is nested too deeply: at most 100 levels are allowed\n")
 
 
-def test_what_is_nested_as_objects_are_is_not_too_deep() -> None:
+def test_nesting_as_deep_as_kubernetes_objects_is_accepted() -> None:
     assert list(yaml_documents.read("[" * 99 + "x" + "]" * 99))
 
 
-def test_aliases_stand_for_what_they_name() -> None:
+def test_aliases_are_resolved() -> None:
     assert list(yaml_documents.read("a: &a [1, 2]\nb: [*a, *a]")) == [{"a": [1, 2], "b": [[1, 2], [1, 2]]}]
     repeated = "a: &a [" + "x, " * 10_000 + "]\nb: [" + "*a, " * 9 + "]"
     assert len(next(yaml_documents.read(repeated))["b"]) == 9
@@ -58,10 +58,10 @@ def test_aliases_stand_for_what_they_name() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (LAUGHS, "its aliases stand for more than 100000 values"),
-        ("items: &a [*a]", "an alias stands for what it is itself in"),
+        (LAUGHS, "its aliases expand to more than 100000 values"),
+        ("items: &a [*a]", "an alias refers to a value that contains it"),
         ("a: [", "did not find expected node content"),
-        ("a: 1\nb: 2026-13-45", "a value does not have the type that it seems to have: month must be in 1..12"),
+        ("a: 1\nb: 2026-13-45", "a value does not have the type that its notation implies: month must be in 1..12"),
         ("!!timestamp x", "a value does not have the type"),
         ("!!float ''", "a value does not have the type"),
         ("!!bool perhaps", "a value does not have the type"),
@@ -69,7 +69,7 @@ def test_aliases_stand_for_what_they_name() -> None:
         ("a\0b", "control characters are not allowed"),
     ],
 )
-def test_what_makes_no_sense_is_a_sentence(text: str, says: str) -> None:
+def test_invalid_yaml_gives_one_error(text: str, says: str) -> None:
     with pytest.raises(errors.CodecError) as raised:
         list(yaml_documents.read(text))
     assert says in str(raised.value)

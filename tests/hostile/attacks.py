@@ -1,7 +1,8 @@
-"""What a program in a share container may try, each under a name: run in a container of the lab until its time is over.
+"""Attacks that a program in a share container may try, by name; each runs in a container of the lab until its time is
+over.
 
-Usage: attacks.py NAME[,NAME...] SECONDS, each in a process of its own, which prints "at it" once it has begun, and at
-its end, as JSON, what it should not have been able to do (`won`) and how often it was at it.
+Usage: attacks.py NAME[,NAME...] SECONDS. Each attack runs in a separate process, which prints "at it" once it has
+begun. At its end it prints, as JSON, the forbidden things that succeeded (`won`) and the number of attempts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SCRATCH = Path("/scratch")
 MAPPED_FILES = 40_000
 LONG = "/".join(["x" * 249] * 4)
 CHILDREN = 64
-BESIDE = "GPUSHARE_BESIDE"  # set in a process that has got around the library
+BESIDE = "GPUSHARE_BESIDE"  # set in a process that bypassed the library
 CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWCGROUP, MS_BIND = 0x10000000, 0x00020000, 0x02000000, 0x1000
 LIBC = ctypes.CDLL(None, use_errno=True)
 won = list[str]()
@@ -40,7 +41,7 @@ INFINITE = 2**64 - 1
 
 
 def honest() -> Iterator[None]:
-    """Nothing bad: keeps its GPU as busy as it can, through the library."""
+    """Use the GPU as much as possible through the library; not an attack."""
     gpu = Gpu()
     kernel = gpu.kernel(1000)
     while True:
@@ -50,7 +51,7 @@ def honest() -> Iterator[None]:
 
 
 def long() -> Iterator[None]:
-    """Nothing bad: all its memory, and kernels of twenty milliseconds, three at a time."""
+    """Use all its memory, and kernels of twenty milliseconds, three at a time; not an attack."""
     gpu = Gpu()
     gpu.fill()
     kernel = gpu.kernel(20_000)
@@ -61,7 +62,7 @@ def long() -> Iterator[None]:
 
 
 def names() -> Iterator[None]:
-    """A name and mapped files that are not text, joining and leaving."""
+    """Join and leave with a process name and mapped files that are not text."""
     SCRATCH.joinpath("names").mkdir(exist_ok=True)
     share = Share(SOCKET)
     share.disguise(str(SCRATCH / "names"))
@@ -75,14 +76,14 @@ def names() -> Iterator[None]:
 
 
 def files() -> Iterator[None]:
-    """Forty thousand mapped files with long names, joining and leaving."""
+    """Join and leave with forty thousand mapped files that have long names."""
     directory = SCRATCH / str(os.getpid()) / LONG
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory / "f", os.O_RDWR | os.O_CREAT)
     os.ftruncate(descriptor, 2 * mmap.PAGESIZE)
     page, private = ctypes.c_size_t(mmap.PAGESIZE), mmap.MAP_PRIVATE
     for number in range(MAPPED_FILES):
-        offset = number % 2 * mmap.PAGESIZE  # or the kernel would make one mapping of them
+        offset = number % 2 * mmap.PAGESIZE  # otherwise the kernel would merge the mappings
         LIBC.mmap(None, page, mmap.PROT_READ, private, descriptor, ctypes.c_long(offset))
     ways = attacker.Attacker(SOCKET)
     while True:
@@ -91,7 +92,7 @@ def files() -> Iterator[None]:
 
 
 def _joined() -> Share:
-    """With a slot, as soon as its own container leaves it one."""
+    """Join, and return the slot as soon as the container has a free one."""
     share = Share(SOCKET)
     while True:
         with contextlib.suppress(OSError):
@@ -103,7 +104,7 @@ def _joined() -> Share:
 
 
 def slots() -> Iterator[None]:
-    """The most that 64 bits have, and anything else, in all slots of its own ledger."""
+    """Write the 64-bit maximum and other values to all slots of its container's ledger."""
     share, dice = _joined(), random.Random(5)
     while True:
         for place in range(len(share.words)):
@@ -114,7 +115,7 @@ def slots() -> Iterator[None]:
 
 
 def pages() -> Iterator[None]:
-    """Its limits and the sizes of its pages, in every way to write them."""
+    """Try every way to write to the pages with its limits, and to change their sizes."""
     share = _joined()
     while True:
         won.extend(share.tamper())
@@ -123,7 +124,7 @@ def pages() -> Iterator[None]:
 
 
 def mounts() -> Iterator[None]:
-    """The preload file, the library, the socket: to write, remove, rename, mount over, here and in its own namespaces."""
+    """Write, remove, rename and mount over the preload file, the library and the socket, here and in new namespaces."""
     ours = [contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_LIBRARY, SOCKET]
     while True:
         for path in ours:
@@ -140,7 +141,7 @@ def mounts() -> Iterator[None]:
         if not os.fork():
             LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS)
             with contextlib.suppress(OSError):
-                _mount(contract.CONTAINER_PRELOAD_FILE)  # in a namespace of its own it may be: then the audit tells
+                _mount(contract.CONTAINER_PRELOAD_FILE)  # allowed in a new namespace; the audit then reports it
             os._exit(0)
         os.wait()
         time.sleep(0.01)
@@ -159,14 +160,14 @@ def _mount(path: str) -> None:
 
 
 def spins() -> Iterator[None]:
-    """Nothing but keeping a processor busy."""
+    """Keep a processor busy."""
     while True:
         sum(range(10_000))
         yield
 
 
 def execs() -> Iterator[None]:
-    """Processes that join and become another program, one after the other."""
+    """Run processes, one after the other, that join and then exec another program."""
     while True:
         children = [_child(_joins_and_becomes) for _ in range(4)]
         for child in children:
@@ -180,7 +181,7 @@ def _joins_and_becomes() -> None:
 
 
 def forks() -> Iterator[None]:
-    """Children by the dozen, which join, and are killed, and others take their place."""
+    """Fork dozens of children that join; kill them and fork more."""
     while True:
         children = [_child(_joins_and_waits) for _ in range(CHILDREN)]
         time.sleep(0.2)
@@ -196,7 +197,7 @@ def _joins_and_waits() -> None:
 
 
 def killed() -> Iterator[None]:
-    """Processes that take all its memory and the GPU, through the library, and are killed with both."""
+    """Start processes that take all its memory and the GPU through the library, and kill them while they hold both."""
     dice = random.Random(6)
     while True:
         child = _child(_takes_all)
@@ -223,7 +224,7 @@ def _child(what: Callable[[], None]) -> int:
 
 
 def turns() -> Iterator[None]:
-    """Past the library: a registered process that says it has given back while its kernels run."""
+    """Bypass the library: a registered process reports that it yielded while its kernels run."""
     made = attacker.Attacker(SOCKET).welcomed()
     made.send(lease(contract.MESSAGE_WANT))
     gpu = Gpu()
@@ -240,7 +241,7 @@ def turns() -> Iterator[None]:
 
 
 def beside() -> Iterator[None]:
-    """Past the library: a process that nobody knows of, with memory and kernels."""
+    """Bypass the library: an unregistered process with memory and kernels."""
     gpu = Gpu()
     gpu.take(gpu.total_bytes() // 16)
     kernel = gpu.kernel(1000)
@@ -251,13 +252,13 @@ def beside() -> Iterator[None]:
 
 
 def daemon() -> Iterator[None]:
-    """The same, called as MPS daemons are."""
+    """Do the same under the name of an MPS daemon."""
     LIBC.prctl(PR_SET_NAME, b"nvidia-cuda-mps")
     yield from beside()
 
 
 def hides() -> Iterator[None]:
-    """The same, in a cgroup below its own that is named as if it were another pod's; root of a namespace may make one."""
+    """Do the same in a child cgroup named like another pod's; root in a namespace may create one."""
     with contextlib.suppress(OSError):
         into_a_cgroup("x\v0::", "pod22222222-2222-2222-2222-222222222222", "b" * 64)
     yield from daemon()
@@ -278,7 +279,7 @@ def into_a_cgroup(*names: str) -> None:
 
 
 def versions() -> Iterator[None]:
-    """Messages of versions that nobody speaks, and of sizes that none has, beside those that do."""
+    """Send messages with unknown versions and invalid sizes among valid ones."""
     ways = attacker.Attacker(SOCKET)
     others = ways.versions()
     while True:
@@ -290,7 +291,10 @@ def versions() -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Attack:
-    """One way. told: what the audit says of such a process in the end, if anything; past: it gets around the library."""
+    """An attack.
+
+    told: what the audit reports of such a process in the end, if anything. past: it bypasses the library.
+    """
 
     run: Callable[[], Iterator[None]]
     told: str = ""
@@ -299,7 +303,7 @@ class Attack:
 
     @property
     def what(self) -> str:
-        """A sentence of it."""
+        """Return a description of it."""
         return " ".join((self.run.__doc__ or "").split())
 
 
@@ -337,8 +341,8 @@ BASELINES = {
 }
 
 
-def past_the_library() -> None:
-    """Become this program again, started by a loader of our own that does not know of the preload file."""
+def bypass_library() -> None:
+    """Exec this program again with our own loader, which ignores the preload file."""
     if os.environ.get(BESIDE):
         return
     loader = SCRATCH / f"ld.so.{os.getpid()}"
@@ -359,7 +363,7 @@ def main() -> None:
         children.append(os.fork())
         if not children[-1]:
             attempt(name, seconds)
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # who is told to end, ends; then so do we
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)  # on SIGTERM the attack ends; then this process does too
     for child in children:
         os.waitpid(child, 0)
 
@@ -367,12 +371,12 @@ def main() -> None:
 def attempt(name: str, seconds: float) -> None:
     attack = {**BASELINES, **ATTACKS}[name]
     if attack.past:
-        past_the_library()
+        bypass_library()
 
     def end(*_: object) -> None:
         raise SystemExit
 
-    with contextlib.suppress(PermissionError):  # it leads a session already
+    with contextlib.suppress(PermissionError):  # it already leads a session
         os.setpgid(0, 0)
     signal.signal(signal.SIGALRM, end)
     going, rounds, own, failed = attack.run(), 0, os.getpid(), ""
@@ -388,10 +392,10 @@ def attempt(name: str, seconds: float) -> None:
         raise
     finally:
         if os.getpid() != own:
-            os._exit(0)  # a process that it has just made was told to end as well
+            os._exit(0)  # a process it just forked received the signal too
         sys.stdout.write(json.dumps({"won": sorted(set(won)), "rounds": rounds, "failed": failed}) + "\n")
         sys.stdout.flush()
-        os.killpg(0, signal.SIGKILL)  # whoever it has started too
+        os.killpg(0, signal.SIGKILL)  # also its children
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The driver, as a Python program calls it: one GPU, its memory, kernels of a known length (simulated GPUs only)."""
+"""The driver API for a Python program: one GPU, its memory, kernels of a known duration (simulated GPUs only)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ OUT_OF_MEMORY = 2
 
 
 class CudaError(Exception):
-    """What the driver has refused."""
+    """Raised for an error of the driver."""
 
 
 class Gpu:
@@ -43,7 +43,7 @@ class Gpu:
         return total.value
 
     def take(self, step_bytes: int) -> bool:
-        """Whether there was so much."""
+        """Allocate so much; return whether that succeeded."""
         pointer = ctypes.c_uint64()
         result = self._driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(step_bytes))
         if result not in {0, OUT_OF_MEMORY}:
@@ -51,7 +51,7 @@ class Gpu:
         return not result
 
     def fill(self) -> int:
-        """Take all there is, to the byte: the bytes."""
+        """Allocate all available memory, to the byte; return the number of bytes."""
         filled_bytes, step_bytes = 0, 1 << (self.total_bytes() - 1).bit_length()
         while step_bytes:
             if self.take(step_bytes):

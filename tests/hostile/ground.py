@@ -1,4 +1,4 @@
-"""A node of the lab with an honest pod on a GPU, others beside it that attack, and what is seen of all of them."""
+"""A node of the lab with an honest pod on a GPU and attacking pods next to it, and observations of all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROGRAMS = (
 )
 RESOURCES = {"requests": {"cpu": "500m"}}
 MOUNTED = "/programs"
-MAX_SECONDS = 250.0  # of an attack that nobody tells to end
+MAX_SECONDS = 250.0  # the duration of an attack that is not stopped earlier
 USERS: dict[str, dict[str, Any]] = {
     "root": {},
     "nobody": {"runAsUser": 65534, "runAsGroup": 65534, "capabilities": {"drop": ["ALL"]}},
@@ -36,7 +36,7 @@ USERS: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Agent:
-    """The agent's container: how often it was restarted, its processes' memory in bytes, now and at most."""
+    """The agent's container: its restarts, and its processes' memory in bytes, now and at most."""
 
     restarts: int
     pids: frozenset[int]
@@ -46,7 +46,7 @@ class Agent:
 
 @dataclasses.dataclass(frozen=True)
 class Filled:
-    """What a new process of the neighbour's found, and how long it took from its start to the end."""
+    """The memory that a new process of the neighbour found, and the time from its start to its end."""
 
     began: float
     ended: float
@@ -56,23 +56,25 @@ class Filled:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What the neighbour has said so far: by when, each kernel's delay in microseconds, and what its newcomers found."""
+    """The neighbour's reports so far: the time and delay in microseconds of each kernel, and what its new processes
+    found.
+    """
 
     total_bytes: int
     late_us: tuple[tuple[float, tuple[int, ...]], ...]
     filled: tuple[Filled, ...]
 
     def delays(self, begin: float, end: float) -> list[int]:
-        """Of the kernels that were done in a window of the machine's clock; sorted."""
+        """Return the sorted delays of the kernels that completed in a window of the machine's clock."""
         return sorted(delay for at, late in self.late_us if begin <= at <= end for delay in late)
 
     def newcomers(self, begin: float, end: float) -> list[Filled]:
-        """Those that came in it."""
+        """Return the new processes of that window."""
         return [newcomer for newcomer in self.filled if begin <= newcomer.began and newcomer.ended <= end]
 
 
 class Ground:
-    """`user` in a namespace of a lab with gpushare. All pods are on its first GPU."""
+    """The namespace of `user` in a lab with gpushare. All pods are on its first GPU."""
 
     def __init__(self, user: Observer, where: lab_layout.Layout) -> None:
         self.user, self._where = user, where
@@ -91,7 +93,7 @@ class Ground:
         who: str = "root",
         attacks: bool = False,
     ) -> None:
-        """Start one, of the agent's image, which has an interpreter and the contract; return when it runs."""
+        """Start a pod with the agent's image, which has an interpreter and the contract; return when it runs."""
         items = [{"key": path.replace("/", "."), "path": path} for path in PROGRAMS]
         container = {
             "name": "main",
@@ -100,7 +102,7 @@ class Ground:
             "command": ["python", *command],
             "env": [{"name": "PYTHONPATH", "value": MOUNTED}],
             "securityContext": USERS[who],
-            # Processors are divided by others: what is seen of one pod at the other's is to be the GPU's doing.
+            # CPU is limited separately, so effects of one pod on the other come from the GPU.
             "resources": {"limits": {"cpu": "500m"}, "requests": {"cpu": "10m"}} if attacks else RESOURCES,
             "volumeMounts": [{"name": "programs", "mountPath": MOUNTED}, {"name": "scratch", "mountPath": "/scratch"}],
         }
@@ -122,16 +124,16 @@ class Ground:
         self.user.running(name)
 
     def neighbour(self, *, request: float, memory: str) -> None:
-        """The honest one, which is at work when this returns."""
+        """Start the honest pod, which works when this returns."""
         self.pod("neighbour", ["-m", "tests.hostile.neighbour", "both"], request=request, memory=memory)
         eventually(lambda: self.said().filled, what="the neighbour at work")
 
     def attacker(self, name: str, who: str, *, request: float, memory: str) -> None:
-        """One that does nothing yet."""
+        """Start an attacking pod, which is idle at first."""
         self.pod(name, ["-c", "import signal; signal.pause()"], request=request, memory=memory, who=who, attacks=True)
 
     def said(self) -> Said:
-        """What the neighbour has said so far."""
+        """Return the neighbour's reports so far."""
         lines = [json.loads(line) for line in self.user.kubectl("logs", "neighbour").splitlines()]
         late = tuple((line["at"], tuple(line["late_us"])) for line in lines if "at" in line)
         filled = tuple(
@@ -142,8 +144,8 @@ class Ground:
         return Said(next((line["total_bytes"] for line in lines if "total_bytes" in line), 0), late, filled)
 
     @contextlib.contextmanager
-    def at_it(self, pods: Sequence[str], names: Sequence[str], processes: int = 1) -> Iterator[Attacking]:
-        """Each of the attacks in each of the pods, at work while the context lasts."""
+    def attacking_with(self, pods: Sequence[str], names: Sequence[str], processes: int = 1) -> Iterator[Attacking]:
+        """Run each attack in each of the pods while the context lasts."""
         access_ = self.user.access
         base = [
             str(access_.kubectl_program),
@@ -151,7 +153,7 @@ class Ground:
             f"--namespace={self.user.namespace}",
         ]
         attack = ["--", "python", "-m", "tests.hostile.attacks"]
-        # Past the library they become another program, so by themselves.
+        # Attacks that bypass the library exec another program, so they run separately.
         alone = any(ATTACKS[name].past for name in names if name in ATTACKS)
         attacks = [name for name in names for _ in range(processes)]
         running = [
@@ -169,7 +171,7 @@ class Ground:
         ]
         attacking = Attacking(running)
         try:
-            attacking.wait_until_begun()
+            attacking.wait_for_start()
             yield attacking
         finally:
             for pod in pods:
@@ -177,7 +179,7 @@ class Ground:
             attacking.end()
 
     def agent(self) -> Agent:
-        """How it is."""
+        """Return the state of the agent's container."""
         (pod,) = gpushare.pods(self.user.access, "agent")
         (status,) = pod["status"]["containerStatuses"]
         pids = node_cgroup.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2])
@@ -186,20 +188,20 @@ class Ground:
         return Agent(status["restartCount"], frozenset(pids), now, most)
 
     def audit(self) -> dict[str, Any]:
-        """The node's last audit."""
+        """Return the node's last audit."""
         page = gpushare.agent_page(self.user.access, self._where.nodes[0], contract.AUDIT_PATH)
         document: dict[str, Any] = json.loads(page)
         return document
 
     def told(self, pod: str) -> frozenset[str]:
-        """What the audit holds against a pod: states of its processes, and `beyond`."""
+        """Return the audit's complaints about a pod: states of its processes, and `beyond`."""
         audit = self.audit()
         states = {process["state"] for gpu in audit["gpus"] for process in gpu["processes"] if process["pod"] == pod}
         beyond = {"beyond" for share in audit["shares"] if share["pod"] == pod and share["usedPercent"] is not None}
         return frozenset(states - {"limited", "unjudged"} | beyond)
 
-    def status_is_written(self) -> float:
-        """Have another GPU of the node be lost and found; how many seconds until the GPUNode says so of both."""
+    def status_seconds(self) -> float:
+        """Make another GPU of the node disappear and return; measure the seconds until the GPUNode reports both."""
         began = time.monotonic()
         index = max(gpu.index for gpu in self.user.gpunode().gpus if gpu.healthy)
         directory = str(self._where.gpus(self._where.nodes[0]))
@@ -218,10 +220,10 @@ class Ground:
         (status,) = (self.user.pod(pod) or {})["status"]["containerStatuses"]
         for pid in node_cgroup.members_below(self._where.cgroup, status["containerID"].rpartition("/")[2]):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGALRM)  # which the first process of a container is not told
+                os.kill(pid, signal.SIGALRM)  # the first process of a container does not receive SIGTERM
 
     def restart(self, pod: str) -> None:
-        """End a pod's container; return when the kubelet has started it again."""
+        """Kill a pod's container; return when the kubelet has restarted it."""
         before = self._restarts(pod)
         gpushare.kill(self._where, self.user.pod(pod) or {})
         eventually(lambda: self._restarts(pod) > before, seconds=60, what=f"{pod} restarted")
@@ -232,7 +234,7 @@ class Ground:
         return int(statuses[0].get("restartCount", 0)) if statuses[0].get("ready") else -1
 
     def third(self, *, request: float) -> float:
-        """Have one more pod placed on the same GPU and started; how many seconds until it has filled its memory."""
+        """Start another pod on the same GPU; measure the seconds until it has filled its memory."""
         began = time.monotonic()
         self.pod("third", ["-m", "tests.hostile.neighbour", "both"], request=request, memory="1Gi")
         eventually(
@@ -248,26 +250,26 @@ class Ground:
 
 
 class Attacking:
-    """Programs of `tests/hostile/attacks.py` that run."""
+    """Running programs of `tests/hostile/attacks.py`."""
 
     def __init__(self, running: Sequence[tuple[subprocess.Popen[str], int]]) -> None:
         self._running = running
         self.won: list[str] = []
         self.rounds: list[int] = []
 
-    def wait_until_begun(self) -> None:
-        """Raises AssertionError for those that did not."""
+    def wait_for_start(self) -> None:
+        """Wait until all have begun; raise AssertionError for those that did not."""
         for process, count in self._running:
             assert process.stdout is not None
             for _ in range(count):
                 said = process.stdout.readline()
                 if said != "at it\n":
-                    process.kill()  # others of its attacks may be at it
+                    process.kill()  # other attacks of it may be running
                     _, problem = process.communicate()
                     raise AssertionError(f"{process.args}: {said}{problem}")
 
     def end(self) -> None:
-        """Wait for the ends, and gather what they have told."""
+        """Wait for their ends, and collect their results."""
         for process, _ in self._running:
             text, _ = process.communicate(timeout=120)
             for line in text.splitlines():

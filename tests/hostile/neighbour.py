@@ -1,8 +1,8 @@
-"""What an honest pod does beside others, and says of it on its standard output, a JSON object a line.
+"""An honest pod's programs. They print their observations, one JSON object per line.
 
-`work` runs kernels of a millisecond one after another and tells by the machine's clock when each was done and how much
-longer than a millisecond that took. `fill`, again and again, is a new process that takes the memory that there is, to
-the byte. `both` is the main program of such a pod.
+`work` runs kernels of one millisecond one after another and prints, by the machine's clock, when each completed and how
+much longer than a millisecond it took. `fill` repeatedly starts a process that allocates all available memory to the
+byte. `both` is the pod's main program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The images, built as far as they have to be, and laid out; and a registry."""
+"""The images, built if necessary and unpacked; and a registry."""
 
 from __future__ import annotations
 
@@ -31,25 +31,27 @@ def archives() -> build.Archives:
 
 
 @pytest.fixture(scope="session")
-def laid_out(archives: build.Archives) -> Iterator[dict[str, image.Image]]:
-    # Not pytest's own directory, into which only its owner can go: the webhook runs as somebody else.
+def unpacked(archives: build.Archives) -> Iterator[dict[str, image.Image]]:
+    # Not pytest's directory, which only its owner can enter: the webhook runs as another user.
     with tempfile.TemporaryDirectory(prefix="gpushare-images-") as directory:
         Path(directory).chmod(0o755)
         images = {}
         for name, archive in archives.by_name().items():
-            images[name] = image.laid_out(archive.path, Path(directory) / name)
+            images[name] = image.unpacked(archive.path, Path(directory) / name)
         yield images
 
 
 @pytest.fixture(params=["webhook", "agent", "plugin"])
-def made(request: pytest.FixtureRequest, laid_out: dict[str, image.Image]) -> image.Image:
-    """Each of them."""
-    return laid_out[request.param]
+def made(request: pytest.FixtureRequest, unpacked: dict[str, image.Image]) -> image.Image:
+    """Each image in turn."""
+    return unpacked[request.param]
 
 
 @pytest.fixture(scope="session")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Debian's registry, laid out and not installed: installed, it would run as a service and listen everywhere."""
+    """Debian's registry, unpacked rather than installed: installed, it would run as a service and listen on all
+    addresses.
+    """
     directory = tmp_path_factory.mktemp("registry")
     apt.Apt().update()
     ((_, path),) = packages.fetch(packages.newest(["docker-registry"], layers.native())).items()

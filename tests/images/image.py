@@ -1,4 +1,4 @@
-"""An image that is looked at: its documents, its files laid out, and a container of it as a runtime makes one."""
+"""An image under test: its documents, its unpacked files, and a container of it as a runtime would run it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOP_SECONDS = 20
 
 @dataclass(frozen=True)
 class Image:
-    """An archive's only image; `root` has its files."""
+    """The only image of an archive; `root` has its files."""
 
     archive: Path
     root: Path
@@ -28,7 +28,7 @@ class Image:
     members: tuple[tarfile.TarInfo, ...]
 
     def python(self, *words: str) -> str:
-        """What the image's interpreter prints, run here by the image's loader on the image's libraries."""
+        """Run code in the image's interpreter, by the image's loader and libraries; return its output."""
         command = bytecode.command(self.root, layers.native())
         environment = {"PYTHONHOME": str(self.root / "usr"), "PYTHONPATH": str(self.root / contents.SITE)}
         result = subprocess.run(
@@ -46,7 +46,7 @@ class Image:
         environment: Mapping[str, str] | None = None,
         capabilities: Sequence[str] = (),
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Run its entry point, on this machine's network, with its own user and a root that is read-only."""
+        """Run the image's entry point on this machine's network, as the image's user, with a read-only root."""
         settings = self.config["config"]
         user, group = map(int, settings["User"].split(":"))
         variables = [f"{key}={value}" for key, value in (environment or {}).items()]
@@ -95,8 +95,8 @@ class Image:
                     process.wait(STOP_SECONDS)
 
 
-def laid_out(archive: Path, root: Path) -> Image:
-    """An image with its files below `root`."""
+def unpacked(archive: Path, root: Path) -> Image:
+    """Unpack an image below `root`."""
     members: list[tarfile.TarInfo] = []
     with tarfile.open(archive) as outer:
 

@@ -1,4 +1,4 @@
-"""What other tools make of the archives: containerd, skopeo; and of an archive for two processors."""
+"""Other tools read the archives: containerd and skopeo; also an archive for two architectures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ state = "{directory}/state"
   address = "{directory}/ttrpc.sock"
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first of them builds what has not been built yet
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # the first test builds what is missing
 
 
 def skopeo(*words: str) -> Any:
@@ -38,7 +38,7 @@ def skopeo(*words: str) -> Any:
 
 @pytest.fixture(scope="module")
 def ctr() -> Iterator[list[str]]:
-    """The command of a containerd of its own."""
+    """A separate containerd's command."""
     if os.geteuid() != 0:
         pytest.skip("containerd takes root")
     with tempfile.TemporaryDirectory(prefix="gpushare-containerd-", dir="/tmp") as directory:
@@ -61,7 +61,7 @@ def ctr() -> Iterator[list[str]]:
             process.wait(30)
 
 
-def test_containerd_takes_them_under_the_names_of_the_manifests(ctr: list[str], archives: build.Archives) -> None:
+def test_containerd_imports_images_under_the_manifests_names(ctr: list[str], archives: build.Archives) -> None:
     for made in archives.by_name().values():
         subprocess.run([*ctr, "images", "import", made.path], check=True, capture_output=True, timeout=300)
         shown = subprocess.run(
@@ -72,24 +72,24 @@ def test_containerd_takes_them_under_the_names_of_the_manifests(ctr: list[str], 
         assert made.digest in line
 
 
-def test_skopeo_reads_them(archives: build.Archives) -> None:
+def test_skopeo_reads_the_archives(archives: build.Archives) -> None:
     for name, made in archives.by_name().items():
         shown = skopeo("inspect", f"oci-archive:{made.path}")
         assert (shown["Digest"], shown["Architecture"]) == (made.digest, layers.native())
         assert len(shown["Layers"]) == 3 + (name == "plugin")
 
 
-def test_a_docker_that_reads_no_index_finds_its_own(archives: build.Archives) -> None:
+def test_docker_without_index_support_reads_the_archive(archives: build.Archives) -> None:
     shown = skopeo("inspect", "--config", f"docker-archive:{archives.webhook.path}")
     assert shown["config"]["Entrypoint"] == ["python", "-m", "webhook"]
 
 
-def test_the_images_share_the_layer_of_the_system(archives: build.Archives) -> None:
+def test_images_share_the_system_layer(archives: build.Archives) -> None:
     first, *others = (skopeo("inspect", f"oci-archive:{made.path}")["Layers"] for made in archives.by_name().values())
     assert [set(first) & set(layers) for layers in others] == [{first[0]}] * 2
 
 
-def test_an_archive_for_two_processors_is_an_index_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_for_two_architectures_has_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
     images = []
     for architecture in contents.MACHINES:

@@ -1,4 +1,6 @@
-"""Images for the other processor, built on this one: their programs run by an emulator, both pushed under one name."""
+"""Images for the other architecture, built on this one: their programs run in an emulator; both are pushed as one
+name.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ IMPORTED = {"webhook": "numpy, cryptography.x509, webhook.cluster_process", "age
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),  # builds what has not been built yet
+    pytest.mark.timeout(900),  # builds what is missing
     pytest.mark.skipif(layers.native() != "amd64", reason="emulates arm64 on amd64"),
 ]
 
@@ -30,7 +32,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> build.Archives:
 def test_the_components_import_on_64_bit_arm(tmp_path: Path) -> None:
     alone = build.ensure(("arm64",), directory=tmp_path / "archives")
     for name, archive in (("webhook", alone.webhook), ("agent", alone.agent)):
-        made = image.laid_out(archive.path, tmp_path / name)
+        made = image.unpacked(archive.path, tmp_path / name)
         paths = {"PYTHONHOME": made.root / "usr", "PYTHONPATH": made.root / contents.SITE}
         flags = [word for key, path in paths.items() for word in ("-E", f"{key}={path}")]
         program = made.root / f"usr/bin/python{contents.PYTHON}"
@@ -42,7 +44,7 @@ def test_the_components_import_on_64_bit_arm(tmp_path: Path) -> None:
     assert (tmp_path / "agent/opt/gpushare/libgpushare.so").resolve().name == "libgpushare-aarch64.so"
 
 
-def test_one_name_leads_to_both(registry: str, both: build.Archives, archives: build.Archives) -> None:
+def test_one_name_refers_to_both_architectures(registry: str, both: build.Archives, archives: build.Archives) -> None:
     places = push.push(both, f"{registry}/both", options=["--dest-tls-verify=false"])
     place = places["agent"]
     reference = f"docker://{place['repository']}@{place['digest']}"
@@ -53,6 +55,6 @@ def test_one_name_leads_to_both(registry: str, both: build.Archives, archives: b
     assert digests["amd64"] == archives.agent.digest
 
 
-def test_a_processor_that_there_are_no_images_for_is_named() -> None:
+def test_an_unsupported_architecture_is_named_in_the_error() -> None:
     with pytest.raises(lab_errors.LabError, match=r"no images for riscv64; .* amd64, arm64"):
         build.ensure(("riscv64",))

@@ -1,4 +1,4 @@
-"""The Containerfiles make what `make images` makes: same user, environment, entry point, packages of ours and wheels."""
+"""The Containerfiles produce the same as `make images`: user, environment, entry point, our packages and wheels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import gpushare
 from config.images import archive, contents, requirements
 
 DIRECTORY = requirements.ROOT / "config" / "images"
-BROUGHT = {"python3.11-minimal", "libpython3.11-stdlib", "libstdc++6"}  # the rest of the table is what these depend on
+BROUGHT = {"python3.11-minimal", "libpython3.11-stdlib", "libstdc++6"}  # the rest of the table are their dependencies
 
 
 def instructions(name: str) -> list[tuple[str, str]]:
@@ -36,7 +36,7 @@ def image(request: pytest.FixtureRequest) -> contents.Image:
     return chosen
 
 
-def test_settings_are_the_same(image: contents.Image) -> None:
+def test_containerfile_settings_equal_the_image(image: contents.Image) -> None:
     built = archive.image(image, "amd64", [], labels={})
     settings = json.loads(built.config)["config"]
     stage = last_stage(image.name)
@@ -51,7 +51,7 @@ def test_settings_are_the_same(image: contents.Image) -> None:
     assert f"VERSION={gpushare.__version__} " in (DIRECTORY / f"Containerfile.{image.name}").read_text()
 
 
-def test_what_is_copied_is_what_the_image_has(image: contents.Image) -> None:
+def test_copied_files_equal_those_of_the_image(image: contents.Image) -> None:
     copied = [words.split() for word, words in instructions(image.name) if word == "COPY"]
     ours = {source for source, target in (words for words in copied if len(words) == 2) if target == f"/site/{source}"}
     assert ours == set(image.packages)
@@ -63,15 +63,15 @@ def test_what_is_copied_is_what_the_image_has(image: contents.Image) -> None:
     assert ["--from=wheels", "/site", f"/{contents.SITE}"] in copied
 
 
-def test_debians_packages_are_of_the_table(image: contents.Image) -> None:
+def test_debian_packages_are_those_of_the_table(image: contents.Image) -> None:
     (installing,) = [words for word, words in last_stage(image.name) if word == "RUN" and "apt-get install" in words]
     named = re.search(r"apt-get install --yes --no-install-recommends ([^&]+)&&", installing)
     assert named is not None
     assert set(named[1].split()) == BROUGHT <= set(contents.PACKAGES)
 
 
-def test_the_wheels_are_those_of_the_image_by_hash(image: contents.Image) -> None:
-    # Debian's own Python runs this in the Containerfile, without any package beside it.
+def test_the_wheels_have_the_hashes_of_the_image(image: contents.Image) -> None:
+    # In the Containerfile, Debian's Python runs this without any other package.
     command = [sys.executable, "-I", "-S", "-c", "import runpy, sys; sys.path.insert(0, '.'); sys.argv = ['', %r]; "]
     command[-1] = command[-1] % image.name + "runpy.run_module('config.images.requirements', run_name='__main__')"
     printed = subprocess.run([*command], cwd=requirements.ROOT, capture_output=True, text=True, check=True).stdout
@@ -79,7 +79,7 @@ def test_the_wheels_are_those_of_the_image_by_hash(image: contents.Image) -> Non
     assert set(pinned) == set(image.wheels)
 
 
-def test_a_wheel_that_the_lock_lacks_is_named(image: contents.Image, tmp_path: Path) -> None:
+def test_a_wheel_missing_from_the_lock_is_named(image: contents.Image, tmp_path: Path) -> None:
     lock = requirements.ROOT / "requirements.lock"
     (tmp_path / "lock").write_text(re.sub(r"(?ms)^pyyaml==.*?(?=^\S)", "", lock.read_text()))
     with pytest.raises(ValueError, match=r"has no pyyaml for the image .*correct config/images/contents\.py"):

@@ -1,4 +1,4 @@
-"""What is in the images, and what is not: looked up in the files themselves."""
+"""The contents of the images, checked in the files themselves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNCHECKED_HASH = 0b01
 
 PROGRAM = Path(__file__).parent / "programs" / "imports.py"
 
-# The first of them builds what has not been built yet.
+# The first test builds what is missing.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -38,7 +38,7 @@ def name(made: Image) -> str:
     return made.archive.stem
 
 
-def test_no_shell_no_package_manager_no_compiler_and_nothing_that_gives_rights(made: Image) -> None:
+def test_images_have_no_shell_compiler_or_setuid_program(made: Image) -> None:
     programs = {path.name for folder in ("usr/bin", "usr/sbin") for path in (made.root / folder).iterdir()}
     kubectl = {"kubectl"} if DESCRIPTIONS[name(made)].has_kubectl else set()
     assert programs == {"python", "python3", "python3.11", *kubectl}
@@ -54,7 +54,7 @@ def test_no_shell_no_package_manager_no_compiler_and_nothing_that_gives_rights(m
     }
 
 
-def test_nothing_of_the_machine_that_built_is_in_it(made: Image) -> None:
+def test_images_contain_no_trace_of_the_build_machine(made: Image) -> None:
     for member in made.members:
         assert (member.uid, member.gid, member.mtime, member.uname) == (0, 0, 0, ""), member.name
     needles = (str(ROOT).encode(), str(Path.home() / ".cache").encode(), b"/tmp/gpushare-image")
@@ -64,12 +64,12 @@ def test_nothing_of_the_machine_that_built_is_in_it(made: Image) -> None:
             assert not [needle for needle in needles if needle in content], path
 
 
-def test_every_program_and_library_finds_what_it_is_linked_with(made: Image) -> None:
+def test_every_program_and_library_finds_its_libraries(made: Image) -> None:
     architecture = layers.native()
     loader, _, directory, _ = bytecode.command(made.root, architecture)
     looked_at = 0
     for path in sorted(made.root.rglob("*")):
-        # The preloaded library is for others' containers, and its loader not to be found is the case of no interest.
+        # The preloaded library runs in users' containers, so its loader need not be in the image.
         if not path.is_file() or path.is_symlink() or path.is_relative_to(made.root / contents.LIBRARIES):
             continue
         with path.open("rb") as file:
@@ -89,7 +89,7 @@ def test_every_program_and_library_finds_what_it_is_linked_with(made: Image) -> 
     assert looked_at > 50
 
 
-def test_whatever_is_imported_at_start_or_later_is_there(made: Image) -> None:
+def test_all_imports_are_in_the_image(made: Image) -> None:
     imported = set(made.python(str(PROGRAM), DESCRIPTIONS[name(made)].module).split())
     serves = name(made) != "plugin"
     assert {"gpushare.contract", *(["aiohttp", "gpushare.daemon.shutdown"] if serves else ["click"])} <= imported
@@ -97,13 +97,13 @@ def test_whatever_is_imported_at_start_or_later_is_there(made: Image) -> None:
     assert len(imported) > len(modules) > 50
 
 
-def test_what_others_run_is_not_in_it(made: Image) -> None:
+def test_image_lacks_the_parts_of_others(made: Image) -> None:
     site = {path.name for path in (made.root / contents.SITE).iterdir() if path.is_dir()}
     others = {image.module for image in contents.IMAGES} - {DESCRIPTIONS[name(made)].module}
     assert site & {"lab", "simgpu", "tests", "pip", "setuptools", *others} == set()
 
 
-def test_everything_is_compiled_so_that_nothing_has_to_be_written(made: Image) -> None:
+def test_all_modules_are_precompiled(made: Image) -> None:
     sources = [path for path in made.root.rglob("*.py") if "__pycache__" not in path.parts]
     assert len(sources) > 500
     for source in sources:
@@ -120,7 +120,7 @@ def test_scanners_find_every_package_and_its_copyright(made: Image) -> None:
     assert (made.root / "usr/share/doc/gpushare/copyright").read_text() == (ROOT / "LICENSE").read_text()
 
 
-def test_the_bill_of_materials_is_what_lies_in_it(made: Image) -> None:
+def test_the_bill_of_materials_matches_the_files(made: Image) -> None:
     bill = json.loads((made.root / sbom.PATH).read_text())
     assert (made.archive.parent / f"{name(made)}-{layers.native()}.cdx.json").read_text() == (
         made.root / sbom.PATH
@@ -151,7 +151,7 @@ def test_the_bill_of_materials_is_what_lies_in_it(made: Image) -> None:
     assert all(component["licenses"][0]["expression"] for component in bill["components"])
 
 
-def test_the_wheels_are_those_that_its_extra_asks_for() -> None:
+def test_the_wheels_are_those_of_the_images_extra() -> None:
     for image in contents.IMAGES:
         environment = {**{key: str(value) for key, value in default_environment().items()}, "python_version": "3.11"}
         todo = {(wanted, "") for wanted in SHARED_AND_USED[image.name]}
@@ -171,25 +171,25 @@ def test_the_wheels_are_those_that_its_extra_asks_for() -> None:
         assert {project for project, _ in seen} == set(image.wheels), image.name
 
 
-def test_of_numpy_only_what_is_there_is_used(laid_out: dict[str, Image]) -> None:
+def test_only_included_parts_of_numpy_are_imported(unpacked: dict[str, Image]) -> None:
     used = set()
     for path in (ROOT / "gpushare").rglob("*.py"):
         used |= set(re.findall(r"\bnp\.([a-zA-Z_]\w*)", path.read_text()))
     assert {"zeros", "lexsort"} <= used
     script = "import sys, numpy; print(*[name for name in sys.argv[1:] if not hasattr(numpy, name)])"
-    assert laid_out["webhook"].python("-c", script, *sorted(used)).split() == []
+    assert unpacked["webhook"].python("-c", script, *sorted(used)).split() == []
 
 
-def test_the_agent_has_the_library_for_both_processors(laid_out: dict[str, Image]) -> None:
-    directory = laid_out["agent"].root / contents.LIBRARIES
-    machines = {"x86_64": 62, "aarch64": 183}  # as elf.h numbers them
+def test_the_agent_has_the_library_for_both_processors(unpacked: dict[str, Image]) -> None:
+    directory = unpacked["agent"].root / contents.LIBRARIES
+    machines = {"x86_64": 62, "aarch64": 183}  # as in elf.h
     for machine, number in machines.items():
         head = (directory / f"libgpushare-{machine}.so").read_bytes()[:20]
         assert struct.unpack("<H", head[18:20]) == (number,)
     assert (directory / "libgpushare.so").resolve().name == f"libgpushare-{contents.MACHINES[layers.native()]}.so"
 
 
-def test_what_it_runs_is_what_the_manifests_say(made: Image) -> None:
+def test_the_entry_point_matches_the_manifests(made: Image) -> None:
     settings = made.config["config"]
     image = DESCRIPTIONS[name(made)]
     assert settings["Entrypoint"] == ["python", "-m", image.module]

@@ -1,4 +1,4 @@
-"""What the images are made of may be handed on: every part has a licence that is allowed, and says so itself."""
+"""The images may be redistributed: every part has an allowed licence, and states it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from config.krew import make as krew
 from lab import lab_errors
 
 SPDX = get_spdx_licensing()
-# What metadata from before licence expressions says, and means.
+# Licence names in metadata older than licence expressions, and their SPDX ids.
 MEANT = {
     "3-Clause BSD License": "BSD-3-Clause",
     "Apache 2.0": "Apache-2.0",
@@ -24,13 +24,13 @@ SHIPPED = {name for image in contents.IMAGES for name in image.wheels}
 
 
 def declared(name: str) -> str:
-    """What a distribution says of itself."""
+    """Return the licence that a distribution's metadata states."""
     metadata = importlib.metadata.metadata(name)
     text = metadata.get("License-Expression") or metadata.get("License") or ""
     return MEANT.get(text, text)
 
 
-def test_every_part_is_in_the_tables_and_nothing_else_is() -> None:
+def test_the_licence_tables_have_exactly_the_shipped_parts() -> None:
     assert set(licences.DEBIAN) == set(contents.PACKAGES)
     assert set(licences.WHEELS) == SHIPPED
 
@@ -39,22 +39,22 @@ def test_every_part_is_in_the_tables_and_nothing_else_is() -> None:
     "expression",
     sorted({licences.OWN, *licences.DEBIAN.values(), *licences.WHEELS.values(), *licences.PROGRAMS.values()}),
 )
-def test_each_licence_is_one_of_spdx_and_allowed(expression: str) -> None:
+def test_each_licence_is_an_allowed_spdx_id(expression: str) -> None:
     parsed = SPDX.parse(expression, validate=True)
     assert {str(key) for literal in parsed.literals for key in re.split(r" WITH ", str(literal))} <= licences.ALLOWED
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
-def test_a_wheel_says_the_same_of_itself(name: str) -> None:
+def test_wheel_metadata_states_the_same_licence(name: str) -> None:
     assert declared(name)
     assert licences.WHEELS[name].startswith(declared(name))
 
 
 @pytest.mark.parametrize("name", sorted(krew.LIBRARIES))
-def test_so_does_what_the_plugin_brings_along(name: str) -> None:
+def test_plugin_dependencies_state_the_same_licence(name: str) -> None:
     assert declared(name) in licences.ALLOWED
 
 
-def test_what_nobody_has_read_is_not_shipped() -> None:
+def test_unreviewed_licence_files_are_not_shipped() -> None:
     with pytest.raises(lab_errors.LabError, match=r"the licence of left-pad is unknown: read it, and write it into"):
         licences.of("pypi", "left-pad")

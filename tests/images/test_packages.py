@@ -1,4 +1,4 @@
-"""The lock of Debian's packages: what it says is what is taken, and what it cannot say any more is said."""
+"""The lock of Debian packages: it is followed, and entries that no longer work are reported."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def test_the_lock_has_every_package_for_both_processors() -> None:
 
 
 @pytest.mark.parametrize("line", ["libc6 amd64 2.36", "libc6 amd64 2.36 md5:00", "libc6 amd64 2.36 sha256:00 more"])
-def test_a_line_that_is_no_package_is_named(tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_of_the_lock_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "lock").write_text(f"# a comment\n{line}\n")
     with pytest.raises(lab_errors.LabError, match=r"lock:2 is not a package of the lock; .* make images-lock"):
         packages.locked("amd64", tmp_path / "lock")
 
 
-def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_package_is_named(tmp_path: Path) -> None:
     lines = [line for line in packages.LOCK.read_text().splitlines() if not line.startswith("zlib1g arm64")]
     (tmp_path / "lock").write_text("\n".join(lines))
     assert packages.locked("amd64", tmp_path / "lock")
@@ -35,7 +35,7 @@ def test_a_package_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_version_that_is_gone_is_replaced_by_the_newest_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_version_is_replaced_by_the_newest_with_a_message(capsys: pytest.CaptureFixture[str]) -> None:
     gone = packages.Package("libuuid1", layers.native(), "2.0-0", "0" * 64)
     ((taken, path),) = packages.fetch([gone]).items()
     assert (taken.name, taken.architecture) == ("libuuid1", layers.native())
@@ -48,9 +48,7 @@ def test_a_version_that_is_gone_is_replaced_by_the_newest_and_said_so(capsys: py
 
 
 @pytest.mark.slow
-def test_a_mirror_that_does_not_answer_is_no_version_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_mirror_is_not_a_removed_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = apt.Apt()
     chosen.update()
     wanted = packages.newest(["libuuid1"], layers.native())
@@ -58,7 +56,7 @@ def test_a_mirror_that_does_not_answer_is_no_version_that_is_gone(
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
     with chosen.held():
         shutil.copytree(lists, tmp_path / "cache" / "images" / "apt" / "lists")
-    # A proxy on a reserved port, where nobody listens.
+    # A proxy on a reserved port, where nothing listens.
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")
     with pytest.raises(lab_errors.LabError, match=r"apt could not download libuuid1:.*127\.0\.0\.1"):
@@ -66,7 +64,7 @@ def test_a_mirror_that_does_not_answer_is_no_version_that_is_gone(
 
 
 @pytest.mark.slow
-def test_sources_of_another_release_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_another_debian_release_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty.sources").write_text("")
     monkeypatch.setenv(apt.SOURCES, str(tmp_path / "empty.sources"))
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""Pushing to a real registry, on this machine's loopback; and to those that are none."""
+"""Pushing to a real registry on loopback, and to servers that are not registries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = ("--dest-tls-verify=false",)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archives, tmp_path: Path) -> None:
+def test_pushed_images_can_be_pulled_by_digest(registry: str, archives: build.Archives, tmp_path: Path) -> None:
     prefix = f"{registry}/platform/gpushare"
     places = push.push(archives, prefix, options=PLAIN)
     assert json.loads(push.record(places, tmp_path).read_text()) == places
@@ -33,8 +33,8 @@ def test_what_was_pushed_is_there_by_digest(registry: str, archives: build.Archi
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> None:
-    # Port 1 is reserved and nobody listens there.
+def test_an_unreachable_registry_is_named(archives: build.Archives) -> None:
+    # Port 1 is reserved, and nothing listens there.
     with pytest.raises(
         lab_errors.LabError, match=r"^127\.0\.0\.1:1/a/webhook:\S+ was not pushed: .*refused.*skopeo login"
     ):
@@ -45,7 +45,7 @@ def test_a_registry_that_does_not_answer_is_named(archives: build.Archives) -> N
     "prefix",
     ["gpushare", "docker.io/", "https://registry.example.com", "registry.example.com/A", "x y.z/a", "/a", "a.b:c"],
 )
-def test_what_is_no_registry_is_refused_before_anything_is_sent(prefix: str) -> None:
+def test_an_invalid_registry_is_rejected_before_sending(prefix: str) -> None:
     with pytest.raises(lab_errors.LabError, match=r"is not a registry and folder; name them like"):
         push.checked(prefix)
 
@@ -54,5 +54,5 @@ def test_what_is_no_registry_is_refused_before_anything_is_sent(prefix: str) -> 
     "prefix",
     ["registry.example.com", "registry.example.com/team/gpu-share", "localhost/a", "localhost:5000", "[::1]:5000/a"],
 )
-def test_what_is_one_is_taken(prefix: str) -> None:
+def test_a_valid_registry_is_accepted(prefix: str) -> None:
     assert push.checked(prefix) == prefix

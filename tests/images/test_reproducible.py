@@ -1,4 +1,6 @@
-"""The same files give the same images: from another folder, with another umask, hash seed and time zone, and no cache."""
+"""The same files give the same images: from another folder, with another umask, hash seed and time zone, without a
+cache.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def test_two_builds_give_the_same_digests(archives: build.Archives, tmp_path: Pa
             shutil.copytree(source, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "kubernetes"))
         else:
             shutil.copy(source, checkout)
-    # Packages need not be downloaded twice: they are known by their hashes.
+    # Packages need not be downloaded again: their hashes identify them.
     (cache / "images").mkdir(parents=True)
     (cache / "images" / "packages").symlink_to(lab_build.cache_directory() / "images" / "packages")
     script = "import os, runpy, sys; os.umask(0o077); sys.argv[0] = 'x'; runpy.run_module('config.images', run_name='__main__')"
@@ -61,7 +63,7 @@ def test_two_builds_give_the_same_digests(archives: build.Archives, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_revision_is_a_label_for_whoever_wants_it(archives: build.Archives, tmp_path: Path) -> None:
+def test_a_revision_becomes_a_label(archives: build.Archives, tmp_path: Path) -> None:
     labelled = build.ensure(directory=tmp_path, revision="0123abc")
     assert labelled.webhook.digest != archives.webhook.digest
     config = json.loads(

@@ -1,4 +1,6 @@
-"""The components run from their images, as a container runtime runs them: own user, root read-only, no capability more."""
+"""The components run from their images as a container runtime runs them: their user, a read-only root, no extra
+capability.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ READY_SECONDS = 60.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),  # the first of them builds what has not been built yet
+    pytest.mark.timeout(900),  # the first test builds what is missing
     pytest.mark.skipif(os.geteuid() != 0, reason="a container with another user takes root"),
 ]
 
@@ -46,14 +48,14 @@ def written(path: Path, process: subprocess.Popen[bytes], log: Path) -> str:
     return path.read_text().strip()
 
 
-def test_the_webhook_places_a_pod(laid_out: dict[str, Image], directory: Path) -> None:
+def test_the_webhook_places_a_pod(unpacked: dict[str, Image], directory: Path) -> None:
     shared = directory / "shared"
     shared.mkdir()
     shared.chmod(0o777)
     demo.write_cluster(shared / "cluster.json")
     arguments = ("--from=/run/cluster.json", "--port=0", "--port-file=/run/port", "--host=127.0.0.1")
     arguments += ("--probe-host=127.0.0.1", "--probe-port=0", "--certificate-directory=/run/certificates")
-    with laid_out["webhook"].container(*arguments, directory=directory, binds={shared: "/run"}) as process:
+    with unpacked["webhook"].container(*arguments, directory=directory, binds={shared: "/run"}) as process:
         port = int(written(shared / "port", process, directory / "log"))
         assert (shared / "port").stat().st_uid == 65532
         trust = ssl.create_default_context(cafile=shared / "certificates" / "ca.crt")
@@ -67,13 +69,13 @@ def test_the_webhook_places_a_pod(laid_out: dict[str, Image], directory: Path) -
         assert process.wait(20) == 0, (directory / "log").read_text()
 
 
-def test_the_agent_serves_and_gives_out_its_library(laid_out: dict[str, Image], directory: Path) -> None:
+def test_the_agent_serves_and_installs_its_library(unpacked: dict[str, Image], directory: Path) -> None:
     simulated.build()
     gpus = simulated.create(directory / "gpus")
     account, host = directory / "account", directory / "host"
     account.mkdir()
     host.mkdir()
-    # An API server that nobody answers for: what can be done without it is done.
+    # No API server answers; everything that does not need one works.
     certificates.create(account, ())
     (account / "token").write_text("token")
     arguments = (
@@ -95,7 +97,7 @@ def test_the_agent_serves_and_gives_out_its_library(laid_out: dict[str, Image], 
     }
     (host / "kubelet").mkdir()
     capabilities = ("CAP_CHECKPOINT_RESTORE", "CAP_SYS_PTRACE")
-    image, log = laid_out["agent"], directory / "log"
+    image, log = unpacked["agent"], directory / "log"
     with image.container(
         *arguments, directory=directory, binds=binds, environment=environment, capabilities=capabilities
     ) as process:
@@ -130,17 +132,17 @@ def answer(port: int, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_kubeconfig_is_refused_with_a_sentence(laid_out: dict[str, Image], directory: Path) -> None:
+def test_a_kubeconfig_is_rejected_with_a_reason(unpacked: dict[str, Image], directory: Path) -> None:
     (directory / "shared").mkdir()
     (directory / "shared" / "config").write_text("{}")
     arguments = ("--kubeconfig=/run/config", "--certificate-directory=/run/certificates", "--probe-port=0")
     binds = {directory / "shared": "/run"}
-    with laid_out["webhook"].container(*arguments, directory=directory, binds=binds) as process:
+    with unpacked["webhook"].container(*arguments, directory=directory, binds=binds) as process:
         assert process.wait(READY_SECONDS) != 0
     log = (directory / "log").read_text()
     assert "which the container images leave out" in log
 
 
-def test_the_keeper_of_mps_is_in_the_agents_image(laid_out: dict[str, Image]) -> None:
-    shown = laid_out["agent"].python("-m", "deviceplugin.mps.supervisor", "--help")
+def test_the_mps_keeper_is_in_the_agents_image(unpacked: dict[str, Image]) -> None:
+    shown = unpacked["agent"].python("-m", "deviceplugin.mps.supervisor", "--help")
     assert "--socket" in shown

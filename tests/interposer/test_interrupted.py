@@ -74,7 +74,7 @@ def test_threads_cancelled_while_launching_do_not_block_others(
 
 
 @pytest.mark.slow
-def test_signals_disturb_nothing(container: Container, make_arbiter: ArbiterMaker, program: Path) -> None:
+def test_program_that_gets_signals_continues(container: Container, make_arbiter: ArbiterMaker, program: Path) -> None:
     arbiter = make_arbiter(10 * MIB)
     with finishing(container.start([program, "signals"])) as process:
         assert ends_well(process) == "went on"

@@ -18,19 +18,19 @@ TESTS: Final = ROOT / "tests"
 GUARDED: Final[dict[str, tuple[str, ...]]] = {
     "two shares that request 30 and 70 percent get the same time": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
-        "deviceplugin/arbiter/test_lease_scheduler.py::test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs",
-        "gpu/test_shares.py::test_two_tenants_get_what_they_asked_for",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_busy_shares_get_their_part_within_half_a_point",
+        "gpu/test_shares.py::test_two_tenants_get_their_requests",
     ),
     "programs that wait for each launch are not limited": (
         "deviceplugin/arbiter/test_real_leases.py::test_two_shares_split_the_gpu_as_they_asked",
     ),
     "a limit is not enforced while no other share uses the GPU": (
         "deviceplugin/arbiter/test_real_leases.py::test_a_limit_is_kept_when_alone",
-        "gpu/test_shares.py::test_a_limit_is_kept_when_alone",
+        "gpu/test_shares.py::test_a_limit_holds_for_a_tenant_alone",
     ),
     "with several GPUs, the utilization of the first one decides for all": (
         "interposer/test_launches.py::test_each_gpu_has_its_own_gate",
-        "deviceplugin/arbiter/test_leases.py::test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile",
+        "deviceplugin/arbiter/test_leases.py::test_a_gpu_unused_by_a_share_of_two_serves_others_meanwhile",
     ),
     "graphs, cooperative launches, cuLaunchKernelEx and per-thread streams bypass the limit": (
         "interposer/test_launches.py::test_no_launch_passes_without_a_lease",
@@ -39,8 +39,8 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
         "interposer/test_captures.py::test_capture_survives_the_end_of_a_lease",
     ),
     "programs with collectives over two GPUs hang": (
-        "deviceplugin/arbiter/test_lease_scheduler.py::test_two_shares_that_need_two_gpus_at_once_both_go_on",
-        "deviceplugin/arbiter/test_lease_scheduler.py::test_who_never_gives_back_holds_up_nobody_for_long",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_two_shares_that_need_two_gpus_at_once_both_make_progress",
+        "deviceplugin/arbiter/test_lease_scheduler.py::test_a_share_that_never_gives_back_delays_others_only_briefly",
     ),
     "processes start one after another and need a third of a second each": (
         "interposer/test_programs.py::test_many_processes_of_a_container_start_at_once",
@@ -49,11 +49,11 @@ GUARDED: Final[dict[str, tuple[str, ...]]] = {
         "interposer/test_processes.py::test_racing_processes_never_exceed_the_limit",
         "interposer/test_processes.py::test_memory_of_a_killed_process_is_free_for_the_next",
         "interposer/test_every_instruction.py::test_program_killed_at_any_instruction_is_charged_for_what_it_held",
-        "deviceplugin/arbiter/test_real_leases.py::test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody",
+        "deviceplugin/arbiter/test_real_leases.py::test_a_process_killed_or_stopped_with_the_lease_delays_no_other",
     ),
     "memory of dead processes stays counted": (
         "interposer/test_programs.py::test_programs_leave_nothing_behind_however_they_end",
-        "deviceplugin/arbiter/test_restart.py::test_what_died_while_nobody_looked_is_cleared",
+        "deviceplugin/arbiter/test_restart.py::test_a_process_that_died_while_no_agent_ran_is_cleared",
     ),
     "the memory in use becomes negative": (
         "interposer/test_memory_limit.py::test_failed_free_refunds_nothing",
@@ -125,6 +125,6 @@ def test_tests_that_guard_against_each_symptom_exist(symptom: str) -> None:
         assert re.search(rf"^(async )?def {name}\(", (TESTS / file).read_text(), re.MULTILINE), guard
 
 
-def test_absent_symptoms_have_reasons() -> None:
+def test_symptoms_without_a_test_have_a_reason() -> None:
     assert all(reason for reason in ABSENT.values())
     assert not set(ABSENT) & set(GUARDED)

@@ -23,7 +23,7 @@ INSTANTIATES = {
 
 @pytest.mark.parametrize("instantiate", INSTANTIATES.values(), ids=INSTANTIATES.keys())
 @pytest.mark.parametrize("begin", BEGINS.values(), ids=BEGINS.keys())
-def test_graph_made_with_any_function_is_charged_at_launch(
+def test_graph_from_any_instantiate_function_is_charged_at_launch(
     container: Container, make_arbiter: ArbiterMaker, begin: str, instantiate: str
 ) -> None:
     make_arbiter(LIMIT)

@@ -52,7 +52,7 @@ def test_pool_is_refunded_when_its_program_waits(container: Container, make_arbi
 
 @pytest.mark.parametrize("symbol", ["cuMemGetDefaultMemPool", "cuMemGetMemPool"])
 @pytest.mark.parametrize("kind", [pools.PINNED, pools.MANAGED], ids=["pinned", "managed"])
-def test_pool_of_a_location_is_limited(
+def test_default_pool_of_host_memory_is_limited(
     container: Container, make_arbiter: ArbiterMaker, symbol: str, kind: int
 ) -> None:
     arbiter = make_arbiter(LIMIT)

@@ -26,7 +26,7 @@ BOTH = {
 
 
 @pytest.mark.parametrize("behaviour", BOTH.values(), ids=BOTH.keys())
-def test_library_keeps_its_limits_and_launches(
+def test_library_works_with_arbiters_of_other_versions(
     container: Container, make_arbiter: ArbiterMaker, behaviour: Misbehaviour
 ) -> None:
     arbiter = make_arbiter(4 * MIB, behaviour=behaviour)

@@ -1,4 +1,4 @@
-"""What the plugin makes of the agents' answers about the sample cluster, and of its configurations."""
+"""Views of the agents' answers about the sample cluster, and of its configurations."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.planning import auditing, rightsizing
 from kubectl_gpushare.source import peaks
-from kubectl_gpushare.views import config_manifest, configuration_state, gpu_summary, rightsize
-from kubectl_gpushare.views.audit import audit_problems, audit_table
+from kubectl_gpushare.views import audit, config_manifest, configuration_state, gpu_summary, rightsize
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT
 
 
 def audited(name: str) -> Table:
-    verdict = auditing.judge(sample.nodes(), answers.read(answers.troubled()))
-    made: Table = {"problems": audit_problems, "shares": audit_table}[name].table(
+    verdict = auditing.check(sample.nodes(), answers.read(answers.troubled()))
+    made: Table = {"problems": audit.problems_table, "shares": audit.shares_table}[name](
         verdict, gpu_summary.names(sample.nodes())
     )
     return made
 
 
 def rightsized(*, namespaces: bool = True) -> rightsize.RightsizeListing:
-    suggestions = rightsizing.suggest(sample.nodes(), peaks.of([answers.metrics()]), rightsizing.Rules())
+    suggestions = rightsizing.suggest(sample.nodes(), peaks.parse([answers.metrics()]), rightsizing.Rules())
     return rightsize.RightsizeListing(suggestions, gpu_summary.names(sample.nodes()), {}, namespaces=namespaces)
 
 
@@ -34,8 +33,8 @@ def configured() -> list[configuration_state.NodeConfigState]:
     entries = configurations()
     labels = {contract.NODE_CONFIG_LABEL: "mps"}
     return [
-        configuration_state.of(waiting_for_pods(changing), labels, entries),
-        configuration_state.of(refused, {contract.NVIDIA_CONFIG_LABEL: "mixd"}, entries),
+        configuration_state.for_node(waiting_for_pods(changing), labels, entries),
+        configuration_state.for_node(refused, {contract.NVIDIA_CONFIG_LABEL: "mixd"}, entries),
     ]
 
 
@@ -47,7 +46,7 @@ def configurations() -> dict[str, str]:
 
 
 def waiting_for_pods(node: GpuNode) -> GpuNode:
-    """The node while two of its GPUs are to be shared by MPS, as its agent says it."""
+    """Return the node while two of its GPUs wait to be shared by MPS, with the agent's message."""
     closed = tuple(
         dataclasses.replace(gpu, mode=Mode.MPS) if gpu.index > 1 else dataclasses.replace(gpu, pending_mode=Mode.MPS)
         for gpu in node.gpus

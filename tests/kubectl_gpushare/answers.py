@@ -1,4 +1,4 @@
-"""What the agents of the sample cluster say: their audits."""
+"""Answers of the sample cluster's agents: their audits and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHOUT = "it has a context on the GPU, and did not ask the arbiter: is LD_PRELO
 
 
 def shares(node: GpuNode) -> Iterator[dict[str, Any]]:
-    """Every share of the node, held to what the ledger says by two processes."""
+    """Return every share of the node, with the ledger's limits in force for two processes."""
     for entry in node.allocations:
         for share in entry.shares:
             for gpu in share.gpu_uuids:
@@ -57,7 +57,7 @@ def process(pid: int, name: str, pod: str, state: str, used_gib: int, reason: st
 
 
 def audit(node: GpuNode) -> dict[str, Any]:
-    """Of a node on which all is well."""
+    """Return the audit of a node without problems."""
     gpus: list[dict[str, Any]] = [
         {"uuid": gpu.uuid, "index": gpu.index, "mode": gpu.mode.value, "processes": []} for gpu in node.gpus
     ]
@@ -72,7 +72,7 @@ def audit(node: GpuNode) -> dict[str, Any]:
 
 
 def troubled() -> dict[str, Any]:
-    """gpu-1: a share that is held to something else, one that runs nothing, and two processes too many."""
+    """Return the audit of gpu-1: a share with wrong limits, an idle one, and two foreign processes."""
     document = audit(sample.nodes()[0])
     by_pod = {share["pod"]: share for share in document["shares"]}
     by_pod["small"] |= {"enforcedBytes": 20 * GIB, "inForce": False, "reason": SMALLER}
@@ -90,13 +90,13 @@ def troubled() -> dict[str, Any]:
 
 
 def read(*documents: dict[str, Any]) -> dict[str, ReportedAudit]:
-    """As the plugin has them."""
+    """Return the audits as the plugin reads them."""
     return {document["node"]: audits.read(json.dumps(document)) for document in documents}
 
 
 def metrics() -> str:
-    """What the agents measured of four of the sample's pods."""
-    seen = (  # namespace, pod, GPU, memory, compute, for how long
+    """Return the agents' measurements of four of the sample's pods."""
+    seen = (  # namespace, pod, GPU, memory, compute, duration of the observation
         ("ml", "trainer", uuid("gpu-1", 0), int(20.1 * GIB), 0.31, 86_400.0),
         ("ml", "notebook", uuid("gpu-1", 0), GIB, 0.4, 7_200.0),
         ("ml", "llm", uuid("gpu-1", 1), 79 * GIB, 0.97, 7_200.0),

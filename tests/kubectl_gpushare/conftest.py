@@ -1,4 +1,4 @@
-"""The plugin as its users run it: a process of its own, found by kubectl on PATH."""
+"""Runs the plugin as users run it: as a separate process that kubectl finds on PATH; or, faster, in this process."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.kubectl_gpushare import sample
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
-LABEL = "plugin-test=yes"  # of the sample's Nodes and GPUNodes in a real cluster
-PATIENCE = "--request-timeout=60s"  # completion offers nothing after 3 s, which a busy machine may need
+LABEL = "plugin-test=yes"  # label of the sample's Nodes and GPUNodes in a real cluster
+PATIENCE = "--request-timeout=60s"  # completion gives up after 3 s, which a busy machine may need
 HIDDEN = frozenset({"KUBECONFIG", "KUBECTL_PATH", "NO_COLOR"})
 
 
@@ -37,14 +37,14 @@ Plugin = Callable[..., Ended]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Ours, without what would lead to somebody's cluster or change the output."""
+    """Return our environment without variables that would lead to a user's cluster or change the output."""
     kept = {key: value for key, value in os.environ.items() if key not in HIDDEN}
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", "KUBECONFIG": "/nonexistent", **more}
 
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Plugin:
-    """Runs the plugin with these arguments, in this process: starting one costs more than most commands do."""
+    """Run the plugin with these arguments in this process: starting one costs more than most commands."""
     for key in HIDDEN:
         monkeypatch.delenv(key, raising=False)
     for key, value in environment().items():
@@ -70,13 +70,13 @@ def plugin(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """The sample cluster in a file."""
+    """Save the sample cluster in a file."""
     return sample.save(tmp_path / "cluster.json")
 
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with the two programs of the plugin, as an installation puts them on PATH."""
+    """Make a folder with the plugin's two programs, as an installation puts them on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, module in (("kubectl-gpushare", "start"), ("kubectl_complete-gpushare", "completing")):
@@ -91,7 +91,7 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fake_kubectl(tmp_path: Path) -> Callable[[str], str]:
-    """Makes a program that does as a shell script says: for what a real cluster cannot be made to say."""
+    """Make a kubectl from a shell script, for answers that a real cluster cannot be made to give."""
 
     def make(script: str) -> str:
         program = tmp_path / "fake-kubectl"
@@ -131,7 +131,7 @@ def kubectl(api_server: Access, programs: Path) -> Kubectl:
 
 @pytest.fixture(scope="module")
 def namespace(api_server: Access) -> Iterator[str]:
-    """A namespace with the sample's pods, and its GPUNodes in the cluster."""
+    """Create a namespace with the sample's pods, and its GPUNodes in the cluster."""
     base = ROOT / "config" / "base"
     api_server.kubectl("apply", "-f", str(base / "crd" / "gpunodes.yaml"), "-f", str(base / "rbac" / "viewer.yaml"))
     api_server.wait_until_established("gpunodes.gpushare.io")

@@ -8,13 +8,13 @@ from typing import Any
 
 from gpushare import codec, contract, ledger
 from tests import builders
-from tests.gpushare.defragmentation.clusters import node_manifest, owned
+from tests.gpushare.defragmentation.clusters import owned
 from tests.kubectl_gpushare.programs import kubectl_with_owners
 from tests.programs import script
 
 
 def program(folder: Path, mode: str) -> str:
-    """The kubectl; what it changes is in `folder`."""
+    """Return the kubectl; it records its changes in `folder`."""
     node = builders.node("n0", gpus=2)
     pods = [owned("a", request="0.25"), owned("b", request="0.5")]
     for index, manifest in enumerate(pods):
@@ -45,7 +45,7 @@ def program(folder: Path, mode: str) -> str:
 
 
 def _crowded() -> dict[str, Any]:
-    """A node whose GPU is free and whose CPU is held by a pod without a share, and another node that has CPU."""
+    """Return a node with a free GPU whose CPU is held by a pod without a share, and another node with free CPU."""
     crowding, waiting = owned("c"), owned("w", request="1")
     crowding["metadata"]["annotations"] = {}
     crowding["spec"]["nodeName"] = "n0"
@@ -53,27 +53,27 @@ def _crowded() -> dict[str, Any]:
     waiting["metadata"]["labels"][contract.SHARE_LABEL] = contract.SHARE_LABEL_VALUE
     for manifest, cpu in ((crowding, "6"), (waiting, "4")):
         manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-    other = node_manifest("plain")
+    other = builders.node_object("plain", gpus=2)
     other["status"]["allocatable"] = {"cpu": "32", "memory": "64Gi", "pods": "110"}
-    nodes = [{"kind": "Node", **node} for node in (node_manifest("n0"), other)]
+    nodes = [{"kind": "Node", **node} for node in (builders.node_object("n0", gpus=2), other)]
     gpu_node = codec.to_document(builders.node("n0", gpus=2))
     return {"gpunodes": [gpu_node], "pods": [crowding, waiting], "nodes": nodes}
 
 
 def log(folder: Path) -> list[list[str]]:
-    """What was done, in order."""
+    """Return the recorded changes in order."""
     steps: list[list[str]] = json.loads((folder / "state.json").read_text())["log"]
     return steps
 
 
 def labels(folder: Path) -> dict[str, str]:
-    """Of the GPUNode n0."""
+    """Return the labels of the GPUNode n0."""
     values: dict[str, str] = json.loads((folder / "state.json").read_text())["gpunodes"][0]["metadata"]["labels"]
     return values
 
 
 def mark(folder: Path, uuid: str, text: str) -> None:
-    """Cordons a GPU as a run does."""
+    """Cordon a GPU as a run of `defrag` does."""
     path = folder / "state.json"
     state = json.loads(path.read_text())
     node = state["gpunodes"][0]

@@ -1,4 +1,4 @@
-"""A small cluster in which there is something of everything that a view can show."""
+"""A small cluster with an example of everything that a view can show."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def held(
 
 
 def nodes() -> tuple[GpuNode, ...]:
-    """gpu-1 is well used, gpu-2 has every trouble, gpu-10 is of another model and over-committed."""
+    """Return gpu-1, which is well used, gpu-2 with every problem, and gpu-10 with another model and over-committed."""
     ready = Condition("Ready", "True", "Reported", "4 GPUs", "2026-03-01T08:00:00Z")
     refused = 'the label names the config "mixd", which the ConfigMap does not have; the last good one stays in force'
     return (
@@ -139,7 +139,7 @@ def pods() -> tuple[dict[str, Any], ...]:
 
 
 def used() -> Usage:
-    """What the agents of two nodes say: one of them is not there."""
+    """Return the usage that the agents of two nodes report; the third agent is missing."""
     line = '{}{{node="gpu-1",namespace="{}",pod="{}",containers="main",gpu="{}"}} {}'
     shares = (
         ("ml", "trainer", uuid("gpu-1", 0), 39 * GIB, 0.62),
@@ -152,11 +152,11 @@ def used() -> Usage:
     text += [line.format(live_usage.COMPUTE, *share[:3], share[4]) for share in shares]
     given = 'namespace="ml",pod="sliced",container="main",resource="nvidia.com/mig-3g.40gb"'
     other = f'{live_usage.DEVICES}{{node="gpu-2",{given},gpu="{uuid("gpu-2", 3)}"}} 2.0'
-    return live_usage.of({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": other})
+    return live_usage.parse({"gpu-1": "\n".join(["# HELP x y", "up 1", *text]), "gpu-2": other})
 
 
 def events() -> tuple[dict[str, Any], ...]:
-    """About the pod that waits, and about a node: as the two APIs for Events write them."""
+    """Return Events about the waiting pod and about a node, in both APIs for Events."""
     waiting = {"kind": "Pod", "namespace": "ml", "name": "waiting"}
     node = {"kind": "GPUNode", "name": "gpu-1"}
     return (
@@ -188,7 +188,7 @@ def snapshot() -> Snapshot:
 
 
 def save(path: Path) -> Path:
-    """The cluster as `kubectl get gpunodes,pods -A -o json` would print it."""
+    """Save the cluster as `kubectl get gpunodes,pods -A -o json` would print it."""
     items = [*map(codec.to_document, nodes()), *pods(), *events()]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1))
     return path

@@ -49,7 +49,7 @@ def test_a_gated_pod_is_explained_by_its_own_sentence(kubectl: Kubectl, namespac
     assert "none of the annotations" in kubectl("gpushare", "describe", "pod", "nginx", "-n", namespace).out
 
 
-def test_a_pod_that_is_not_there_is_an_error(kubectl: Kubectl, namespace: str) -> None:
+def test_missing_pod_is_an_error(kubectl: Kubectl, namespace: str) -> None:
     ended = kubectl("gpushare", "describe", "pod", "nobody", "-n", namespace)
     assert (ended.code, ended.err) == (1, f'error: pod "nobody" not found in namespace "{namespace}"\n')
 
@@ -58,7 +58,7 @@ def test_the_namespace_is_the_context_s(kubectl: Kubectl, namespace: str) -> Non
     assert kubectl("gpushare", "describe", "pods").err == "No pods that share GPUs found in default namespace.\n"
 
 
-def test_a_user_without_rights_is_told_which_one_is_missing(kubectl: Kubectl, namespace: str) -> None:
+def test_missing_right_is_named(kubectl: Kubectl, namespace: str) -> None:
     ended = kubectl("gpushare", "top", "--as", "jane")
     assert ended.code == 1
     assert ended.err.startswith(
@@ -96,7 +96,7 @@ def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace
     ],
     ids=str,
 )
-def test_what_kubectl_refuses_is_one_sentence(
+def test_kubectls_error_is_one_sentence(
     kubectl: Kubectl, namespace: str, flags: tuple[str, ...], sentence: str
 ) -> None:
     ended = kubectl("gpushare", "top", *flags)
@@ -142,7 +142,7 @@ def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, names
     assert kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out == before
 
 
-def test_fit_heeds_the_resource_quotas_of_the_namespace(kubectl: Kubectl, namespace: str) -> None:
+def test_fit_respects_resource_quotas(kubectl: Kubectl, namespace: str) -> None:
     assert kubectl("create", "quota", "gpus", "-n", namespace, "--hard=requests.gpushare.io/gpu-percent=40").code == 0
     ended = kubectl("gpushare", "fit", "--request", "0.5", "-n", namespace)
     assert (ended.code, ended.err) == (2, "")
@@ -163,9 +163,7 @@ def test_a_gpu_is_cordoned_and_uncordoned(kubectl: Kubectl, namespace: str) -> N
     assert "Cordoned" not in kubectl("gpushare", "top", "gpus", "gpu-1/3", "--no-usage").out
 
 
-def test_what_a_defragmentation_that_was_killed_left_cordoned_is_told_and_uncordoned(
-    kubectl: Kubectl, namespace: str
-) -> None:
+def test_cordons_of_a_killed_defrag_are_reported_and_removed(kubectl: Kubectl, namespace: str) -> None:
     left, ours = sample.uuid("gpu-1", 3), sample.uuid("gpu-1", 0)
     kubectl("label", "gpunode", "gpu-1", f"defrag.gpushare.io/{left}=1f2e3d4c.20260301T120000Z")
     cordoned = json.dumps({"spec": {"cordoned": [left, ours]}})
@@ -185,7 +183,7 @@ def test_what_a_defragmentation_that_was_killed_left_cordoned_is_told_and_uncord
         kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
 
 
-def test_who_may_only_look_cannot_cordon(kubectl: Kubectl, namespace: str) -> None:
+def test_viewer_cannot_cordon(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "clusterrolebinding", "plugin-test-look", "--clusterrole=gpushare-viewer", "--user=looker")
     try:
         ended = kubectl("gpushare", "cordon", "gpu", "gpu-1/3", "--as=looker")
@@ -209,14 +207,14 @@ def test_watch_in_a_pipe_prints_again_after_a_change(kubectl: Kubectl, namespace
             assert "Cordoned:1" in _until(process.stdout.fileno(), b"Cordoned:1")
         finally:
             kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
-            process.terminate()  # SIGINT is ignored in what a shell runs in the background, tests too
+            process.terminate()  # shells ignore SIGINT in background jobs, and so in tests
             try:
                 assert process.wait(SECONDS) == 130
             finally:
                 process.kill()
 
 
-def test_watch_on_a_terminal_takes_its_other_page_and_gives_it_back(kubectl: Kubectl, namespace: str) -> None:
+def test_watch_uses_the_alternate_screen_and_restores_the_terminal(kubectl: Kubectl, namespace: str) -> None:
     import fcntl
     import termios
 
@@ -237,7 +235,7 @@ def test_watch_on_a_terminal_takes_its_other_page_and_gives_it_back(kubectl: Kub
 
 
 def _until(descriptor: int, wanted: bytes) -> str:
-    """What comes from a descriptor, up to where `wanted` is in it."""
+    """Read from a descriptor until `wanted` appears, and return all of it."""
     data = b""
     until = time.monotonic() + SECONDS
     while wanted not in data:
@@ -247,7 +245,7 @@ def _until(descriptor: int, wanted: bytes) -> str:
     return data.decode()
 
 
-def test_who_may_only_look_is_told_what_stays_unknown(kubectl: Kubectl, namespace: str) -> None:
+def test_viewer_gets_notes_about_unknown_facts(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "clusterrolebinding", "plugin-test-audit", "--clusterrole=gpushare-viewer", "--user=auditor")
     try:
         ended = kubectl("gpushare", "audit", "gpu-1", "--as=auditor")
@@ -263,7 +261,7 @@ def test_who_may_only_look_is_told_what_stays_unknown(kubectl: Kubectl, namespac
         kubectl("delete", "clusterrolebinding", "plugin-test-audit")
 
 
-def test_the_configuration_of_a_node_is_shown_with_what_it_asks_for(kubectl: Kubectl, namespace: str) -> None:
+def test_config_show_shows_active_and_requested_configuration(kubectl: Kubectl, namespace: str) -> None:
     kubectl("create", "namespace", "gpushare-system")
     try:
         assert "there is no ConfigMap" in kubectl("gpushare", "config", "show", "gpu-1").out

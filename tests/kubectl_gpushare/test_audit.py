@@ -1,4 +1,4 @@
-"""`audit`: what is asked of whom, what is said where nobody answers, and the exit code that goes by it."""
+"""`audit`: requests to agents, sentences about missing answers, and the exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from gpushare import codec, contract
 from gpushare.gpunode import Condition
 from kubectl_gpushare.planning import auditing
-from kubectl_gpushare.views.audit import audit_problems
+from kubectl_gpushare.views import audit
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import Plugin
 
@@ -25,7 +25,7 @@ OLDER = "echo 'Error from server (NotFound): the server could not find the reque
 
 @pytest.fixture
 def server(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
-    """A cluster with the node gpu-1 of the sample, whose agent answers with this audit, or does this."""
+    """Make a cluster with the sample's node gpu-1, whose agent answers with this audit, or acts like this."""
 
     def make(audit: dict[str, Any] | str, *conditions: Condition, agent: str = "True") -> str:
         node = dataclasses.replace(GPU_1, conditions=conditions)
@@ -54,12 +54,12 @@ def conditions(status: str) -> tuple[Condition, Condition]:
     return Condition(contract.CONDITION_READY, "True"), limits
 
 
-def test_where_all_limits_are_in_force_there_is_one_line_and_code_0(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_all_limits_in_force_is_one_line_and_code_0(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("audit", KUBECTL_PATH=server(answers.audit(GPU_1)))
     assert (ended.code, ended.out, ended.err) == (0, "4 of 4 containers limited on 1 node\n", "")
 
 
-def test_what_is_wrong_is_a_line_each_and_code_2(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_each_problem_is_a_line_and_the_code_2(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("audit", "gpu-1", "-l", "a=b", KUBECTL_PATH=server(answers.troubled()))
     assert (ended.code, ended.err) == (2, "")
     lines = ended.out.splitlines()
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_a_line_each_and_code_2(plugin: Plugin, server: Callabl
     assert lines[-1].startswith("1 of 3 containers limited on 1 node; ")
 
 
-def test_wide_has_every_share_too(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_wide_lists_every_share(plugin: Plugin, server: Callable[..., str]) -> None:
     out = plugin("audit", "-o", "wide", "--no-headers", KUBECTL_PATH=server(answers.audit(GPU_1))).out
     assert [line.split()[0] for line in out.splitlines() if line] == [
         "ml/trainer",
@@ -82,7 +82,7 @@ def test_wide_has_every_share_too(plugin: Plugin, server: Callable[..., str]) ->
     ]
 
 
-def test_for_programs_there_is_an_item_a_share(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_document_has_an_item_for_each_share(plugin: Plugin, server: Callable[..., str]) -> None:
     program = server(answers.troubled())
     document = json.loads(plugin("audit", "-o", "json", KUBECTL_PATH=program).out)
     assert (document["kind"], len(document["items"]), document["summary"]["inForce"]) == ("AuditList", 5, False)
@@ -91,9 +91,7 @@ def test_for_programs_there_is_an_item_a_share(plugin: Plugin, server: Callable[
     assert {row["limits"] for row in rows} == {"InForce", "NotInForce", "Idle"}
 
 
-def test_the_names_are_of_whom_something_is_not_in_force_and_once_each(
-    plugin: Plugin, server: Callable[..., str]
-) -> None:
+def test_names_are_unique_and_only_of_problems(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("audit", "-o", "name", KUBECTL_PATH=server(answers.troubled()))
     assert (ended.code, ended.out, ended.err) == (2, "pod/trainer\npod/small\ngpu.gpushare.io/gpu-1/3\n", "")
     ended = plugin("audit", "-o", "name", KUBECTL_PATH=server(answers.audit(GPU_1)))
@@ -102,18 +100,16 @@ def test_the_names_are_of_whom_something_is_not_in_force_and_once_each(
     assert (ended.code, ended.out) == (2, "gpunode.gpushare.io/gpu-1\n")
 
 
-def test_pods_of_one_name_in_two_namespaces_are_two() -> None:
-    verdict = auditing.judge([GPU_1], answers.read(answers.troubled()))
+def test_pods_with_one_name_in_two_namespaces_are_two() -> None:
+    verdict = auditing.check([GPU_1], answers.read(answers.troubled()))
     stray = next(stray for stray in verdict.strays if stray.process.pod)
     twin = dataclasses.replace(stray, process=dataclasses.replace(stray.process, namespace="web"))
     strays_only = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))
-    assert list(audit_problems.names_of(strays_only, {})) == ["pod/trainer", "pod/trainer"]
+    assert list(audit.AuditListing(strays_only, {}, ()).names()) == ["pod/trainer", "pod/trainer"]
 
 
 @pytest.mark.parametrize("output", ["csv", "name"])
-def test_what_could_not_be_told_is_said_where_the_format_has_no_place_for_it(
-    plugin: Plugin, server: Callable[..., str], output: str
-) -> None:
+def test_notes_go_to_stderr_if_the_format_has_none(plugin: Plugin, server: Callable[..., str], output: str) -> None:
     ended = plugin("audit", "-o", output, KUBECTL_PATH=server(OLDER))
     assert ended.code == 1
     assert "warning: audits: the agent has no /audit, so it is older than this plugin\n" in ended.err
@@ -122,7 +118,7 @@ def test_what_could_not_be_told_is_said_where_the_format_has_no_place_for_it(
 @pytest.mark.parametrize(
     ("status", "code"), [("True", 0), ("False", 2), ("Unknown", 1), ("", 1)], ids=["yes", "no", "unknown", "none"]
 )
-def test_without_an_answer_the_condition_decides_and_that_is_said(
+def test_condition_decides_without_an_answer_and_a_note_says_so(
     plugin: Plugin, server: Callable[..., str], status: str, code: int
 ) -> None:
     ended = plugin("audit", KUBECTL_PATH=server(OLDER, *(conditions(status) if status else ())))
@@ -133,7 +129,7 @@ def test_without_an_answer_the_condition_decides_and_that_is_said(
 
 
 @pytest.mark.parametrize("agent", ["", "False", "Unknown"], ids=["away", "ill", "its node is away"])
-def test_the_last_word_of_an_agent_that_is_away_is_told_with_its_age_and_proves_nothing(
+def test_condition_of_a_stopped_agent_is_shown_with_its_age_but_proves_nothing(
     plugin: Plugin, server: Callable[..., str], agent: str
 ) -> None:
     silent = "echo 'Error from server (ServiceUnavailable): no connection' >&2; exit 1"
@@ -146,13 +142,13 @@ def test_the_last_word_of_an_agent_that_is_away_is_told_with_its_age_and_proves_
     assert plugin("audit", KUBECTL_PATH=server(silent, *conditions("False"), agent=agent)).code == 2
 
 
-def test_an_answer_without_sense_is_none(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_invalid_answer_counts_as_missing(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("audit", KUBECTL_PATH=server("echo '{\"node\": 1}'"))
     assert ended.code == 1
     assert "warning: audit of gpu-1: its agent's answer is invalid to this plugin" in ended.err
 
 
-def test_who_may_not_ask_the_agents_is_told_which_right_it_takes(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_user_without_access_to_agents_gets_the_missing_right(plugin: Plugin, server: Callable[..., str]) -> None:
     refused = (
         'echo \'Error from server (Forbidden): pods "agent" is forbidden: User "jane" cannot get resource "pods/proxy" '
         'in API group "" in the namespace "gpushare-system"\' >&2; exit 1'
@@ -162,7 +158,7 @@ def test_who_may_not_ask_the_agents_is_told_which_right_it_takes(plugin: Plugin,
     assert 'audits: user "jane" may not get pods/proxy in the namespace "gpushare-system": ask an admin' in ended.err
 
 
-def test_a_file_has_no_audits_and_conditions_count(plugin: Plugin, saved: Path) -> None:
+def test_saved_objects_have_only_conditions(plugin: Plugin, saved: Path) -> None:
     ended = plugin("audit", "--from", saved)
     assert ended.code == 1
     assert ended.err.startswith("warning: audits: files of --from have none\n")
@@ -173,14 +169,12 @@ def test_a_node_that_is_not_there_is_an_error(plugin: Plugin, saved: Path) -> No
     assert (ended.code, ended.out, ended.err) == (1, "", 'error: no GPUNode "gpu-9"\n')
 
 
-def test_where_nothing_is_shared_nothing_is_wrong(plugin: Plugin) -> None:
+def test_cluster_without_shares_has_no_problems(plugin: Plugin) -> None:
     ended = plugin("audit", "--from", "-", input='{"kind": "GPUNode", "metadata": {"name": "new"}}')
     assert (ended.code, ended.out) == (0, "no node has GPUs that are shared by annotation\n")
 
 
-def test_an_agent_that_answers_without_end_is_told_of_and_not_read_on(
-    plugin: Plugin, server: Callable[..., str]
-) -> None:
+def test_endless_answer_of_an_agent_is_cut_off_and_reported(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("audit", KUBECTL_PATH=server("exec cat /dev/zero"))
     assert ended.code != 0
     assert "the answer is longer than 16 MiB" in ended.out + ended.err

@@ -1,4 +1,4 @@
-"""`check`: what it prints, the exit code that goes by it, and what it makes of files and of a cluster."""
+"""`check`: its output and exit code, on files and on a cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from tests.kubectl_gpushare.test_views import PIPE, SMALL, compare
 
 
 def findings() -> tuple[Finding, ...]:
-    """Of a node with a taint that the agent does not tolerate, an old kernel and a device plugin of NVIDIA's."""
+    """Return the findings for a node with a taint that the agent does not tolerate, an old kernel and NVIDIA's device
+    plugin.
+    """
 
     def broken(facts: dict[str, object]) -> None:
         objects = facts["objects"]
@@ -44,23 +46,23 @@ def findings() -> tuple[Finding, ...]:
 
 
 @pytest.mark.parametrize(("name", "place"), [("check", PIPE), ("check-80", SMALL)])
-def test_the_page_looks_as_it_should(name: str, place: Terminal) -> None:
+def test_page_equals_the_golden_file(name: str, place: Terminal) -> None:
     lines = [*page_layout.lines(check.page(findings(), all_of_them=False), place), "", check.sentence(findings())]
     compare(name, lines)
 
 
-def test_wide_has_what_is_as_it_should_be() -> None:
+def test_wide_lists_passed_checks() -> None:
     compare("check-wide", page_layout.lines(check.page(findings(), all_of_them=True), PIPE)[-20:])
 
 
-def test_commands_are_never_wrapped_so_that_they_can_be_pasted() -> None:
+def test_commands_are_never_wrapped() -> None:
     lines = page_layout.lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
     commands = [line for finding in findings() for command in finding.commands for line in command.splitlines()]
     assert len(commands) >= 5
     assert {f"     {command}" for command in commands} <= set(lines)
 
 
-def test_the_document_keeps_its_schema() -> None:
+def test_document_keeps_its_schema() -> None:
     document = check.document(findings())
     items = list(document["items"])
     assert (document["kind"], document["summary"]) == ("CheckList", check.sentence(findings()))
@@ -68,7 +70,7 @@ def test_the_document_keeps_its_schema() -> None:
     assert len(items) == len(findings())
 
 
-def test_the_names_are_of_whom_warnings_and_what_blocks_concern_each_once() -> None:
+def test_names_are_unique_and_only_of_warnings_and_blocking_findings() -> None:
     names = list(check.names(findings()))
     assert len(names) == len(set(names))
     assert {"node/gpu-3", "namespace/gpushare-system"} <= set(names)
@@ -83,7 +85,7 @@ def save(path: Path, *objects: object) -> Path:
 
 @pytest.fixture
 def cluster_file(tmp_path: Path) -> Path:
-    """A sound cluster, saved."""
+    """Save a cluster without problems."""
     crd = {"kind": "CustomResourceDefinition", "metadata": {"name": "x"}, "spec": {"group": "example.org"}}
     objects = sound.objects(installing=True)
     version = tmp_path / "version.yaml"
@@ -91,7 +93,7 @@ def cluster_file(tmp_path: Path) -> Path:
     return save(tmp_path / "cluster.json", *(manifest for some in objects.values() for manifest in some), crd)
 
 
-def test_saved_objects_are_judged_and_what_was_not_saved_is_told(
+def test_saved_objects_are_checked_and_missing_kinds_reported(
     plugin: Plugin, cluster_file: Path, tmp_path: Path
 ) -> None:
     ended = plugin(
@@ -100,7 +102,7 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_told(
     items = {item["rule"]: item for item in json.loads(ended.out)["items"]}
     assert items["kubernetes-version"]["severity"] == "Ok"
     assert items["gpu-nodes-labelled"]["severity"] == "Ok"
-    assert items["gpu-operator"]["severity"] == "Ok"  # there are CRDs, and none of NVIDIA's
+    assert items["gpu-operator"]["severity"] == "Ok"  # there are CRDs, but not NVIDIA's
     assert items["gpu-owner"]["severity"] == "Unknown"
     wanted = "not known: no daemonsets were saved: add --from FILE with what `kubectl get daemonsets -A -o yaml` prints"
     assert items["gpu-owner"]["found"] == wanted
@@ -110,14 +112,14 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_told(
 @pytest.mark.parametrize(
     ("taints", "flags", "code"),
     [
-        ((), (), 1),  # not all is known
+        ((), (), 1),  # some facts are unknown
         ((), ("--fail-on", "blocking"), 0),
         ((), ("--fail-on", "warning"), 1),
         (({"key": "a", "effect": "NoSchedule"},), (), 2),
         (({"key": "a", "effect": "NoSchedule"},), ("--fail-on", "blocking"), 2),
     ],
 )  # fmt: skip
-def test_the_exit_code_is_that_of_the_worst(
+def test_worst_finding_decides_the_exit_code(
     plugin: Plugin, tmp_path: Path, taints: tuple[dict[str, str], ...], flags: tuple[str, ...], code: int
 ) -> None:
     path = save(tmp_path / "nodes.json", sound.node("gpu-1", taints=taints))
@@ -132,7 +134,7 @@ def test_the_exit_code_is_that_of_the_worst(
         ("a: [", "is neither JSON nor YAML"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_an_error(plugin: Plugin, tmp_path: Path, text: str, sentence: str) -> None:
+def test_invalid_file_is_an_error(plugin: Plugin, tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
     for flag in ("--from", "-f"):
@@ -141,8 +143,8 @@ def test_a_file_that_makes_no_sense_is_an_error(plugin: Plugin, tmp_path: Path, 
         assert sentence in ended.err
 
 
-def test_the_manifests_to_be_installed_are_what_is_judged(plugin: Plugin, tmp_path: Path) -> None:
-    """A toleration in them is one that the agent will have."""
+def test_manifests_to_be_installed_are_checked(plugin: Plugin, tmp_path: Path) -> None:
+    """The agent will have the tolerations of these manifests."""
     taint = {"key": "sku", "value": "gpu", "effect": "NoSchedule"}
     path = save(tmp_path / "nodes.json", sound.node("gpu-1", taints=(taint,)))
     agent, webhook, _ = sound.ours()
@@ -168,7 +170,7 @@ def test_the_manifests_to_be_installed_are_what_is_judged(plugin: Plugin, tmp_pa
         ('echo "error: $*" >&2; exit 1', "get --raw /version --context=c --as=jane"),
     ],
 )
-def test_a_cluster_that_does_not_answer_is_an_error(
+def test_unreachable_cluster_is_an_error(
     plugin: Plugin, fake_kubectl: Callable[[str], str], script: str, sentence: str
 ) -> None:
     ended = plugin("check", "--context=c", "--as=jane", KUBECTL_PATH=fake_kubectl(script))
@@ -180,7 +182,7 @@ def test_a_cluster_that_does_not_answer_is_an_error(
 
 @pytest.fixture(scope="module")
 def broken_cluster(api_server: Access) -> Iterator[Access]:
-    """A cluster with each thing that others bring: a plugin, an operator, a sharer, labels, taints, a standard."""
+    """Create a cluster with every known problem: a plugin, an operator, another sharer, labels, taints, a standard."""
     group = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "clusterpolicies.nvidia.com"}}  # fmt: skip
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     group["spec"] = {  # type: ignore[assignment]
@@ -212,28 +214,28 @@ def broken_cluster(api_server: Access) -> Iterator[Access]:
 
 
 @pytest.mark.apiserver
-def test_on_a_cluster_each_thing_that_is_wrong_is_found(broken_cluster: Access, kubectl: Kubectl) -> None:
+def test_each_problem_of_a_real_cluster_is_found(broken_cluster: Access, kubectl: Kubectl) -> None:
     ended = kubectl("gpushare", "check", "--before-install", "-o", "json")
     assert ended.code == 2, ended.err
     items = {(item["rule"], item["severity"]): item for item in json.loads(ended.out)["items"]}
     assert items["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
     assert items["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
     assert items["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
-    assert "which is passed over" in items["device-injection", "Blocking"]["found"]
+    assert "which is ignored" in items["device-injection", "Blocking"]["found"]
     assert items["sandboxes", "Info"]["subjects"] == ["runtimeclass/gvisor"]
     assert items["kubernetes-version", "Ok"]
     assert items["installer-rights", "Ok"]
 
 
 @pytest.mark.apiserver
-def test_who_may_read_little_is_told_what_is_not_known(broken_cluster: Access, kubectl: Kubectl) -> None:
+def test_user_with_few_rights_gets_unknown_facts_reported(broken_cluster: Access, kubectl: Kubectl) -> None:
     ended = kubectl("gpushare", "check", "--before-install", "--as=nobody", "-o", "json")
     items = {item["rule"]: item for item in json.loads(ended.out)["items"]}
     assert items["node-taints"]["severity"] == "Unknown"
     assert items["node-taints"]["found"].startswith('not known: user "nobody" may not list nodes')
     assert items["installer-rights"]["severity"] == "Blocking"
-    assert items["kubernetes-version"]["severity"] == "Ok"  # which everybody may read
-    # Not one thing that takes a right to see is taken to be fine.
+    assert items["kubernetes-version"]["severity"] == "Ok"  # readable for all users
+    # No check that needs a right to read counts as passed.
     assert {item["rule"] for item in items.values() if item["severity"] == "Ok"} <= {
         "kubernetes-version",
         "webhook-network",
@@ -249,7 +251,7 @@ def test_a_trial_creates_nothing(broken_cluster: Access, kubectl: Kubectl) -> No
     assert kubectl("get", "pods", "--namespace=default", "-o", "name").out == ""
 
 
-def test_every_precondition_is_in_the_document_with_its_words() -> None:
+def test_docs_list_every_precondition() -> None:
     from tests.docs import pages
 
     rows: dict[str, list[str]] = {}
@@ -259,7 +261,7 @@ def test_every_precondition_is_in_the_document_with_its_words() -> None:
     assert {rule: cells[0] for rule, cells in rows.items()} == {entry.id: entry.wanted for entry in rules.RULES}
 
 
-def test_the_manifests_of_this_checkout_are_read_by_the_check(plugin: Plugin, tmp_path: Path) -> None:
+def test_check_reads_the_manifests_of_this_repository(plugin: Plugin, tmp_path: Path) -> None:
     path = save(tmp_path / "nodes.json", sound.node("gpu-1"))
     files = [manifests.CONFIG / "base" / part for part in ("deviceplugin/daemonset.yaml", "webhook/deployment.yaml")]
     flags = [word for file in files for word in ("-f", file)]

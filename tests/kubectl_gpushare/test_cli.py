@@ -1,4 +1,4 @@
-"""The plugin on saved objects: formats, choices, errors and exit codes."""
+"""The plugin on saved objects: formats, selections, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def first_column(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines()]
 
 
-def test_top_in_a_pipe_is_what_the_view_makes(plugin: Plugin, saved: Path) -> None:
+def test_top_prints_the_views_table_in_a_pipe(plugin: Plugin, saved: Path) -> None:
     ended = plugin("top", "--from", saved)
     assert ended.code == 0
     assert ended.out == (Path(__file__).parent / "golden" / "top-gpus-pipe.txt").read_text()
 
 
-def test_what_is_wrong_with_the_ledger_goes_to_standard_error(plugin: Plugin, saved: Path) -> None:
+def test_ledger_problems_go_to_stderr(plugin: Plugin, saved: Path) -> None:
     lines = plugin("top", "nodes", "--from", saved).err.splitlines()
     assert len(lines) == 2
     assert all(line.startswith("warning: ") for line in lines)
     assert "overcommitted" in lines[1]
 
 
-def test_json_and_yaml_are_the_same_list(plugin: Plugin, saved: Path) -> None:
+def test_json_and_yaml_have_the_same_content(plugin: Plugin, saved: Path) -> None:
     from_json = json.loads(plugin("top", "-o", "json", "--from", saved).out)
     assert from_json == yaml.safe_load(plugin("top", "-o", "yaml", "--from", saved).out)
     assert (from_json["apiVersion"], from_json["kind"]) == ("plugin.gpushare.io/v1alpha1", "GPUList")
@@ -53,7 +53,7 @@ def test_csv_has_the_same_columns_in_every_row(plugin: Plugin, saved: Path, kind
     assert rows[0]["memory.totalBytes"].isdigit()
 
 
-def test_names_are_one_a_line(plugin: Plugin, saved: Path) -> None:
+def test_names_are_printed_one_per_line(plugin: Plugin, saved: Path) -> None:
     out = plugin("top", "nodes", "-o", "name", "--from", saved).out
     assert out == "gpunode.gpushare.io/gpu-1\ngpunode.gpushare.io/gpu-2\ngpunode.gpushare.io/gpu-10\n"
 
@@ -68,7 +68,7 @@ def test_names_choose_nodes_and_gpus(plugin: Plugin, saved: Path) -> None:
     assert first_column(out) == ["gpu-1/2", "gpu-10/0", "gpu-10/1", "gpu-10/2", "gpu-10/3"]
 
 
-def test_pods_are_of_a_namespace_or_of_all(plugin: Plugin, saved: Path) -> None:
+def test_pods_are_listed_by_namespace_or_all(plugin: Plugin, saved: Path) -> None:
     out = plugin("top", "pods", "-n", "web", "--no-headers", "--from", saved).out
     assert first_column(out) == ["small"]
     assert plugin("top", "pods", "--from", saved).err == "No pods that share GPUs found in default namespace.\n"
@@ -89,7 +89,7 @@ def test_a_namespace_chooses_the_gpus_that_its_pods_share(plugin: Plugin, saved:
     assert first_column(out) == ["gpu-10"]
 
 
-def test_a_name_that_nothing_has_is_an_error_after_what_was_found(plugin: Plugin, saved: Path) -> None:
+def test_unknown_name_is_an_error_after_the_known_ones(plugin: Plugin, saved: Path) -> None:
     ended = plugin("top", "gpus", "gpu-1/2", "gpu-9", "--from", saved)
     assert ended.code == 1
     assert "gpu-1/2" in ended.out
@@ -106,7 +106,7 @@ def test_a_node_without_gpus_is_no_error(plugin: Plugin) -> None:
     assert "NoGPUs" in plugin("top", "nodes", "--from", "-", input=EMPTY).out
 
 
-def test_an_empty_list_is_still_a_list_for_programs(plugin: Plugin) -> None:
+def test_empty_list_is_still_a_document(plugin: Plugin) -> None:
     assert json.loads(plugin("top", "-o", "json", "--from", "-", input=EMPTY).out)["items"] == []
 
 
@@ -115,14 +115,14 @@ def test_an_empty_list_is_still_a_list_for_programs(plugin: Plugin) -> None:
     [("node", "gpu-1"), ("nodes/gpu-1",), ("gpu", "gpu-1/0"), ("gpu/gpu-1/0",), ("gpu", "GPU-6770752d31-0000")],
     ids=" ".join,
 )
-def test_describe_finds_what_is_named(plugin: Plugin, saved: Path, arguments: tuple[str, ...]) -> None:
+def test_describe_finds_objects_by_name(plugin: Plugin, saved: Path, arguments: tuple[str, ...]) -> None:
     ended = plugin("describe", *arguments, "--from", saved)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("Name: ")
     assert "ml/trainer" in ended.out
 
 
-def test_a_uuid_may_be_shortened_while_it_is_clear(plugin: Plugin, saved: Path) -> None:
+def test_unambiguous_uuid_prefix_is_accepted(plugin: Plugin, saved: Path) -> None:
     assert "gpu-10/3" in plugin("describe", "gpu", "6770752d3130-0003", "--from", saved).out
     ended = plugin("describe", "gpu", "GPU-6770752d3130", "--from", saved)
     assert ended.code == 1
@@ -139,16 +139,14 @@ def test_a_uuid_may_be_shortened_while_it_is_clear(plugin: Plugin, saved: Path) 
     ],
     ids=" ".join,
 )
-def test_what_does_not_exist_is_an_error(
-    plugin: Plugin, saved: Path, arguments: tuple[str, ...], sentence: str
-) -> None:
+def test_missing_object_is_an_error(plugin: Plugin, saved: Path, arguments: tuple[str, ...], sentence: str) -> None:
     ended = plugin("describe", *arguments, "--from", saved)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: ")
     assert sentence in ended.err
 
 
-def test_describe_of_some_shows_those_that_exist(plugin: Plugin, saved: Path) -> None:
+def test_describe_shows_existing_objects_before_the_error(plugin: Plugin, saved: Path) -> None:
     ended = plugin("describe", "node", "gpu-1", "nope", "gpu-10", "--from", saved)
     assert ended.code == 1
     assert [line for line in ended.out.splitlines() if line.startswith("Name:")] == [
@@ -157,14 +155,14 @@ def test_describe_of_some_shows_those_that_exist(plugin: Plugin, saved: Path) ->
     ]
 
 
-def test_describe_without_a_name_is_of_all(plugin: Plugin, saved: Path) -> None:
+def test_describe_without_a_name_shows_all(plugin: Plugin, saved: Path) -> None:
     document = json.loads(plugin("describe", "pods", "-A", "-o", "json", "--from", saved).out)
     assert document["kind"] == "PodDescriptionList"
     assert [item["name"] for item in document["items"]][:2] == ["b", "just-made"]
     assert plugin("describe", "pods", "--from", saved).err == "No pods that share GPUs found in default namespace.\n"
 
 
-def test_describe_shows_the_events_of_what_is_described(plugin: Plugin, saved: Path) -> None:
+def test_describe_shows_the_objects_events(plugin: Plugin, saved: Path) -> None:
     out = plugin("describe", "pod", "waiting", "-n", "ml", "--from", saved).out
     assert "Gated" in out.partition("Events:")[2]
     document = json.loads(plugin("describe", "node", "gpu-1", "-o", "json", "--from", saved).out)
@@ -172,26 +170,26 @@ def test_describe_shows_the_events_of_what_is_described(plugin: Plugin, saved: P
     assert "Events:\n  <none>" in plugin("describe", "pod", "trainer", "-n", "ml", "--from", saved).out
 
 
-def test_describe_for_programs(plugin: Plugin, saved: Path) -> None:
+def test_describe_prints_documents(plugin: Plugin, saved: Path) -> None:
     document = json.loads(plugin("describe", "pod", "waiting", "-n", "ml", "-o", "json", "--from", saved).out)
     assert (document["kind"], document["placement"]) == ("PodDescription", "Waiting")
     document = yaml.safe_load(plugin("describe", "gpu", "gpu-1/0", "-o", "yaml", "--from", saved).out)
     assert [tenant["pod"]["name"] for tenant in document["tenants"]] == ["trainer", "notebook"]
 
 
-def test_why_says_what_would_help_for_programs_too(plugin: Plugin, saved: Path) -> None:
+def test_why_prints_remedies_in_documents(plugin: Plugin, saved: Path) -> None:
     document = json.loads(plugin("why", "trainer", "-n", "ml", "-o", "json", "--from", saved).out)
     assert (document["kind"], document["choices"][0]["gpus"]) == ("PodReasons", "gpu-1/0")
     assert "Not Looked At" in plugin("why", "ml/trainer", "--from", saved).out
 
 
-def test_why_of_a_pod_that_shares_nothing_is_an_error(plugin: Plugin, saved: Path) -> None:
+def test_why_of_a_pod_without_share_is_an_error(plugin: Plugin, saved: Path) -> None:
     ended = plugin("why", "web/nginx", "--from", saved)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith('error: pod "nginx" asks for no share')
 
 
-def test_fit_tells_by_its_exit_code(plugin: Plugin, saved: Path) -> None:
+def test_fit_answers_by_exit_code(plugin: Plugin, saved: Path) -> None:
     assert plugin("fit", "--request", "0.5", "--from", saved).code == 0
     ended = plugin("fit", "--request", "1", "--gpus", "4", "--from", saved)
     assert (ended.code, ended.err) == (2, "")
@@ -212,7 +210,7 @@ def test_simulate_plays_pods_on_made_up_nodes(plugin: Plugin, tmp_path: Path) ->
     assert (document["kind"], document["waitingAtTheEnd"], len(document["moments"])) == ("Simulation", 2, 10)
 
 
-def test_why_goes_by_the_policy_that_the_placer_has_published(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_why_uses_the_published_policy(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     published = {
         "kind": "ConfigMap",
         "metadata": {"name": contract.PLACEMENT_CONFIG_MAP},
@@ -230,7 +228,7 @@ def test_why_goes_by_the_policy_that_the_placer_has_published(plugin: Plugin, sa
     assert 'what its pods ask for: unknown policy "newest": this plugin knows' in ended
 
 
-def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
+def test_fit_reads_manifests(plugin: Plugin, saved: Path) -> None:
     sample_file = Path(__file__).parents[2] / "config" / "samples" / "ten-quarters.yaml"
     document = json.loads(plugin("fit", "-f", sample_file, "-o", "json", "--from", saved).out)
     assert document["kind"] == "Fit"
@@ -272,20 +270,20 @@ def test_fit_reads_what_would_be_applied(plugin: Plugin, saved: Path) -> None:
     ],
     ids=str,
 )
-def test_wrong_usage_is_exit_code_1_and_one_sentence(plugin: Plugin, arguments: tuple[str, ...], sentence: str) -> None:
+def test_usage_error_is_one_sentence_and_code_1(plugin: Plugin, arguments: tuple[str, ...], sentence: str) -> None:
     ended = plugin(*arguments, input=EMPTY)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith(sentence)
 
 
-def test_without_a_verb_there_is_help(plugin: Plugin) -> None:
+def test_help_is_printed_without_a_verb(plugin: Plugin) -> None:
     ended = plugin()
     assert (ended.code, ended.err) == (0, "")
     assert all(verb in ended.out for verb in cli.VERBS)
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_has_help_and_the_line_that_lists_it(plugin: Plugin, verb: str) -> None:
+def test_every_verb_has_help(plugin: Plugin, verb: str) -> None:
     ended = plugin(verb, "--help")
     assert ended.code == 0
     assert ended.out.startswith(f"Usage: kubectl gpushare {verb}")
@@ -294,11 +292,11 @@ def test_every_verb_has_help_and_the_line_that_lists_it(plugin: Plugin, verb: st
     assert command.short_help == cli.VERBS[verb]
 
 
-def test_the_version_is_the_package_s(plugin: Plugin) -> None:
+def test_version_is_the_packages(plugin: Plugin) -> None:
     assert plugin("version").out == f"kubectl-gpushare v{gpushare.__version__}\n"
 
 
-def test_it_runs_as_a_module(saved: Path) -> None:
+def test_plugin_runs_as_a_module(saved: Path) -> None:
     command = [sys.executable, "-m", "kubectl_gpushare", "describe", "node", "nope", "--from", str(saved)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment())
     assert (ended.returncode, ended.stdout) == (1, "")
@@ -311,17 +309,17 @@ def test_colours_only_when_asked_for(plugin: Plugin, saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_enough_is_no_reason_to_complain(saved: Path) -> None:
+def test_closed_pipe_is_no_error(saved: Path) -> None:
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", "json", "--from", str(saved)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     assert process.stdout is not None
-    process.stdout.close()  # before anything was written
+    process.stdout.close()  # before any output
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 1
     assert said == b""
 
 
-def test_output_that_cannot_be_written_is_said(saved: Path) -> None:
+def test_unwritable_output_is_an_error(saved: Path) -> None:
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", "json", "--from", str(saved)]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(
@@ -333,7 +331,7 @@ def test_output_that_cannot_be_written_is_said(saved: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["table", "json", "yaml", "csv"])
-def test_what_the_locale_has_no_character_for_is_no_error(saved: Path, output: str) -> None:
+def test_character_missing_in_the_locale_is_no_error(saved: Path, output: str) -> None:
     saved.write_text(saved.read_text().replace("Tesla T4", "Gerät €"), encoding="utf-8")
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "-o", output, "--from", str(saved)]
     variables = {**environment(PYTHONIOENCODING="ascii:strict"), "PYTHONUTF8": "0"}
@@ -366,16 +364,16 @@ def test_a_pod_may_be_named_with_its_namespace(plugin: Plugin, saved: Path, line
         ("web/nginx", "pod web/nginx does not wait: it asks for no share of a GPU"),
     ],
 )
-def test_room_is_made_only_for_a_pod_that_waits(plugin: Plugin, saved: Path, name: str, reason: str) -> None:
+def test_defrag_rejects_a_pod_that_does_not_wait(plugin: Plugin, saved: Path, name: str, reason: str) -> None:
     ended = plugin("defrag", name, "--from", saved)
     assert (ended.code, ended.out, ended.err) == (1, "", f"error: {reason}\n")
 
 
-def test_a_pod_that_is_named_twice_is_one(plugin: Plugin, saved: Path) -> None:
+def test_pod_named_twice_counts_once(plugin: Plugin, saved: Path) -> None:
     assert plugin("defrag", "ml/waiting", "pod/waiting", "-n", "ml", "--from", saved).out.count("ml/waiting") == 1
 
 
-def test_defrag_by_worth_is_for_the_whole_cluster(plugin: Plugin, saved: Path) -> None:
+def test_defrag_moves_takes_no_names(plugin: Plugin, saved: Path) -> None:
     for flags in (("--moves", "3"), ("--empty-nodes",)):
         ended = plugin("defrag", *flags, "ml/waiting", "--from", saved)
         assert (ended.code, f"{flags[0]} is for the whole cluster" in ended.err) == (1, True)
@@ -385,13 +383,13 @@ def test_defrag_by_worth_is_for_the_whole_cluster(plugin: Plugin, saved: Path) -
     assert (ended.code, json.loads(ended.out)["gainedGpus"] >= 0) == (0, True)
 
 
-def test_only_a_share_that_is_held_is_resized(plugin: Plugin, saved: Path) -> None:
+def test_resize_rejects_a_pod_without_share(plugin: Plugin, saved: Path) -> None:
     ended = plugin("resize", "web/nginx", "--request", "1", "--from", saved)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == 'error: pod "nginx" asks for no share of a GPU: only a share that is held is resized\n'
 
 
-def test_below_the_table_it_is_said_why_a_gpu_is_sick(plugin: Plugin, saved: Path) -> None:
+def test_reasons_of_sick_gpus_follow_the_table(plugin: Plugin, saved: Path) -> None:
     said = plugin("top", "--from", saved).err
     assert "gpu-2/1 is unhealthy: XID 79: the GPU has fallen off the bus" in said
     assert "GPU-gone is unhealthy" not in said

@@ -1,4 +1,4 @@
-"""What a `defrag --apply` keeps closed is opened again, and nothing else is."""
+"""`defrag --apply` uncordons the GPUs that it has cordoned, and no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Keeping = Callable[[str], tuple[closing.TemporaryCordon, list[str]]]
 
 @pytest.fixture
 def keeping(tmp_path: Path) -> Keeping:
-    """A keeper on the nodes n0 and n1 of two GPUs each, and what it says."""
+    """Make a TemporaryCordon on the nodes n0 and n1 with two GPUs each, and collect its messages."""
 
     def make(mode: str) -> tuple[closing.TemporaryCordon, list[str]]:
         program, path = owners.program(tmp_path, mode), tmp_path / "state.json"
@@ -37,7 +37,7 @@ def keeping(tmp_path: Path) -> Keeping:
 BOTH = (("n0", "GPU-n0-0"), ("n1", "GPU-n1-0"))
 
 
-def test_where_one_node_cannot_be_opened_the_others_are(keeping: Keeping, tmp_path: Path) -> None:
+def test_other_nodes_are_uncordoned_if_one_fails(keeping: Keeping, tmp_path: Path) -> None:
     keeper, said = keeping("locked")
     with pytest.raises(plugin_errors.KubectlError, match="timed out"), keeper.kept():
         keeper.close(BOTH, seconds=60)
@@ -47,7 +47,7 @@ def test_where_one_node_cannot_be_opened_the_others_are(keeping: Keeping, tmp_pa
     assert said[3] == "uncordoned 1 GPU of n1 again"
 
 
-def test_what_an_admin_keeps_closed_is_not_said_to_be_opened(keeping: Keeping, tmp_path: Path) -> None:
+def test_admins_cordon_is_not_reported_as_removed(keeping: Keeping, tmp_path: Path) -> None:
     keeper, said = keeping("placed")
     state = json.loads((tmp_path / "state.json").read_text())
     state["gpunodes"][1]["spec"]["cordoned"] = ["GPU-n1-0"]
@@ -58,7 +58,7 @@ def test_what_an_admin_keeps_closed_is_not_said_to_be_opened(keeping: Keeping, t
     assert said == ["cordoned 1 GPU of n0 for the time being", "uncordoned 1 GPU of n0 again"]
 
 
-def test_what_was_renewed_since_it_was_seen_is_not_opened(tmp_path: Path) -> None:
+def test_renewed_cordon_is_kept(tmp_path: Path) -> None:
     origin = live_cluster.LiveCluster(kubectl.Kubectl(program=owners.program(tmp_path, "placed")))
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.20260301T120000Z")
     seen, said = origin.gpu_nodes(), list[str]()

@@ -15,7 +15,7 @@ Complete = Callable[..., list[str]]
 
 @pytest.fixture
 def complete(programs: Path) -> Complete:
-    """The lines that `kubectl_complete-gpushare WORDS` prints."""
+    """Return the lines that `kubectl_complete-gpushare WORDS` prints."""
 
     def run(*words: str | Path, **variables: str) -> list[str]:
         command = [str(programs / "kubectl_complete-gpushare"), *map(str, words)]
@@ -33,7 +33,7 @@ def names(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_verbs_come_with_what_they_do(complete: Complete) -> None:
+def test_verbs_are_completed_with_help(complete: Complete) -> None:
     lines = complete("")
     assert names(lines) == list(cli.VERBS)
     assert lines[0].startswith("top\tShow")
@@ -52,7 +52,7 @@ def test_files_are_left_to_the_shell(complete: Complete) -> None:
 
 
 @pytest.mark.slow
-def test_types_then_names(complete: Complete, saved: Path) -> None:
+def test_types_are_completed_before_names(complete: Complete, saved: Path) -> None:
     assert names(complete("top", "")) == ["gpus", "nodes", "pods"]
     assert names(complete("describe", "")) == ["gpu", "node", "pod"]
     assert names(complete("describe", "--from", saved, "node", "")) == ["gpu-1", "gpu-2", "gpu-10"]
@@ -76,21 +76,19 @@ def test_names_of_nodes_pods_and_configurations(complete: Complete, saved: Path,
 
 
 @pytest.mark.slow
-def test_gpus_come_with_what_is_free(complete: Complete, saved: Path) -> None:
+def test_gpus_are_completed_with_free_capacity(complete: Complete, saved: Path) -> None:
     lines = complete("describe", "--from", saved, "gpu", "gpu-1/")
     assert lines[0] == "gpu-1/0\tA100-SXM4-80GB free 0.25+20Gi"
 
 
 @pytest.mark.slow
-def test_without_a_cluster_there_are_no_candidates_and_no_noise(complete: Complete) -> None:
+def test_unreachable_cluster_gives_no_candidates_and_no_output(complete: Complete) -> None:
     assert complete("describe", "node", "", KUBECTL_PATH="/nonexistent") == [":4"]
     assert complete("top", "--from", "/nonexistent", "nodes", "") == [":4"]
 
 
 @pytest.mark.slow
-def test_where_krew_has_linked_only_the_plugin_it_can_be_put_beside_it(
-    plugin: Plugin, programs: Path, saved: Path
-) -> None:
+def test_completion_program_is_installed_next_to_krews_link(plugin: Plugin, programs: Path, saved: Path) -> None:
     path = programs / "kubectl_complete-gpushare"
     path.unlink()
     path.symlink_to("/nonexistent/of/an/older/version")
@@ -108,7 +106,7 @@ def test_where_krew_has_linked_only_the_plugin_it_can_be_put_beside_it(
     assert ran.stdout.splitlines() == ["gpu-1", "gpu-10", ":4"]
 
 
-def test_the_program_is_printed_or_said_where_it_cannot_be(plugin: Plugin, tmp_path: Path) -> None:
+def test_completion_prints_the_program_or_an_error(plugin: Plugin, tmp_path: Path) -> None:
     assert plugin("completion").out == PROGRAM
     assert plugin("completion", "--to", tmp_path).err == (
         f"warning: {tmp_path} is not on PATH, so that kubectl does not find it there\n"
@@ -119,7 +117,7 @@ def test_the_program_is_printed_or_said_where_it_cannot_be(plugin: Plugin, tmp_p
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
-def test_a_file_of_somebody_else_is_never_overwritten(plugin: Plugin, tmp_path: Path, kind: str) -> None:
+def test_foreign_file_is_never_overwritten(plugin: Plugin, tmp_path: Path, kind: str) -> None:
     path, other = tmp_path / "kubectl_complete-gpushare", tmp_path / "other"
     other.write_text("mine")
     if kind == "file":
@@ -138,7 +136,7 @@ def test_a_file_of_somebody_else_is_never_overwritten(plugin: Plugin, tmp_path: 
     assert path.is_dir() or path.read_text() == "mine"
 
 
-def test_what_it_has_written_it_writes_again_and_leaves_nothing_beside_it(plugin: Plugin, tmp_path: Path) -> None:
+def test_own_program_is_rewritten_without_leftovers(plugin: Plugin, tmp_path: Path) -> None:
     for _ in range(2):
         assert plugin("completion", "--to", tmp_path).code == 0
     assert [path.name for path in tmp_path.iterdir()] == ["kubectl_complete-gpushare"]

@@ -1,4 +1,4 @@
-"""`config`: what a file does and what of it an agent would refuse, what it would change, and what is in force."""
+"""`config`: the effect and the errors of a file, the changes that it would make, and the active configuration."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SAMPLES = sorted((ROOT / "config" / "samples" / "config").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
-def test_every_sample_is_good_and_nothing_in_it_is_without_effect(plugin: Plugin, path: Path) -> None:
+def test_every_sample_configuration_is_valid_without_warnings(plugin: Plugin, path: Path) -> None:
     ended = plugin("config", "validate", path)
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith(f"{path}: ")
 
 
-def test_each_entry_of_a_configmap_is_judged_by_itself(plugin: Plugin, tmp_path: Path) -> None:
+def test_each_entry_of_a_config_map_is_checked(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(
         "kind: ConfigMap\ndata:\n  good: |\n    version: v1\n  bad: |\n    version: v1\n    sharing:\n      mps: {}\n"
@@ -62,7 +62,7 @@ items:
 """
 
 
-def test_every_configmap_of_a_manifest_is_judged(plugin: Plugin, tmp_path: Path) -> None:
+def test_every_config_map_of_a_manifest_is_checked(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(TWO_MAPS)
     ended = plugin("config", "validate", path)
@@ -80,9 +80,7 @@ def test_every_configmap_of_a_manifest_is_judged(plugin: Plugin, tmp_path: Path)
     assert f"error: {path}: line 22: the file: the ConfigMap has no entry under data" in ended.err
 
 
-def test_a_difference_takes_the_entry_that_one_of_the_configmaps_has(
-    plugin: Plugin, saved: Path, tmp_path: Path
-) -> None:
+def test_diff_finds_the_entry_in_several_config_maps(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = TWO_MAPS.replace('broken: "version: v2"', 'mine: "version: v1"')
     assert difference(plugin, saved, tmp_path, text, "--entry", "mine")[0] == 0
     code, _, err = difference(plugin, saved, tmp_path, text, "--entry", "any")
@@ -90,17 +88,17 @@ def test_a_difference_takes_the_entry_that_one_of_the_configmaps_has(
     assert "any is an entry of several ConfigMaps (first, second): give a file with one of them" in err
 
 
-def test_a_file_of_mig_parted_is_refused_with_what_to_write(plugin: Plugin, tmp_path: Path) -> None:
+def test_mig_parted_file_is_rejected_with_a_remedy(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "mig-parted.yaml"
     layouts = "".join(f"  l{number}:\n  - {{devices: all, mig-enabled: false}}\n" for number in range(4))
     path.write_text(f"version: v1\nmig-configs:\n{layouts}")
     ended = plugin("config", "validate", path)
     assert (ended.code, ended.out) == (1, "")
-    assert ended.err.startswith(f"error: {path}: line 2: mig-configs: belongs to a file of mig-parted")
+    assert ended.err.startswith(f"error: {path}: line 2: mig-configs: belongs to a mig-parted file")
     assert ended.err.endswith("write the list of one (l0, l1, l2, …) as mig\n")
 
 
-def test_what_has_no_effect_is_a_warning_and_no_error(plugin: Plugin, tmp_path: Path) -> None:
+def test_setting_without_effect_is_a_warning(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("version: v1\nflag: {}\nresources: {gpus: [{pattern: '*', name: a}]}\n")
     ended = plugin("config", "validate", path)
@@ -108,13 +106,13 @@ def test_what_has_no_effect_is_a_warning_and_no_error(plugin: Plugin, tmp_path: 
     assert "resources has no effect" in plugin("config", "validate", "--strict-compatibility", path).err
 
 
-def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plugin, tmp_path: Path) -> None:
+def test_startup_setting_in_a_file_is_a_warning(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("flags: {mpsRoot: /elsewhere, failOnInitError: true}\n")
     ended = plugin("config", "validate", path)
     assert ended.code == 0
     assert ended.err == (
-        f"warning: {path}: flags.mpsRoot /elsewhere has no effect: it is fixed when the agent starts, by --mps-root\n"
+        f"warning: {path}: flags.mpsRoot /elsewhere has no effect: the agent takes it from --mps-root when it starts\n"
     )
 
 
@@ -131,7 +129,7 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
             "flags: {migStrategy: mixed}\nmig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 9}}]",
             "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB: it has 7 GPU slices",
         ),
-        ("mig: all-1g.7gb", "mig is all-1g.7gb, which no known GPU can be: did you mean all-1g."),
+        ("mig: all-1g.7gb", "mig is all-1g.7gb, which no known GPU supports: did you mean all-1g."),
         (
             "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.5gb: 1, 1c.3g.22gb: 1}}]",
             "mig[0]: no known GPU has the MIG profile 1c.3g.22gb: did you mean 3g.",
@@ -142,7 +140,7 @@ def test_what_is_fixed_when_an_agent_starts_has_no_effect_in_a_file(plugin: Plug
         ),
     ],
 )
-def test_what_would_be_refused_ends_with_1(plugin: Plugin, tmp_path: Path, text: str, part: str) -> None:
+def test_invalid_configuration_ends_with_code_1(plugin: Plugin, tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(text)
     ended = plugin("config", "validate", path)
@@ -151,7 +149,7 @@ def test_what_would_be_refused_ends_with_1(plugin: Plugin, tmp_path: Path, text:
     assert ended.out == ""
 
 
-def test_of_entries_for_all_devices_the_one_that_counts_is_named(plugin: Plugin, tmp_path: Path) -> None:
+def test_warning_names_the_effective_entry_for_all_devices(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     more = "{name: gpu, replicas: 4, rename: gpu.shared}, {name: gpu, replicas: 2, devices: [0, 1]}"
     path.write_text(f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: 8}}, {more}]}}}}\n")
@@ -162,12 +160,12 @@ def test_of_entries_for_all_devices_the_one_that_counts_is_named(plugin: Plugin,
         "time-slicing: devices 0, 1 of nvidia.com/gpu, each 2 times as nvidia.com/gpu\n"
     )
     assert ended.err == (
-        f"warning: {path}: sharing.timeSlicing.resources[1] has no effect: sharing.timeSlicing.resources[0] has all "
+        f"warning: {path}: sharing.timeSlicing.resources[1] has no effect: sharing.timeSlicing.resources[0] claims all "
         "devices of nvidia.com/gpu that no other entry names\n"
     )
 
 
-def test_a_layout_that_only_a_newer_model_may_have_is_a_warning(plugin: Plugin, tmp_path: Path) -> None:
+def test_unknown_mig_layout_is_a_warning(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("mig: [{devices: [0, 2], device-filter: '0x1', mig-enabled: true, mig-devices: {1g.45gb: 7}}]\n")
     ended = plugin("config", "validate", path)
@@ -182,7 +180,7 @@ def test_an_empty_file_is_a_warning(plugin: Plugin, tmp_path: Path, text: str) -
     path.write_text(text)
     ended = plugin("config", "validate", path)
     assert (ended.code, ended.out) == (0, f"{path}: every device whole\n")
-    assert "the file is empty, so every GPU is given whole: write version: v1 if that is meant" in ended.err
+    assert "the file is empty, so every GPU is exclusive: write version: v1 if that is intended" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -196,13 +194,13 @@ def test_an_empty_file_is_a_warning(plugin: Plugin, tmp_path: Path, text: str) -
         "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 49}]}}",
     ],
 )
-def test_what_some_gpu_can_be_is_good(plugin: Plugin, tmp_path: Path, text: str) -> None:
+def test_configuration_possible_for_some_gpu_is_valid(plugin: Plugin, tmp_path: Path, text: str) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(text)
     assert plugin("config", "validate", path).code == 0
 
 
-def test_a_file_that_is_not_there_is_an_error(plugin: Plugin, tmp_path: Path) -> None:
+def test_missing_file_is_an_error(plugin: Plugin, tmp_path: Path) -> None:
     ended = plugin("config", "validate", tmp_path / "none.yaml")
     assert ended.code == 1
     assert "cannot be read: No such file or directory" in ended.err
@@ -215,9 +213,7 @@ def difference(plugin: Plugin, saved: Path, tmp_path: Path, text: str, *more: st
     return ended.code, ended.out, ended.err
 
 
-def test_a_difference_says_of_each_gpu_what_it_becomes_and_who_is_in_the_way(
-    plugin: Plugin, saved: Path, tmp_path: Path
-) -> None:
+def test_diff_names_each_gpus_change_and_the_pods_in_the_way(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = "sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [0], rename: gpu.mps}]}, fractional: {resources: [{name: gpu}]}}"
     code, out, err = difference(plugin, saved, tmp_path, text)
     assert (code, err) == (0, "")
@@ -227,7 +223,7 @@ def test_a_difference_says_of_each_gpu_what_it_becomes_and_who_is_in_the_way(
     assert second.endswith(": stays fractional")
 
 
-def test_what_the_node_cannot_be_is_said_and_nothing_else(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_diff_of_an_impossible_configuration_is_one_error(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = "sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [99]}]}}"
     code, out, err = difference(plugin, saved, tmp_path, text)
     assert (code, out) == (1, "")
@@ -238,7 +234,7 @@ def test_what_the_node_cannot_be_is_said_and_nothing_else(plugin: Plugin, saved:
     assert "replicas 49: maximum allowed replicas exceeded: at most 48 processes can share GPU 0 (NVIDIA A100-" in err
 
 
-def test_an_entry_of_a_configmap_is_chosen_by_name(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_diff_chooses_an_entry_by_name(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = CONFIGURATIONS.read_text()
     assert "stays fractional" in difference(plugin, saved, tmp_path, text)[1]
     assert "→ exclusive, nvidia.com/gpu" in difference(plugin, saved, tmp_path, text, "--entry", "exclusive")[1]
@@ -256,7 +252,7 @@ def test_an_entry_of_a_configmap_is_chosen_by_name(plugin: Plugin, saved: Path, 
     ],
     ids=str,
 )
-def test_a_difference_knows_mig_devices(plugin: Plugin, tmp_path: Path, profiles: tuple[str, ...], change: str) -> None:
+def test_diff_compares_mig_devices(plugin: Plugin, tmp_path: Path, profiles: tuple[str, ...], change: str) -> None:
     gpu = dataclasses.replace(sample.gpu("gpu-1", 0), mode=Mode.MIG, mig_profiles=profiles)
     saved = tmp_path / "saved.json"
     saved.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,)))))
@@ -266,7 +262,7 @@ def test_a_difference_knows_mig_devices(plugin: Plugin, tmp_path: Path, profiles
     assert out.endswith(f"): {change}\n")
 
 
-def test_what_has_no_effect_on_the_node_is_a_warning(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_diff_warns_about_settings_without_effect_on_the_node(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = "sharing: {timeSlicing: {resources: [{name: gpus, replicas: 2}]}}"
     code, _, err = difference(plugin, saved, tmp_path, text)
     assert code == 0
@@ -274,7 +270,7 @@ def test_what_has_no_effect_on_the_node_is_a_warning(plugin: Plugin, saved: Path
 
 
 def node(tmp_path: Path, labels: dict[str, str]) -> Path:
-    path = tmp_path / "machine.json"
+    path = tmp_path / "node.json"
     path.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-1", "labels": labels}}))
     return path
 
@@ -294,20 +290,20 @@ def test_show_lists_nodes_and_configurations(plugin: Plugin, saved: Path) -> Non
     assert "mps" in [configuration["name"] for configuration in document["configurations"]]
 
 
-def test_a_node_without_a_usable_entry_has_nothing_in_force(plugin: Plugin, tmp_path: Path) -> None:
+def test_node_without_a_valid_entry_has_no_active_configuration(plugin: Plugin, tmp_path: Path) -> None:
     gpu = dataclasses.replace(sample.gpu("gpu-1", 0), mode=Mode.EXCLUSIVE)
     refused = Condition(contract.CONDITION_CONFIG_VALID, "False", contract.REASON_NOTHING_IN_FORCE, "no entry exclusiv")
     path = tmp_path / "saved.json"
     path.write_text(json.dumps(codec.to_document(GpuNode("gpu-1", (gpu,), conditions=(refused,)))))
-    machine = node(tmp_path, {contract.NODE_CONFIG_LABEL: "exclusiv"})
-    ended = plugin("config", "show", "gpu-1", "--from", path, "--from", machine, "--from", CONFIGURATIONS)
+    node_file = node(tmp_path, {contract.NODE_CONFIG_LABEL: "exclusiv"})
+    ended = plugin("config", "show", "gpu-1", "--from", path, "--from", node_file, "--from", CONFIGURATIONS)
     assert (ended.code, ended.err) == (0, "")
     lines = [" ".join(line.split()) for line in ended.out.splitlines()]
     assert "In Force: nothing" in lines, ended.out
     assert "It Says: nothing: the node offers no GPU" in lines, ended.out
 
 
-def test_without_nodes_show_says_so(plugin: Plugin, tmp_path: Path) -> None:
+def test_show_reports_a_cluster_without_nodes(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps(sample.pod("ml/trainer", request="0.5")))
     ended = plugin("config", "show", "--from", path)
@@ -315,7 +311,7 @@ def test_without_nodes_show_says_so(plugin: Plugin, tmp_path: Path) -> None:
     assert ended.err.startswith("No nodes found.\n")
 
 
-def test_show_of_a_node_says_what_is_asked_for_and_by_what(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_show_names_the_requested_configuration_and_its_origin(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     files = ("--from", saved, "--from", CONFIGURATIONS, "--from", node(tmp_path, {}))
     assert "Asked For:  default\nBecause:    the node has no label" in plugin("config", "show", "gpu-1", *files).out
     path = node(tmp_path, {contract.NODE_CONFIG_LABEL: "mps"})
@@ -324,7 +320,7 @@ def test_show_of_a_node_says_what_is_asked_for_and_by_what(plugin: Plugin, saved
     assert "In Force:   default\nAsked For:  mps\nBecause:    the node's label gpushare.io/config" in ended.out
 
 
-def test_show_fills_in_every_default_and_what_it_prints_can_be_read(plugin: Plugin, saved: Path) -> None:
+def test_show_prints_a_valid_configuration_with_all_defaults(plugin: Plugin, saved: Path) -> None:
     files = ("--from", saved, "--from", CONFIGURATIONS)
     for name, text in yaml.safe_load(CONFIGURATIONS.read_text())["data"].items():
         printed = plugin("config", "show", name, "-o", "yaml", *files).out
@@ -336,13 +332,13 @@ def test_show_fills_in_every_default_and_what_it_prints_can_be_read(plugin: Plug
     assert json.loads(plugin("config", "show", "gpu-1", "-o", "json", *files).out)["flags"]["failOnInitError"] is True
 
 
-def test_show_of_an_entry_says_who_goes_by_it(plugin: Plugin, saved: Path) -> None:
+def test_show_of_an_entry_lists_its_nodes(plugin: Plugin, saved: Path) -> None:
     ended = plugin("config", "show", "default", "--from", saved, "--from", CONFIGURATIONS)
     assert ended.code == 0
     assert "In Force On:  gpu-1, gpu-10\n" in ended.out
 
 
-def test_show_of_what_is_not_there_names_what_is(plugin: Plugin, saved: Path) -> None:
+def test_show_of_an_unknown_name_lists_the_known_ones(plugin: Plugin, saved: Path) -> None:
     ended = plugin("config", "show", "nope", "--from", saved, "--from", CONFIGURATIONS)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith(
@@ -350,7 +346,7 @@ def test_show_of_what_is_not_there_names_what_is(plugin: Plugin, saved: Path) ->
     )
 
 
-def test_without_the_right_to_read_it_the_configmap_is_left_out_and_that_is_said(
+def test_show_without_access_to_the_config_map_has_a_note(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path
 ) -> None:
     nodes = {"kind": "GPUNodeList", "items": [codec.to_document(node) for node in sample.nodes()]}

@@ -1,4 +1,4 @@
-"""`config set` and `config label` against a real API server: what they show, ask and write."""
+"""`config set` and `config label` on a real API server: what they show, ask and write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCOPE = ("--namespace", "gpushare-system")
 
 @pytest.fixture
 def cluster(kubectl: Kubectl, namespace: str) -> Iterator[Kubectl]:
-    """The sample's nodes, and no ConfigMap before and after."""
+    """Create the sample's nodes, with no ConfigMap before and after."""
     kubectl("create", "namespace", "gpushare-system")
     yield kubectl
     kubectl("label", "node", "gpu-1", "gpushare.io/config-")
@@ -49,7 +49,7 @@ def change(kubectl: Kubectl, *arguments: str | Path) -> tuple[int, str, str]:
     return ended.code, ended.out, ended.err
 
 
-def test_set_shows_what_changes_and_writes_only_with_consent(cluster: Kubectl, file: Path) -> None:
+def test_set_shows_changes_and_writes_only_after_consent(cluster: Kubectl, file: Path) -> None:
     code, out, err = change(cluster, "set", "default", "-f", file)
     assert code == 1
     assert "gpu-1 would follow default:\n  GPU 0 (" in out
@@ -72,9 +72,7 @@ def test_set_shows_what_changes_and_writes_only_with_consent(cluster: Kubectl, f
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no ConfigMap", "one without entries"])
-def test_the_first_entry_is_followed_by_no_node_that_did_not_ask_for_it(
-    cluster: Kubectl, file: Path, there: bool
-) -> None:
+def test_first_entry_also_writes_the_built_in_default(cluster: Kubectl, file: Path, there: bool) -> None:
     if there:
         cluster("create", "configmap", *SCOPE, "gpushare-config")
     code, out, _ = change(cluster, "set", "whole", "-f", file, "--yes")
@@ -84,7 +82,7 @@ def test_the_first_entry_is_followed_by_no_node_that_did_not_ask_for_it(
     assert stored(cluster) == {"default": config_choice.BUILT_IN.text, "whole": EXCLUSIVE}
 
 
-def test_a_node_is_labelled_after_the_change_is_shown(cluster: Kubectl, file: Path) -> None:
+def test_label_shows_the_change_before_writing(cluster: Kubectl, file: Path) -> None:
     change(cluster, "set", "whole", "-f", file, "--yes")
     code, out, err = change(cluster, "label", "gpu-1", "whole")
     assert code == 1
@@ -107,7 +105,7 @@ def test_a_node_is_labelled_after_the_change_is_shown(cluster: Kubectl, file: Pa
     assert change(cluster, "label", "gpu-1", "exclusive", "--dry-run")[0] == 0  # which is built in
 
 
-def test_an_entry_that_its_nodes_refuse_does_not_ask_for_a_label(cluster: Kubectl, file: Path) -> None:
+def test_set_suggests_no_label_if_its_nodes_reject_the_entry(cluster: Kubectl, file: Path) -> None:
     change(cluster, "set", "whole", "-f", file, "--yes")
     change(cluster, "label", "gpu-1", "whole", "--yes")
     file.write_text("version: v1\nmig:\n- devices: [0]\n  mig-enabled: true\n  mig-devices: {9g.99gb: 1}\n")
@@ -117,7 +115,7 @@ def test_an_entry_that_its_nodes_refuse_does_not_ask_for_a_label(cluster: Kubect
     assert out.endswith("entry whole changed; nodes that follow it stay as they are: kubectl gpushare config show\n")
 
 
-def test_what_cannot_be_is_refused_before_anything_is_written(cluster: Kubectl, file: Path, tmp_path: Path) -> None:
+def test_invalid_change_is_rejected_before_writing(cluster: Kubectl, file: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.yaml"
     bad.write_text("version: v1\nsharing: {mps: {}}\n")
     code, _, err = change(cluster, "set", "mps", "-f", bad, "--yes")
@@ -133,7 +131,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(cluster: Kubectl, 
     assert stored(cluster) is None
 
 
-def test_a_user_without_the_rights_gets_one_sentence(cluster: Kubectl, file: Path) -> None:
+def test_user_without_rights_gets_one_sentence(cluster: Kubectl, file: Path) -> None:
     code, _, err = change(cluster, "set", "default", "-f", file, "--yes", "--as=jane")
     assert code == 1
     assert err.startswith('error: user "jane" may not get configmaps')
@@ -142,7 +140,7 @@ def test_a_user_without_the_rights_gets_one_sentence(cluster: Kubectl, file: Pat
     assert err.startswith('error: user "jane" may not get nodes')
 
 
-def test_a_change_in_the_meantime_is_a_conflict(cluster: Kubectl, file: Path, api_server: Access) -> None:
+def test_concurrent_change_is_a_conflict(cluster: Kubectl, file: Path, api_server: Access) -> None:
     change(cluster, "set", "default", "-f", file, "--yes")
     answer = _asked(cluster, "set", "mine", "-f", str(file), before_answer=lambda: cluster(
         "patch", "configmap", *SCOPE, "gpushare-config", '--patch={"data": {"other": "version: v1"}}'
@@ -155,7 +153,7 @@ def test_a_change_in_the_meantime_is_a_conflict(cluster: Kubectl, file: Path, ap
 
 
 def _asked(kubectl: Kubectl, *arguments: str, before_answer=lambda: None) -> str:  # type: ignore[no-untyped-def]
-    """What `config` prints on a terminal where its question is answered by yes."""
+    """Return the output of `config` on a terminal after answering its question with yes."""
     master, slave = pty.openpty()
     command = ["kubectl", "gpushare", "config", *arguments]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=kubectl.environment)
@@ -178,7 +176,7 @@ def _asked(kubectl: Kubectl, *arguments: str, before_answer=lambda: None) -> str
     return said.decode()
 
 
-def test_a_profile_of_a_newer_gpu_can_be_written(cluster: Kubectl, tmp_path: Path) -> None:
+def test_unknown_mig_profile_can_be_written(cluster: Kubectl, tmp_path: Path) -> None:
     path = tmp_path / "newer.yaml"
     path.write_text("mig: [{devices: all, mig-enabled: true, mig-devices: {9g.90gb: 1}}]\n")
     code, _, err = change(cluster, "set", "newer", "-f", path, "--yes")
@@ -186,7 +184,7 @@ def test_a_profile_of_a_newer_gpu_can_be_written(cluster: Kubectl, tmp_path: Pat
     assert "warning: newer: mig[0]: no known GPU has the MIG profile 9g.90gb: did you mean " in err
 
 
-def test_an_entry_that_helm_declares_comes_with_a_warning(cluster: Kubectl, file: Path) -> None:
+def test_set_warns_about_an_entry_declared_by_helm(cluster: Kubectl, file: Path) -> None:
     change(cluster, "set", "default", "-f", file, "--yes")
     declared = 'gpushare.io/written-by-helm={"mine":"0"}'
     cluster("annotate", "configmap", *SCOPE, "gpushare-config", declared)

@@ -1,4 +1,4 @@
-"""Cordoning against a kubectl that answers as an API server does; on a real one in test_apiserver.py."""
+"""`cordon` against a kubectl that answers like an API server; test_apiserver.py has the real one."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NODE = codec.to_document(builders.node("node-a")) | {"kind": "GPUNode"}
 
 @pytest.fixture
 def server(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
-    """A kubectl that gives the node and keeps what it is told to patch; the first `conflicts` patches fail.
+    """Make a kubectl that returns the node and stores patches; the first `conflicts` patches fail.
 
-    notes: annotations of the node; knows: whether the API server says who asks, which is `ann`.
+    notes: annotations of the node; knows: whether the API server reports the user's name, `ann`.
     """
 
     def make(
@@ -72,15 +72,13 @@ def test_a_gpu_is_cordoned_by_compare_and_swap(plugin: Plugin, server: Callable[
 
 
 def noted(tmp_path: Path) -> dict[str, tuple[str, str]]:
-    """Who and why, by UUID, as patched; two empty texts for a note that is removed."""
+    """Return user and reason by UUID, as patched; two empty texts for a removed note."""
     annotations = json.loads(patched(tmp_path)[4].removeprefix("--patch="))["metadata"].get("annotations", {})
     notes = cordon_note.read({key: value or "" for key, value in annotations.items()})
     return {uuid: (note.by, note.reason) for uuid, note in notes.items()}
 
 
-def test_a_reason_is_kept_with_the_gpus_that_are_cordoned(
-    plugin: Plugin, server: Callable[..., str], tmp_path: Path
-) -> None:
+def test_reason_is_stored_with_the_cordon(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     program = server(cordoned=("GPU-node-a-0",))
     assert plugin("cordon", "gpu", "node-a/1", "--reason", " ECC\nerrors ", KUBECTL_PATH=program).code == 0
     assert noted(tmp_path) == {"GPU-node-a-1": ("ann", "ECC errors")}
@@ -88,7 +86,7 @@ def test_a_reason_is_kept_with_the_gpus_that_are_cordoned(
     assert noted(tmp_path) == {"GPU-node-a-0": ("ann", "fan")}
 
 
-def test_who_cordons_may_be_unknown(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+def test_cordon_works_without_a_known_user(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     assert plugin("cordon", "gpu", "node-a/1", "--reason", "fan", KUBECTL_PATH=server(knows=False)).code == 0
     assert noted(tmp_path) == {"GPU-node-a-1": ("", "fan")}
 
@@ -104,7 +102,7 @@ def test_all_gpus_of_a_node_are_cordoned_at_once(plugin: Plugin, server: Callabl
     assert (ended.code, ended.err.startswith('error: no node "nowhere" with GPUs')) == (1, True)
 
 
-def test_a_note_goes_with_the_cordon(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+def test_note_is_removed_with_the_cordon(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     notes = cordon_note.as_annotations({"GPU-node-a-1": CordonNote("bob", "2026-03-01T12:00:00Z", "fan")})
     program = server(cordoned=("GPU-node-a-1", "GPU-node-a-2"), notes={key: text or "" for key, text in notes.items()})
     page = plugin("describe", "gpu", "node-a/1", KUBECTL_PATH=program).out
@@ -117,16 +115,16 @@ def test_a_note_goes_with_the_cordon(plugin: Plugin, server: Callable[..., str],
 
 
 @given(st.builds(CordonNote, by=st.text(), at=st.text(), reason=st.text()))
-def test_a_note_is_read_as_it_was_written(note: CordonNote) -> None:
+def test_note_survives_a_round_trip(note: CordonNote) -> None:
     assert cordon_note.read(cordon_note.as_annotations({"GPU-a": note})) == {"GPU-a": note}
 
 
 @pytest.mark.parametrize("text", ["fan is loud", "{", '{"by": "ann"}', "[]", "[" * 100_000])
-def test_a_note_that_somebody_wrote_by_hand_is_a_reason(text: str) -> None:
+def test_hand_written_note_is_a_reason(text: str) -> None:
     assert cordon_note.read({"cordon.gpushare.io/GPU-a": text, "other": "x"}) == {"GPU-a": CordonNote(reason=text)}
 
 
-def test_uncordoning_leaves_the_others(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+def test_uncordon_keeps_other_gpus_cordoned(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     program = server(cordoned=("GPU-node-a-0", "GPU-node-a-2"))
     ended = plugin("uncordon", "GPU-node-a-2", "--dry-run", KUBECTL_PATH=program)
     assert ended.out == "node-a/2 uncordoned (dry run)\n"
@@ -135,20 +133,20 @@ def test_uncordoning_leaves_the_others(plugin: Plugin, server: Callable[..., str
     assert "--dry-run=server" in words
 
 
-def test_what_is_so_already_is_not_written(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+def test_no_write_without_a_change(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin("uncordon", "gpu", "node-a/1", KUBECTL_PATH=server())
     assert (ended.code, ended.out) == (0, "node-a/1 already uncordoned\n")
     assert patched(tmp_path) == []
 
 
-def test_a_conflict_is_tried_again_but_not_for_ever(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+def test_conflict_is_retried_a_few_times(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     assert plugin("cordon", "gpu", "node-a/1", KUBECTL_PATH=server(conflicts=2)).code == 0
     ended = plugin("cordon", "gpu", "node-a/1", KUBECTL_PATH=server(conflicts=99))
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith("error: it was changed at the same time")
 
 
-def test_what_is_not_there_cannot_be_cordoned(plugin: Plugin, server: Callable[..., str]) -> None:
+def test_cordon_of_a_missing_gpu_is_an_error(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin("cordon", "gpu", "node-a/9", KUBECTL_PATH=server())
     assert (ended.code, ended.err.startswith('error: no GPU "node-a/9"')) == (1, True)
 

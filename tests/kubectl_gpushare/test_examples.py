@@ -18,7 +18,7 @@ from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
 OFFLINE = {"completion", "version"}
 LABELS = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
-# Exit codes that say something of the cluster, and not that a command failed.
+# Exit codes that answer a question about the cluster rather than report a failure.
 CODES = {"fit": {0, 2}, "resize": {0, 2}, "audit": {0, 1, 2}, "check": {0, 1, 2}}
 CONFIGURATIONS = ROOT / "config" / "samples" / "config" / "configmap.yaml"
 
@@ -34,7 +34,7 @@ def examples() -> Iterator[tuple[str, str]]:
 
 
 def of_a_deployment() -> dict[str, Any]:
-    """A pod of the Deployment `server`."""
+    """Return a pod of the Deployment `server`."""
     manifest = sample.gated("ml/server-84db4c6556-a", request="0.5")
     manifest["metadata"]["labels"]["pod-template-hash"] = "84db4c6556"
     owner = {"kind": "ReplicaSet", "name": "server-84db4c6556", "controller": True}

@@ -1,8 +1,9 @@
-"""What kubectl says, as sentences with a remedy. The texts are kubectl 1.36's own."""
+"""kubectl's errors become sentences with a remedy. The texts are those of kubectl 1.36."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -63,7 +64,7 @@ SAYINGS = {
 
 
 @pytest.mark.parametrize("name", SAYINGS)
-def test_kubectl_s_last_words_become_a_sentence_with_a_remedy(name: str) -> None:
+def test_kubectls_error_becomes_a_sentence_with_a_remedy(name: str) -> None:
     said, kind, sentence = SAYINGS[name]
     with pytest.raises(kind, match=sentence):
         raise kubectl.explain(said)
@@ -92,15 +93,33 @@ def test_flags_are_passed_on_to_kubectl(plugin: Plugin, fake_kubectl: Callable[[
     )
 
 
-def test_what_a_login_asks_reaches_the_user_and_is_no_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
-    asks = 'case "$3" in */gpunodes*) echo "Open https://login.example/device" >&2;; esac'  # a login is kept
+def test_last_value_of_a_flag_counts_and_empty_values_are_dropped(
+    plugin: Plugin, fake_kubectl: Callable[[str], str]
+) -> None:
+    program = fake_kubectl('echo "error: $*" >&2; exit 1')
+    words = ["top", "pods", "-A", "--context=one", "--context", "two", "--kubeconfig", ""]
+    path = "/apis/gpushare.io/v1alpha1/gpunodes"
+    assert plugin(*words, KUBECTL_PATH=program).err == f"error: get --raw {path} --context=two\n"
+
+
+def test_top_reads_each_list_once(plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+    program = fake_kubectl(f'echo "$3" >> {tmp_path}/log; echo \'{{"kind":"List","items":[]}}\'')
+    assert plugin("top", KUBECTL_PATH=program).code == 0
+    paths = (tmp_path / "log").read_text().splitlines()
+    assert sorted(paths) == sorted(set(paths))
+    assert "/apis/gpushare.io/v1alpha1/gpunodes" in paths
+
+
+def test_login_prompt_reaches_the_user(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+    # only the first call has to log in
+    asks = 'case "$3" in */gpunodes*) echo "Open https://login.example/device" >&2;; esac'
     program = fake_kubectl(asks + '; echo \'{"kind":"List","items":[]}\'')
     ended = plugin("top", KUBECTL_PATH=program)
     assert ended.code == 0
     assert ended.err.startswith("Open https://login.example/device\nNo GPUs found.\n")
 
 
-def test_an_answer_that_is_cut_off_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+def test_truncated_answer_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     program = fake_kubectl("printf '{\"items\":[{'")
     ended = plugin("top", KUBECTL_PATH=program)
     assert ended.code == 1
@@ -113,13 +132,13 @@ def test_an_answer_without_the_object_is_an_error(plugin: Plugin, fake_kubectl: 
     assert ended.err == "error: kubectl's answer is empty where one object was asked for\n"
 
 
-def test_a_failure_without_words_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+def test_silent_failure_of_kubectl_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     ended = plugin("top", KUBECTL_PATH=fake_kubectl("exit 7"))
     assert (ended.code, ended.out) == (1, "")
     assert "kubectl ended with code 7" in ended.err
 
 
-def test_another_version_is_told_from_none(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+def test_other_api_version_is_distinguished_from_none(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     missing = "Error from server (NotFound): the server could not find the requested resource"
     program = fake_kubectl(f"""
         case "$3" in

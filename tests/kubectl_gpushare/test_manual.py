@@ -1,4 +1,4 @@
-"""docs/cli says what `--help` says. After a change: `make docs`."""
+"""docs/cli equals the output of `--help`. After a change: `make docs`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ FOLDER = ROOT / "docs" / "cli"
 
 
 @pytest.mark.parametrize("name", ["README.md", *(f"{verb}.md" for verb in cli.VERBS)])
-def test_a_page_of_the_manual_is_what_the_code_says(name: str) -> None:
+def test_manual_page_equals_the_help(name: str) -> None:
     assert (FOLDER / name).read_text() == manual.pages()[name]
 
 
-def test_there_is_no_page_of_a_verb_that_is_gone() -> None:
+def test_manual_has_no_page_of_a_removed_verb() -> None:
     assert {path.name for path in FOLDER.glob("*.md")} == set(manual.pages())

@@ -39,7 +39,7 @@ def test_without_apply_nothing_is_changed(plugin: Plugin, server: Callable[[str]
     assert owners.log(tmp_path) == []
 
 
-def test_moves_are_made_one_by_one_between_cordon_and_uncordon(
+def test_moves_are_made_one_by_one_on_cordoned_gpus(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=server("placed"))
@@ -53,7 +53,7 @@ def test_moves_are_made_one_by_one_between_cordon_and_uncordon(
     ]
 
 
-def test_moves_that_let_nobody_in_are_looked_at_no_further(
+def test_moves_without_a_waiting_pod_are_not_checked_further(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     ended = plugin("defrag", "-n", "default", "--moves", "1", "--apply", KUBECTL_PATH=server("placed"))
@@ -72,7 +72,7 @@ def test_moves_that_let_nobody_in_are_looked_at_no_further(
         ("refused", "Cannot evict pod as it would violate its disruption budget"),
     ],
 )
-def test_the_first_move_that_fails_ends_it_and_the_gpus_are_uncordoned(
+def test_failed_move_ends_the_run_and_uncordons(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, mode: str, sentence: str
 ) -> None:
     ended = plugin(*FLAGS, "--apply", "--timeout", "1", KUBECTL_PATH=server(mode))
@@ -82,15 +82,15 @@ def test_the_first_move_that_fails_ends_it_and_the_gpus_are_uncordoned(
     assert owners.log(tmp_path)[-1] == ["cordoned"]
 
 
-def test_a_move_that_is_done_in_the_last_pause_is_not_told_as_a_failure(
+def test_move_finished_in_the_last_pause_succeeds(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = server("gated")
-    passed = 0.0  # by pauses alone: on a busy machine the first look takes longer than this move may
+    passed = 0.0  # counts pauses only: on a busy machine the first poll takes longer than this move may
 
     def pause(seconds: float) -> None:
         nonlocal passed
-        place_anew(tmp_path)
+        place_replacement(tmp_path)
         passed += seconds
 
     monkeypatch.setattr(moving, "time", types.SimpleNamespace(monotonic=lambda: passed, sleep=pause))
@@ -98,8 +98,8 @@ def test_a_move_that_is_done_in_the_last_pause_is_not_told_as_a_failure(
     assert (ended.code, "[1/1] default/a is on n0 now" in ended.err) == (0, True), ended.err
 
 
-def place_anew(folder: Path) -> None:
-    """Does with the pod that was made instead of "a" what the placer does, while nobody asks for it."""
+def place_replacement(folder: Path) -> None:
+    """Place the replacement of pod "a" as the placer would, between two requests."""
     path = folder / "state.json"
     state = json.loads(path.read_text())
     pod = next(manifest for manifest in state["pods"] if manifest["metadata"]["name"] == "a-anew")
@@ -111,25 +111,25 @@ def place_anew(folder: Path) -> None:
     path.write_text(json.dumps(state))
 
 
-def test_an_owner_that_is_made_larger_meanwhile_has_all_its_pods_placed(
+def test_owner_scaled_up_during_a_move_gets_all_pods_placed(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=server("grown"))
     assert (ended.code, "[1/1] default/a is on n0 now" in ended.err) == (0, True)
 
 
-def test_an_owner_that_wants_fewer_makes_nobody_instead(
+def test_owner_scaled_down_during_a_move_needs_no_replacement(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     ended = plugin(*FLAGS, "--apply", KUBECTL_PATH=server("shrinks"))
-    assert "[1/1] default/a is gone, and its ReplicaSet wants no other instead" in ended.err
+    assert "[1/1] default/a is gone, and its ReplicaSet wants no replacement" in ended.err
     assert ended.code == 0
 
 
 CROWDED = ("defrag", "w", "-n", "default", "--cpu-pods")
 
 
-def test_a_pod_without_a_share_has_moved_once_its_successor_is_scheduled(
+def test_cpu_pod_has_moved_once_its_successor_is_scheduled(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     program = server("cpu-only")
@@ -149,10 +149,10 @@ def test_a_pod_without_a_share_has_moved_once_its_successor_is_scheduled(
     ("mode", "sentence"),
     [
         ("cpu-only-pending", "its replacement default/c-anew is not scheduled: 0/2 nodes are available"),
-        ("cpu-only-back", "default/c was evicted, and the scheduler has put the one made instead of it on n0 again"),
+        ("cpu-only-back", "default/c was evicted, and the scheduler put its replacement on n0 again"),
     ],
 )
-def test_a_pod_without_a_share_that_finds_no_other_node_ends_it(
+def test_unschedulable_cpu_pod_ends_the_run(
     plugin: Plugin, server: Callable[[str], str], mode: str, sentence: str
 ) -> None:
     ended = plugin(*CROWDED, "--apply", "--timeout", "1", KUBECTL_PATH=server(mode))
@@ -161,7 +161,7 @@ def test_a_pod_without_a_share_that_finds_no_other_node_ends_it(
     assert sentence in ended.err
 
 
-def test_nodes_are_emptied_of_shares_alone(plugin: Plugin, server: Callable[[str], str]) -> None:
+def test_emptying_moves_only_shares(plugin: Plugin, server: Callable[[str], str]) -> None:
     ended = plugin("defrag", "--empty-nodes", "--cpu-pods", KUBECTL_PATH=server("cpu-only"))
     assert ended.code == 1
     assert "--empty-nodes moves shares alone: leave out --cpu-pods" in ended.err
@@ -172,11 +172,11 @@ def heed_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def begun(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
-    """A run that has evicted a pod and waits for the next, which never finds a place.
+def started_run(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
+    """Start a run that has evicted a pod and waits for its replacement, which is never placed.
 
-    It heeds all signals, also where the tests themselves were begun by nohup or in the background of a script, so that
-    some are ignored.
+    The run handles all signals, even if the tests were started by nohup or in the background of a script, where some
+    are ignored.
     """
     running = subprocess.Popen(
         [sys.executable, "-m", "kubectl_gpushare", *FLAGS, "--apply", *flags],
@@ -195,7 +195,7 @@ def begun(program: str, tmp_path: Path, *flags: str) -> subprocess.Popen[str]:
     return running
 
 
-def test_what_was_kept_by_one_that_was_killed_is_told_and_opened_by_the_next(
+def test_cordons_of_a_killed_run_are_removed_by_the_next(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     program = server("placed")
@@ -215,7 +215,7 @@ def test_what_was_kept_by_one_that_was_killed_is_told_and_opened_by_the_next(
     assert owners.labels(tmp_path) == {}
 
 
-def test_while_another_is_under_way_nothing_is_moved(
+def test_run_is_rejected_while_another_is_under_way(
     plugin: Plugin, server: Callable[[str], str], tmp_path: Path
 ) -> None:
     program = server("placed")
@@ -230,7 +230,7 @@ def test_while_another_is_under_way_nothing_is_moved(
     assert plugin(*FLAGS, "--apply", KUBECTL_PATH=program).code == 0
 
 
-def test_what_an_admin_has_cordoned_stays_so(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_admins_cordon_stays(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
     program = server("placed")
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.20260301T120000Z")
     assert plugin("cordon", "gpu", "n0/1", KUBECTL_PATH=program).out == "n0/1 already cordoned: 1 pod stays on it\n"
@@ -240,19 +240,17 @@ def test_what_an_admin_has_cordoned_stays_so(plugin: Plugin, server: Callable[[s
     assert owners.log(tmp_path) == [["cordoned", "GPU-n0-1"]]
 
 
-def test_moves_that_leave_no_room_are_no_success(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
-    """The pod was placed where it had been: whoever waits is not helped."""
+def test_moves_without_the_planned_room_fail(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+    """The pod was placed where it had been, which does not help the waiting pod."""
     ended = plugin(*FLAGS, "--apply", "--timeout", "1", KUBECTL_PATH=server("back"))
     assert ended.code == 1
-    assert "error: stopped after 1 of 1 moves: there is still no room for the share: no GPU fits" in ended.err
+    assert "error: stopped after 1 of 1 moves: still no room for the share: no GPU fits" in ended.err
     assert owners.log(tmp_path)[-1] == ["cordoned"]
 
 
 @pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
-def test_one_that_is_ended_opens_what_it_keeps(
-    server: Callable[[str], str], tmp_path: Path, number: signal.Signals
-) -> None:
-    with begun(server("gated"), tmp_path) as running:
+def test_terminated_run_uncordons(server: Callable[[str], str], tmp_path: Path, number: signal.Signals) -> None:
+    with started_run(server("gated"), tmp_path) as running:
         running.send_signal(number)
         _, said = running.communicate(timeout=SECONDS)
     assert running.returncode == 130
@@ -264,18 +262,18 @@ def test_one_that_is_ended_opens_what_it_keeps(
     ]
 
 
-def test_one_that_is_killed_leaves_marks_that_end_by_themselves(server: Callable[[str], str], tmp_path: Path) -> None:
-    with begun(server("gated"), tmp_path, "--timeout", "600") as running:
+def test_cordons_of_a_killed_run_expire(server: Callable[[str], str], tmp_path: Path) -> None:
+    with started_run(server("gated"), tmp_path, "--timeout", "600") as running:
         running.kill()
     assert list(owners.labels(tmp_path)) == [contract.DEFRAG_LABEL_PREFIX + "GPU-n0-0"]
     node = codec.read(json.loads((tmp_path / "state.json").read_text())["gpunodes"][0])
     until = cordons.read(node)["GPU-n0-0"].until
-    assert 840 < until - time.time() <= 901  # also by a clock that is minutes ahead it is kept while the pod may move
+    assert 840 < until - time.time() <= 901  # the cordon also lasts for a clock that is minutes ahead
     assert not cordons.left_behind(node, now=until - 1)
     assert [*cordons.left_behind(node, now=until)] == ["GPU-n0-0"]
 
 
-def test_one_whom_nobody_listens_to_goes_on(server: Callable[[str], str], tmp_path: Path) -> None:
+def test_run_goes_on_after_its_terminal_is_closed(server: Callable[[str], str], tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing) as nobody:

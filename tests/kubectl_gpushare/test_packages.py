@@ -1,4 +1,4 @@
-"""What is released gives the plugin, alone: the wheel by pip and by uv, the source archive, krew's archive."""
+"""Each released package installs the plugin alone: the wheel by pip and by uv, the source archive, krew's archive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAMPLE_POD = ROOT / "config" / "samples" / "half-gpu.yaml"
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """Programs in a folder, run as by somebody who has nothing else of ours."""
+    """Programs in a folder, run by a user who has nothing else of gpushare."""
 
     folder: Path
 
@@ -55,7 +55,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the source archive."""
+    """Build the wheel and the source archive into a folder."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "hatchling", "build", "-d", folder, cwd=ROOT)
     return folder
@@ -68,7 +68,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module", params=["pip", "uv"])
 def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel in an environment of its own."""
+    """Install the wheel into a new environment."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "pip":
         run(sys.executable, "-m", "venv", folder)
@@ -81,8 +81,8 @@ def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pyt
 
 
 def check(plugin: Installed, saved: Path) -> None:
-    """Everything that needs no cluster, once."""
-    look(plugin, saved)
+    """Run every verb that needs no cluster, once."""
+    run_reading_verbs(plugin, saved)
     assert "Fits:          yes" in plugin("kubectl-gpushare", "fit", "--request", "0.1", "--from", saved).stdout
     simulated = plugin(
         "kubectl-gpushare", "simulate", "-f", SAMPLE_POD, "--repeat", "9", "--nodes", "1x4", "-o", "json"
@@ -91,8 +91,8 @@ def check(plugin: Installed, saved: Path) -> None:
     assert "PodReasons" in plugin("kubectl-gpushare", "why", "ml/waiting", "-o", "json", "--from", saved).stdout
 
 
-def look(plugin: Installed, saved: Path) -> None:
-    """Of that, what plans nothing."""
+def run_reading_verbs(plugin: Installed, saved: Path) -> None:
+    """Run those of them that plan nothing."""
     assert plugin("kubectl-gpushare", "version").stdout == f"kubectl-gpushare v{gpushare.__version__}\n"
     golden = Path(__file__).parent / "golden" / "top-gpus-pipe.txt"
     assert plugin("kubectl-gpushare", "top", "--from", saved).stdout == golden.read_text()
@@ -100,12 +100,12 @@ def look(plugin: Installed, saved: Path) -> None:
     assert completed.stdout.splitlines() == ["gpu-1", "gpu-10", ":4"]
 
 
-def test_the_wheel_alone_gives_the_plugin(installed: Installed, saved: Path) -> None:
+def test_wheel_alone_installs_the_plugin(installed: Installed, saved: Path) -> None:
     check(installed, saved)
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH to find the plugin")
-def test_kubectl_finds_what_was_installed(installed: Installed, saved: Path) -> None:
+def test_kubectl_finds_the_installed_plugin(installed: Installed, saved: Path) -> None:
     assert installed("kubectl", "gpushare", "version").stdout == f"kubectl-gpushare v{gpushare.__version__}\n"
     assert installed("kubectl", "gpushare", "top", "-o", "name", "--from", saved).stdout.startswith(
         "gpu.gpushare.io/gpu-1/0"
@@ -142,11 +142,11 @@ def test_the_source_archive_builds_the_same_wheel(built: Path, wheel: Path, tmp_
 
 @pytest.fixture
 def from_krew(tmp_path: Path) -> Installed:
-    """krew's archive, unpacked and linked as krew does it, for a Python that has nothing but itself."""
+    """Unpack and link krew's archive as krew does, for a Python without further packages."""
     run(sys.executable, ROOT / "config" / "krew" / "make.py", tmp_path / "dist", "--base=b", "--homepage=h", cwd=ROOT)
     with tarfile.open(next((tmp_path / "dist").glob("*.tar.gz"))) as archive:
         archive.extractall(tmp_path / "store", filter="data")
-    folder, beside = tmp_path / "bin", tmp_path / "beside"  # of python3: empty at first
+    folder, beside = tmp_path / "bin", tmp_path / "beside"  # python3's environment: empty at first
     folder.mkdir()
     python = folder / "python3"
     python.write_text(f'#!/bin/sh\n[ -d {beside} ] && export PYTHONPATH={beside}\nexec {sys.executable} -S "$@"\n')
@@ -156,9 +156,9 @@ def from_krew(tmp_path: Path) -> Installed:
     return Installed(folder)
 
 
-def test_krew_s_archive_needs_python_and_to_plan_numpy(from_krew: Installed, tmp_path: Path) -> None:
+def test_krews_archive_needs_python_and_numpy_for_planning(from_krew: Installed, tmp_path: Path) -> None:
     saved = sample.save(tmp_path / "cluster.json")
-    look(from_krew, saved)
+    run_reading_verbs(from_krew, saved)
     for words in (
         ["fit", "--request", "0.1", "--from", saved],
         ["why", "ml/waiting", "--from", saved],

@@ -1,6 +1,6 @@
-"""Whatever goes wrong between a verb and the cluster is one sentence with its remedy, in every verb alike.
+"""Every failure between a verb and the cluster is one sentence with its remedy, the same for every verb.
 
-The texts are kubectl 1.36's own; a script says them in its place.
+The texts are those of kubectl 1.36, printed by a script.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 
 SAMPLES = ROOT / "config" / "samples"
-# Every verb that asks the cluster, with words that are right.
+# Every verb that reads the cluster, with valid words.
 LINES = {
     "top": "top",
     "top pods": "top pods -A",
@@ -34,8 +34,8 @@ LINES = {
     "config": f"config diff --node gpu-1 -f {SAMPLES / 'config' / 'configmap.yaml'}",
     "config show": "config show",
 }
-OFFLINE = {"completion", "version"}  # verbs that ask nobody
-ELSEWHERE = {"check"}  # it asks for more than GPUNodes, and for them last: test_check
+OFFLINE = {"completion", "version"}  # verbs that read no cluster
+ELSEWHERE = {"check"}  # reads other kinds before GPUNodes: see test_check
 FROM_FILES = {name: line for name, line in LINES.items() if name not in {"cordon", "uncordon"}}
 
 MISSING = "Error from server (NotFound): the server could not find the requested resource"
@@ -43,7 +43,7 @@ FORBIDDEN = (
     'Error from server (Forbidden): gpunodes.gpushare.io is forbidden: User "jane" cannot list resource "gpunodes" '
     'in API group "gpushare.io" at the cluster scope'
 )
-# What kubectl says -> the beginning of what the plugin says, and its remedy.
+# kubectl's error -> the beginning of the plugin's error, and its remedy.
 SAID = {
     "not installed": (MISSING, "gpushare is not installed in this cluster", "run ./install.sh"),
     "no right": (FORBIDDEN, 'user "jane" may not list gpunodes.gpushare.io', "--clusterrole=gpushare-viewer --user=jane"),
@@ -62,12 +62,12 @@ SAID = {
 }  # fmt: skip
 
 
-def test_every_verb_is_among_them() -> None:
+def test_every_verb_is_covered() -> None:
     assert {name.partition(" ")[0] for name in LINES} | OFFLINE | ELSEWHERE == set(cli.VERBS)
 
 
 def complaint(plugin: Plugin, line: str, **variables: str) -> str:
-    """The one line that a command ends with, which is all that it says."""
+    """Return the single line that a failed command prints."""
     ended = plugin(*line.split(), **variables)
     assert (ended.code, ended.out) == (1, ""), ended.err
     assert ended.err.startswith("error: ")
@@ -77,9 +77,7 @@ def complaint(plugin: Plugin, line: str, **variables: str) -> str:
 
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.parametrize("case", SAID)
-def test_what_the_cluster_refuses_comes_with_a_remedy(
-    plugin: Plugin, fake_kubectl: Callable[[str], str], name: str, case: str
-) -> None:
+def test_cluster_error_has_a_remedy(plugin: Plugin, fake_kubectl: Callable[[str], str], name: str, case: str) -> None:
     said, sentence, remedy = SAID[case]
     program = fake_kubectl(f"case \"$*\" in *'config view'*) exit 0;; esac\ncat >&2 <<'END'\n{said}\nEND\nexit 1")
     message = complaint(plugin, LINES[name], KUBECTL_PATH=program)
@@ -88,13 +86,13 @@ def test_what_the_cluster_refuses_comes_with_a_remedy(
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_without_kubectl_every_verb_says_so(plugin: Plugin, name: str) -> None:
+def test_every_verb_reports_a_missing_kubectl(plugin: Plugin, name: str) -> None:
     message = complaint(plugin, LINES[name], KUBECTL_PATH="/nonexistent/kubectl")
     assert "install kubectl and put it on PATH" in message
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_another_version_of_the_cluster_s_part_is_told_from_none(
+def test_every_verb_distinguishes_another_api_version_from_none(
     plugin: Plugin, fake_kubectl: Callable[[str], str], name: str
 ) -> None:
     program = fake_kubectl(f"""
@@ -112,7 +110,7 @@ def test_another_version_of_the_cluster_s_part_is_told_from_none(
 
 
 @pytest.mark.parametrize("name", FROM_FILES)
-def test_a_file_that_is_not_there_or_not_ours_is_an_error(plugin: Plugin, name: str) -> None:
+def test_missing_or_foreign_file_is_an_error(plugin: Plugin, name: str) -> None:
     message = complaint(plugin, f"{LINES[name]} --from /nonexistent")
     assert "/nonexistent cannot be read" in message
     assert "kubectl get gpunodes" in message
@@ -121,7 +119,7 @@ def test_a_file_that_is_not_there_or_not_ours_is_an_error(plugin: Plugin, name: 
 
 
 @pytest.mark.parametrize("name", [name for name in LINES if name not in FROM_FILES])
-def test_what_needs_a_cluster_says_so(plugin: Plugin, saved: Path, name: str) -> None:
+def test_option_that_needs_a_cluster_is_an_error_with_files(plugin: Plugin, saved: Path, name: str) -> None:
     ended = plugin(*LINES[name].split(), "--from", saved)
     assert (ended.code, ended.out) == (1, "")
     assert "needs a cluster: files of --from" in ended.err
@@ -136,7 +134,7 @@ def test_the_flags_that_choose_cluster_and_user_reach_kubectl(
     assert flags in complaint(plugin, f"{LINES[name]} {flags}", KUBECTL_PATH=program)
 
 
-def test_an_error_is_one_line_that_no_terminal_obeys(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
+def test_error_is_one_line_without_control_characters(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
     program = fake_kubectl(r"printf 'error: one\n\033[2Jtwo\n' >&2; exit 1")
     assert complaint(plugin, "top", KUBECTL_PATH=program) == "error: one �[2Jtwo\n"
 
@@ -156,17 +154,13 @@ def test_an_error_is_one_line_that_no_terminal_obeys(plugin: Plugin, fake_kubect
         ),
     ],
 )
-def test_a_format_that_a_verb_does_not_have_is_an_error_with_those_it_has(
-    plugin: Plugin, line: str, sentence: str
-) -> None:
+def test_unknown_format_is_an_error_that_lists_the_known_ones(plugin: Plugin, line: str, sentence: str) -> None:
     ended = plugin(*line.split())
     assert (ended.code, ended.out, ended.err.splitlines()[0]) == (1, "", f"error: {sentence}")
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_kubectl_that_asks_for_a_password_is_no_answer(
-    plugin: Plugin, fake_kubectl: Callable[[str], str], name: str
-) -> None:
+def test_password_prompt_of_kubectl_is_an_error(plugin: Plugin, fake_kubectl: Callable[[str], str], name: str) -> None:
     program = fake_kubectl(
         "case \"$*\" in *'config view'*) exit 0;; esac\nprintf 'Please enter Username: '; echo 'error: EOF' >&2; exit 1"
     )
@@ -176,7 +170,7 @@ def test_a_kubectl_that_asks_for_a_password_is_no_answer(
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
-def test_a_right_to_write_is_not_what_viewers_have(
+def test_missing_write_right_does_not_suggest_the_viewer_role(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, verb: str
 ) -> None:
     forbidden = FORBIDDEN.replace("cannot list", "cannot patch")

@@ -1,4 +1,4 @@
-"""Views and plans are functions of what was fetched: no file, no clock, no process, no cluster."""
+"""Views and plans are functions of the fetched objects: no file, no clock, no process, no cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCES = {f"kubectl_gpushare.source.{name}" for name in ("cluster", "files", "l
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Names of modules, wherever in the file; not what is imported for annotations only through another module."""
+    """Yield the names of the modules that a file imports anywhere, but not those that they import."""
     for statement in ast.walk(ast.parse(path.read_text())):
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)
@@ -49,4 +49,4 @@ def test_only_four_modules_write_to_the_cluster() -> None:
         for path in PACKAGE.rglob("*.py")
         if ".kubectl.patch(" in path.read_text() or ".kubectl.create(" in path.read_text()
     }
-    assert writers == {"config_writing.py", "cordoning.py", "moving.py", "resize_watch.py"}
+    assert writers == {"config_writing.py", "cordoning.py", "moving.py", "commands/resize.py"}

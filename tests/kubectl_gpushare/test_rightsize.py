@@ -33,7 +33,7 @@ def test_a_suggestion_comes_with_its_command(plugin: Plugin, saved: Path, metric
     assert ended.out.splitlines()[-1] == "kubectl gpushare resize trainer -n ml --request 0.4 --memory 25Gi"
 
 
-def test_the_commands_alone_are_such_as_resize_takes(plugin: Plugin, saved: Path, metrics: Path) -> None:
+def test_printed_commands_are_valid_resize_commands(plugin: Plugin, saved: Path, metrics: Path) -> None:
     out = plugin("rightsize", "-A", "-o", "commands", "--from", saved, "--metrics", metrics).out
     resize = cli.group.get_command(None, "resize")  # type: ignore[arg-type]
     assert resize is not None
@@ -44,7 +44,7 @@ def test_the_commands_alone_are_such_as_resize_takes(plugin: Plugin, saved: Path
         resize.make_context("resize", words, resilient_parsing=False)
 
 
-def test_the_names_are_of_the_pods_that_could_have_another_size(plugin: Plugin, saved: Path, metrics: Path) -> None:
+def test_names_are_of_pods_with_a_suggestion(plugin: Plugin, saved: Path, metrics: Path) -> None:
     words = ("rightsize", "-A", "--from", saved, "--metrics", metrics, "-o")
     names = plugin(*words, "name").out.splitlines()
     commands = plugin(*words, "commands").out.splitlines()
@@ -52,7 +52,7 @@ def test_the_names_are_of_the_pods_that_could_have_another_size(plugin: Plugin, 
     assert "pod/trainer" in names
 
 
-def test_annotations_of_a_container_of_its_own_are_its_own(plugin: Plugin, tmp_path: Path) -> None:
+def test_container_with_annotations_gets_its_own_suggestion(plugin: Plugin, tmp_path: Path) -> None:
     node = builders.node("a", gpus=1)
     entry = builders.allocation("a1", node.gpus[0].uuid, request=50, memory_gib=40, uid="u")
     side = dataclasses.replace(entry.shares[0], containers=("side",), request_percent=25)
@@ -76,14 +76,14 @@ def test_annotations_of_a_container_of_its_own_are_its_own(plugin: Plugin, tmp_p
     assert (wanted.share.request_percent, wanted.share.memory.bytes) == (15, quantity.parse_bytes("1280Mi"))
 
 
-def test_what_was_seen_too_short_is_said_and_may_be_asked_for(plugin: Plugin, saved: Path, metrics: Path) -> None:
+def test_short_observation_is_reported_and_can_be_allowed(plugin: Plugin, saved: Path, metrics: Path) -> None:
     words = ("rightsize", "-n", "batch", "b", "--from", saved, "--metrics", metrics)
     assert "1 share seen for less than 30m, so nothing is suggested: see --min-observed\n" in plugin(*words).out
     out = plugin(*words, "--min-observed", "1m", "--margin", "0").out
     assert "resize b -n batch --request 0.1 --memory 1Gi\n" in out
 
 
-def test_agents_are_asked_of_the_nodes_concerned(
+def test_only_agents_of_the_pods_nodes_are_asked(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path, metrics: Path
 ) -> None:
     nodes = {"kind": "GPUNodeList", "items": [codec.to_document(node) for node in sample.nodes()]}
@@ -106,7 +106,7 @@ def test_agents_are_asked_of_the_nodes_concerned(
     assert 'user "jane" may not list pods' in ended.err
 
 
-def test_an_agent_that_measures_no_peaks_is_called_older(
+def test_agent_without_peaks_is_reported_as_older(
     plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path
 ) -> None:
     nodes = {"kind": "GPUNodeList", "items": [codec.to_document(sample.nodes()[0])]}
@@ -136,7 +136,7 @@ def test_an_agent_that_measures_no_peaks_is_called_older(
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_one_sentence(
+def test_invalid_option_is_one_sentence(
     plugin: Plugin, saved: Path, metrics: Path, arguments: tuple[str, ...], sentence: str
 ) -> None:
     more = () if "--metrics" in arguments else ("--metrics", metrics)
@@ -145,20 +145,20 @@ def test_what_makes_no_sense_is_one_sentence(
     assert ended.err.startswith(sentence)
 
 
-def test_metrics_without_peaks_are_none(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+def test_metrics_without_peaks_give_no_peaks(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text("up 1\n")
     ended = plugin("rightsize", "--from", saved, "--metrics", tmp_path / "other.txt")
     assert ended.code == 1
     assert f"has no {peaks.MEMORY}: save what an agent answers at /metrics" in ended.err
 
 
-def test_of_files_alone_nothing_is_known(plugin: Plugin, saved: Path) -> None:
+def test_peaks_are_unknown_without_metrics(plugin: Plugin, saved: Path) -> None:
     ended = plugin("rightsize", "-A", "--from", saved)
     assert ended.code == 0
     assert "8 shares without anything to go by" in ended.out
     assert "files of --from have none: add --metrics FILE" in ended.err
 
 
-def test_the_metrics_are_the_agent_s() -> None:
+def test_metric_names_equal_the_agents() -> None:
     written = "".join(path.read_text() for path in (ROOT / "deviceplugin").rglob("*.py"))
     assert all(f'"{name}"' in written for name in (peaks.MEMORY, peaks.COMPUTE, peaks.OBSERVED))

@@ -20,13 +20,13 @@ pytestmark = [
 ]
 
 COMPLETION = Path("/usr/share/bash-completion/bash_completion")
-NODES = "gpu-1 gpu-2 gpu-10"  # others' tests have nodes of their own
+NODES = "gpu-1 gpu-2 gpu-10"  # other tests have their own nodes
 CLEARS = (b"\x1b[2J", b"\x1b[3J", b"\x1bc")
 
 
 @pytest.fixture
 def window(kubectl: Kubectl, namespace: str) -> Iterator[tmux.Window]:
-    """A shell in which `kubectl gpushare` works."""
+    """Open a shell in which `kubectl gpushare` works."""
     with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:  # a socket's path must be short
         environment = {**kubectl.environment, "HOME": folder, "LC_ALL": "C.UTF-8"}
         for overrules_the_size in ("COLUMNS", "LINES"):
@@ -44,9 +44,7 @@ def widest(shown: list[str]) -> int:
     return max(map(len, shown))
 
 
-def test_a_live_list_rewrites_what_has_changed_and_gives_the_terminal_back(
-    window: tmux.Window, kubectl: Kubectl
-) -> None:
+def test_live_list_rewrites_changes_and_restores_the_terminal(window: tmux.Window, kubectl: Kubectl) -> None:
     window.type("echo before")
     window.shows("before")
     window.type(f"kubectl gpushare top gpus {NODES} -w")
@@ -105,11 +103,11 @@ def test_a_list_fits_the_window(window: tmux.Window, columns: int, left_out: boo
     window.type(f"clear; kubectl gpushare top gpus {NODES} --no-usage 2>/dev/null")
     shown = window.shows("TOTAL")
     table = [line for line in shown if line.startswith(("NAME", "gpu-", "TOTAL"))]
-    assert len(table) == 15  # none was broken in two
+    assert len(table) == 15  # no line was broken in two
     assert any("not shown at this width" in line for line in shown) == left_out
 
 
-def test_colours_are_for_the_terminal_and_not_for_a_pipe(window: tmux.Window) -> None:
+def test_colours_are_only_for_a_terminal(window: tmux.Window) -> None:
     window.type(f"kubectl gpushare top gpus {NODES} --no-usage")
     window.shows("TOTAL")
     assert any("\x1b[32m" in line and "Ready" in line for line in window.screen(colours=True))
@@ -151,9 +149,7 @@ def test_the_shell_completes_verbs_and_names(window: tmux.Window, namespace: str
 
 
 @pytest.mark.skipif(not COMPLETION.exists(), reason="no bash-completion: apt-get install bash-completion")
-def test_the_shell_completes_as_soon_as_the_program_is_put_on_path(
-    window: tmux.Window, programs: Path, namespace: str
-) -> None:
+def test_shell_completes_once_the_program_is_on_path(window: tmux.Window, programs: Path, namespace: str) -> None:
     (programs / "kubectl_complete-gpushare").unlink()  # as krew leaves it
     window.type(
         f"kubectl gpushare completion --to {programs} && source {COMPLETION}; source <(kubectl completion bash); echo loa''ded"

@@ -1,4 +1,4 @@
-"""Every view against the text it is meant to print; `golden/README.md` says how to write those texts again."""
+"""Every view equals its golden file; `golden/README.md` says how to write them again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.planning import auditing, capacity, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import audit as audit_view
 from kubectl_gpushare.views import configuration_state, defrag, fit, gpu_summary, simulate, why
-from kubectl_gpushare.views.audit import audit_items as audit_document
 from kubectl_gpushare.views.describe import gpu_page as described_gpus
 from kubectl_gpushare.views.describe import pod_page as described_pod
 from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
@@ -50,17 +50,17 @@ def compare(name: str, lines: Iterable[str]) -> None:
 
 def of_gpus(*, used: bool = False) -> Table:
     usage = sample.used() if used else None
-    return gpu_table.table(gpu_table.of(sample.nodes(), usage=usage), with_used=used)
+    return gpu_table.table(gpu_table.build(sample.nodes(), usage=usage), with_used=used)
 
 
 def of_nodes(*, used: bool = False) -> Table:
     usage = sample.used() if used else None
-    return node_table.table(node_table.of(sample.nodes(), usage=usage), now=sample.NOW, with_used=used)
+    return node_table.table(node_table.build(sample.nodes(), usage=usage), now=sample.NOW, with_used=used)
 
 
 def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
     taken = dataclasses.replace(sample.snapshot(), usage=sample.used() if used else None)
-    return pod_table.table(pod_table.of(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
+    return pod_table.table(pod_table.build(taken), now=sample.NOW, namespaces=namespaces, with_used=used)
 
 
 def node(name: str) -> Page:
@@ -69,7 +69,7 @@ def node(name: str) -> Page:
 
 
 def gpu(name: str, snapshot: Snapshot | None = None) -> Page:
-    summary = next(gpu for gpu in gpu_summary.of(sample.nodes()) if gpu.name == name)
+    summary = next(gpu for gpu in gpu_summary.summarize(sample.nodes()) if gpu.name == name)
     owner = next(node for node in sample.nodes() if node.name == summary.node)
     return described_gpus.gpu(summary, owner, snapshot or sample.snapshot(), now=sample.NOW)
 
@@ -80,13 +80,13 @@ def pod(name: str, snapshot: Snapshot | None = None) -> Page:
 
 
 def full() -> Snapshot:
-    """The sample with all that can be asked for."""
+    """Return the sample with every kind of object read."""
     return dataclasses.replace(sample.snapshot(), usage=sample.used(), events=sample.events())
 
 
 def reasons_of(manifest: dict[str, Any], snapshot: Snapshot | None = None) -> Page:
     taken = snapshot or sample.snapshot()
-    answer = reasons.of(manifest, taken)
+    answer = reasons.explain(manifest, taken)
     return why.page(described_pod.find(manifest, taken.nodes), answer, taken.notes)
 
 
@@ -112,7 +112,7 @@ def emptied() -> Page:
 
 
 def improved(*moves: int) -> Page:
-    """A plan by worth, in which so many moves let nobody in."""
+    """Return a plan by value whose moves admit no waiting pod."""
     pods = [(owned("web", request="0.3"), "n0/0"), (owned("batch", request="0.4"), "n1/0")]
     made = goals.empty_nodes(of_pods_on(*pods, nodes=2, gpus=1), NONE, max_moves=9)
     steps = tuple(dataclasses.replace(made.steps[0], name="", gpus="") for _ in moves)
@@ -256,13 +256,13 @@ PAGES: dict[str, tuple[Callable[[], Page], Terminal]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_table_looks_as_it_should(name: str) -> None:
+def test_table_equals_the_golden_file(name: str) -> None:
     make, place, options = TABLES[name]
     compare(name, printing.lines(make(), place, options))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_looks_as_it_should(name: str) -> None:
+def test_page_equals_the_golden_file(name: str) -> None:
     make, place = PAGES[name]
     compare(name, page_layout.lines(make(), place))
 
@@ -270,19 +270,19 @@ def test_a_page_looks_as_it_should(name: str) -> None:
 def test_documents_keep_their_schema() -> None:
     snapshot = sample.snapshot()
     first, troubled = sample.nodes()[:2]
-    gpu = gpu_summary.of([troubled])[0]
+    gpu = gpu_summary.summarize([troubled])[0]
     documents: dict[str, Any] = {
-        "gpus": gpu_table.document(gpu_table.of(sample.nodes())),
-        "nodes": node_table.document(node_table.of(sample.nodes())),
-        "pods": pod_table.document(pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
+        "gpus": gpu_table.document(gpu_table.build(sample.nodes())),
+        "nodes": node_table.document(node_table.build(sample.nodes())),
+        "pods": pod_table.document(pod_table.build(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
         "node": described_gpus.node_document(first, snapshot),
         "gpu": described_gpus.gpu_document(gpu, troubled, snapshot),
         "pod": described_pod.document(described_pod.find(sample.pods()[0], sample.nodes()), snapshot),
         "why": why.document(
-            described_pod.find(sample.pods()[0], sample.nodes()), reasons.of(sample.pods()[0], snapshot), ()
+            described_pod.find(sample.pods()[0], sample.nodes()), reasons.explain(sample.pods()[0], snapshot), ()
         ),
-        "audit": audit_document.of(
-            auditing.judge(sample.nodes()[:1], answers.read(answers.troubled())),
+        "audit": audit_view.document(
+            auditing.check(sample.nodes()[:1], answers.read(answers.troubled())),
             gpu_summary.names(sample.nodes()),
             ("a note",),
         ),
@@ -314,14 +314,14 @@ def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_what_is_the_matter_is_seen_on_the_narrowest_terminal(columns: int) -> None:
+def test_status_is_visible_on_the_narrowest_terminal(columns: int) -> None:
     for table, state in ((of_gpus(), "Unheal"), (of_nodes(), "NotRea"), (of_pods(used=True), "Gated")):
         lines, left_out = table_layout.draw(table, Terminal(columns=columns))
         assert not {"STATUS", "STATE"} & set(left_out)
         assert any(state in line for line in lines)
 
 
-def test_use_and_place_are_seen_on_80_columns() -> None:
+def test_usage_and_place_fit_in_80_columns() -> None:
     for table in (of_gpus(used=True), of_nodes(used=True), of_pods(used=True, namespaces=False)):
         assert not {"USED", "BUSY"} & set(table_layout.draw(table, SMALL)[1])
     for wide in (False, True):
@@ -330,13 +330,13 @@ def test_use_and_place_are_seen_on_80_columns() -> None:
         assert any("/1,2 " in line for line in lines), "the indices of a pod's GPUs are cut off"
 
 
-def test_columns_that_find_no_place_are_named() -> None:
+def test_left_out_columns_are_named() -> None:
     _, left_out = table_layout.draw(of_gpus(), Terminal(columns=80))
     assert "MODE" in left_out
     assert not table_layout.draw(of_gpus(), Terminal(columns=200))[1]
 
 
-def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
+def test_describe_shows_everything_on_a_narrow_terminal() -> None:
     drawn = "".join(line.strip() for line in page_layout.lines(gpu("gpu-10/0"), SMALL))
     assert "x9z8q" in drawn
     assert "…" not in drawn
@@ -344,7 +344,7 @@ def test_describe_leaves_nothing_out_on_a_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    gpus = gpu_table.of(sample.nodes(), column, usage=sample.used())
+    gpus = gpu_table.build(sample.nodes(), column, usage=sample.used())
     key, largest_first = gpu_table.SORT_KEYS[column]
     assert len(gpus) == 13
     assert [key(gpu) for gpu in gpus] == sorted(map(key, gpus), reverse=largest_first)
@@ -355,24 +355,24 @@ def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
 
 @pytest.mark.parametrize("column", node_table.SORT_KEYS)
 def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
-    rows = node_table.of(sample.nodes(), column, usage=sample.used())
+    rows = node_table.build(sample.nodes(), column, usage=sample.used())
     key, largest_first = node_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
 @pytest.mark.parametrize("column", pod_table.SORT_KEYS)
 def test_pods_can_be_sorted_by_every_column(column: str) -> None:
-    rows = pod_table.of(dataclasses.replace(sample.snapshot(), usage=sample.used()), sort_by=column)
+    rows = pod_table.build(dataclasses.replace(sample.snapshot(), usage=sample.used()), sort_by=column)
     key, largest_first = pod_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 
 
-def test_the_command_line_offers_the_columns_that_the_views_have() -> None:
+def test_sort_keys_equal_the_views_columns() -> None:
     for kind, view in (("gpus", gpu_table), ("nodes", node_table), ("pods", pod_table)):
         assert top.SORT_KEYS[kind] == tuple(view.SORT_KEYS)
 
 
-def test_nothing_that_others_write_is_obeyed_by_the_terminal() -> None:
+def test_views_replace_control_characters() -> None:
     evil = "\x1b[2Jx\ny"
     snapshot = Snapshot((), None, (evil,))
     table = Table((Column("NAME"),), [[evil], [Cell(evil, "good")]])

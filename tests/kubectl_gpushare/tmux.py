@@ -1,4 +1,4 @@
-"""A terminal that a program can look at: one window of a tmux server of its own."""
+"""A terminal that a program can read and type into: one window of a separate tmux server."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _BETWEEN_SECONDS = 0.05
 
 
 class Window:
-    """What a person at this terminal sees and types."""
+    """The screen and the keyboard of a person at this terminal."""
 
     def __init__(self, socket: Path, log: Path) -> None:
         self._socket = socket
         self._log = log
 
     def type(self, text: str) -> None:
-        """Types a line."""
+        """Type a line."""
         self._tmux("send-keys", "-l", text)
         self.press("Enter")
 
     def press(self, *keys: str) -> None:
-        """Presses keys, by tmux' names for them: `Enter`, `Tab`, `C-c`."""
+        """Press keys, by tmux's names for them: `Enter`, `Tab`, `C-c`."""
         self._tmux("send-keys", *keys)
 
     def resize(self, columns: int, rows: int) -> None:
-        """Changes the size of the window; returns when programs in it can see that: tmux tells them some time later."""
+        """Resize the window; return once programs in it see the new size, which tmux announces with a delay."""
         deadline = time.monotonic() + SECONDS
         device = self.state("pane_tty")
         while True:
@@ -44,15 +44,15 @@ class Window:
             time.sleep(_BETWEEN_SECONDS)
 
     def screen(self, *, colours: bool = False) -> list[str]:
-        """The lines now on it."""
+        """Return the lines on the screen."""
         return self._tmux("capture-pane", "-p", *(["-e"] if colours else [])).split("\n")[:-1]
 
     def state(self, name: str) -> str:
-        """A value that tmux knows of the window, such as `alternate_on`."""
+        """Return a value that tmux knows about the window, such as `alternate_on`."""
         return self._tmux("display-message", "-p", f"#{{{name}}}").strip()
 
     def until(self, true: Callable[[list[str]], bool]) -> list[str]:
-        """The screen as soon as this is true of it."""
+        """Wait until the screen satisfies this condition, and return it."""
         deadline = time.monotonic() + SECONDS
         while not true(shown := self.screen()):
             assert time.monotonic() < deadline, "it never came; there was:\n" + "\n".join(shown)
@@ -60,15 +60,15 @@ class Window:
         return shown
 
     def shows(self, text: str) -> list[str]:
-        """The screen as soon as this text is on it."""
+        """Wait until the screen shows this text, and return the screen."""
         return self.until(lambda shown: any(text in line for line in shown))
 
     def written(self) -> bytes:
-        """Everything that was sent to the terminal so far."""
+        """Return everything that was sent to the terminal so far."""
         return self._log.read_bytes()
 
     def record(self) -> None:
-        """Begins to keep what is sent to it."""
+        """Start recording what is sent to the terminal."""
         self._tmux("pipe-pane", "-o", f"cat >> {self._log}")
 
     def _tmux(self, *words: str) -> str:
@@ -77,14 +77,14 @@ class Window:
 
 @contextmanager
 def window(folder: Path, environment: Mapping[str, str], *, columns: int = 120, rows: int = 40) -> Iterator[Window]:
-    """A shell in a window of this size; it is gone afterwards with all it runs."""
+    """Open a shell in a window of this size; at the end, end it with everything it runs."""
     socket, log = folder / "tmux", folder / "written"
     log.touch()
     rc = folder / "rc"
     rc.write_text("PS1='ready> '\nbind 'set bell-style none'\n")
     size = ("-x", str(columns), "-y", str(rows))
     shell = f"exec bash --noprofile --rcfile {rc} -i"
-    # Without a size of its own a window has that of a client, of which there is none.
+    # A window without a size would get that of a client, and there is no client.
     _run(socket, "new-session", "-d", *size, shell, environment={**environment, "TERM": "xterm-256color"})
     try:
         _run(socket, "set-option", "-g", "window-size", "manual")

@@ -44,16 +44,14 @@ def kill(name: str, lab: lab_layout.Layout) -> int:
     return pid
 
 
-def test_a_pod_can_be_created_in_a_namespace_of_its_own_and_is_gone_afterwards(api_server: access.Access) -> None:
+def test_namespace_and_its_pod_are_removed_afterwards(api_server: access.Access) -> None:
     with api_server.namespace() as namespace:
         api_server.kubectl("create", f"--namespace={namespace}", "--filename=-", input=json.dumps(POD))
         assert api_server.kubectl("get", "pods", f"--namespace={namespace}", "--output=name") == "pod/pod\n"
     assert api_server.kubectl("get", "namespace", namespace, "--ignore-not-found") == ""
 
 
-def test_a_service_account_kubeconfig_has_the_rights_of_that_service_account_only(
-    api_server: access.Access, tmp_path: Path
-) -> None:
+def test_service_account_kubeconfig_has_only_its_rights(api_server: access.Access, tmp_path: Path) -> None:
     with api_server.namespace() as namespace:
         path = api_server.service_account_kubeconfig(namespace, "default", tmp_path / "kubeconfig")
         limited = access.Access(path, api_server.server, api_server.ca_file, api_server.kubectl_program)
@@ -64,7 +62,7 @@ def test_a_service_account_kubeconfig_has_the_rights_of_that_service_account_onl
             limited.kubectl("get", "pods")
 
 
-def test_ones_own_cluster_is_reached_by_its_kubeconfig(api_server: access.Access, tmp_path: Path) -> None:
+def test_given_cluster_is_reached_by_its_kubeconfig(api_server: access.Access, tmp_path: Path) -> None:
     own = access.from_kubeconfig(api_server.kubeconfig, tmp_path)
     assert (own.server, own.ca_file.read_bytes()) == (api_server.server, api_server.ca_file.read_bytes())
     assert own.kubectl("get", "--raw=/readyz") == own.text("/readyz") == "ok"
@@ -117,14 +115,14 @@ def test_an_admission_policy_is_enforced(api_server: access.Access) -> None:
         policy = POLICY.format(name=namespace)
         api_server.kubectl("create", "--filename=-", input=policy)
         try:
-            # The API server learns of a policy a moment after it was created.
+            # The API server enforces a policy a moment after its creation.
             assert any(refused(namespace, f"bad-{attempt}") for attempt in range(100))
             assert not refused(namespace, "good")
         finally:
             api_server.kubectl("delete", "--filename=-", input=policy)
 
 
-def test_it_starts_and_ends_again_and_again_in_the_same_directory(directory: Path) -> None:
+def test_lab_restarts_in_the_same_directory(directory: Path) -> None:
     for _ in range(2):
         cluster.up(directory, node_count=0)
         lab = lab_layout.load(directory)
@@ -136,7 +134,7 @@ def test_it_starts_and_ends_again_and_again_in_the_same_directory(directory: Pat
     assert not cluster.down(directory)
 
 
-def test_what_was_stored_is_there_after_both_processes_were_killed(directory: Path) -> None:
+def test_stored_objects_survive_killed_processes(directory: Path) -> None:
     administrator = cluster.up(directory, node_count=0)
     lab = lab_layout.load(directory)
     administrator.kubectl("create", "configmap", "kept")
@@ -147,7 +145,7 @@ def test_what_was_stored_is_there_after_both_processes_were_killed(directory: Pa
     assert daemon_process.pid_of("kube-apiserver", lab.processes) not in {None, *killed}
 
 
-def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(directory: Path) -> None:
+def test_lab_ends_with_its_killed_owner(directory: Path) -> None:
     script = (
         "import os, pathlib, signal, sys; from lab import cluster;"
         "cluster.up(pathlib.Path(sys.argv[1]), node_count=0, owner=os.getpid());"
@@ -169,9 +167,9 @@ def test_a_lab_ends_with_the_process_that_wanted_it_even_if_that_is_killed(direc
     assert not directory.exists()
 
 
-def test_a_directory_with_other_files_is_refused_and_left_alone() -> None:
+def test_directory_with_foreign_files_is_rejected_unchanged() -> None:
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as directory:
         (Path(directory) / "thesis.tex").touch()
-        with pytest.raises(lab_errors.LabError, match="is not empty and no lab"):
+        with pytest.raises(lab_errors.LabError, match="is neither empty nor the directory of a lab"):
             cluster.up(Path(directory), node_count=0)
         assert (Path(directory) / "thesis.tex").exists()

@@ -1,4 +1,4 @@
-"""Daemons of the lab are found again, ended, and never mistaken for another process."""
+"""Daemons of the lab are found again, ended, and never confused with another process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_daemon_is_not_started_twice_and_ends_with_its_record(records: Path) -
     assert list(records.iterdir()) == []
 
 
-def test_a_daemon_that_ignores_the_polite_signal_is_killed(records: Path) -> None:
+def test_daemon_that_ignores_sigterm_is_killed(records: Path) -> None:
     stubborn = (
         "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
     )
@@ -58,7 +58,7 @@ def test_a_daemon_outlives_its_launcher(records: Path) -> None:
     daemon_process.stop([("daemon", 5.0)], records)
 
 
-def test_a_process_that_got_the_pid_of_a_dead_daemon_is_not_taken_for_it_and_not_ended(records: Path) -> None:
+def test_process_with_a_reused_pid_is_not_ended(records: Path) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     other = subprocess.Popen(["sleep", "60"])
     try:
@@ -74,16 +74,17 @@ def test_a_process_that_got_the_pid_of_a_dead_daemon_is_not_taken_for_it_and_not
         other.wait()
 
 
-def test_a_zombie_does_not_run(records: Path) -> None:
+def test_zombie_counts_as_ended(records: Path) -> None:
     child = subprocess.Popen(["sleep", "60"])
     os.kill(child.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it ended, and stays a zombie until it is waited for
+    # it has ended, and stays a zombie until its parent waits for it
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert daemon_process.start_time(child.pid) is None
     child.wait()
 
 
 def test_a_process_runs_until_its_last_thread_has_ended() -> None:
-    """Its ports are open until then."""
+    """Its ports stay open until then."""
     ends_alone = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
     child = subprocess.Popen([sys.executable, "-c", f"{ends_alone}; ctypes.CDLL(None).syscall({SYS_EXIT}, 0)"])
     began = time.monotonic()
@@ -95,7 +96,7 @@ def test_a_process_runs_until_its_last_thread_has_ended() -> None:
     assert daemon_process.start_time(child.pid) is None
 
 
-def test_a_daemon_that_cannot_start_says_at_once_where_its_log_is(records: Path) -> None:
+def test_daemon_that_cannot_start_names_its_log(records: Path) -> None:
     unwritable = daemon_process.Process("daemon", ("sleep", "60"), groups=(Path("/nowhere"),))
     began = time.monotonic()
     with pytest.raises(lab_errors.LabError, match=r"daemon did not start: see .*\n.*nowhere"):

@@ -1,4 +1,4 @@
-"""Labs side by side: directories that are theirs, numbers and ports that do not meet."""
+"""Several labs on one machine have separate directories, numbers and ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
-def test_a_layout_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_layout_survives_a_round_trip(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     lab = lab_layout.Layout(tmp_path / "lab", 7, 443, 10259, 10257, LAB.nodes)
     lab_layout.save(lab)
@@ -32,18 +32,18 @@ def test_a_layout_is_read_as_it_was_written(tmp_path: Path) -> None:
         lab_layout.load(tmp_path / "lab")
 
 
-def test_its_environment_names_where_the_simulated_gpus_of_each_node_are() -> None:
+def test_environment_names_the_simulated_gpus_of_each_node() -> None:
     exported = dict(line.removeprefix("export ").split("=", 1) for line in status.shell_environment(LAB).splitlines())
     assert [LAB.gpus(node) for node in LAB.nodes] == [Path(exported["LAB_GPUS"]) / name for name in ("a", "b")]
 
 
-def test_a_directory_whose_sockets_would_have_too_long_a_path_is_refused() -> None:
+def test_directory_with_too_long_socket_paths_is_rejected() -> None:
     lab_layout.check(Path("/" + "a" * (lab_layout.MAX_SOCKET_PATH - lab_layout.MAX_SOCKET - 1)))
     with pytest.raises(lab_errors.LabError, match="choose a shorter --directory"):
         lab_layout.check(Path("/" + "a" * (lab_layout.MAX_SOCKET_PATH - lab_layout.MAX_SOCKET)))
 
 
-def test_labs_get_different_numbers_and_a_vanished_lab_gives_its_number_back(
+def test_labs_get_unique_numbers_and_reuse_those_of_vanished_labs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(addresses, "NUMBERS", range(1, 4))
@@ -57,13 +57,11 @@ def test_labs_get_different_numbers_and_a_vanished_lab_gives_its_number_back(
         addresses.claim_number(directories[3])
     directories[1].rmdir()
     assert addresses.claim_number(directories[3]) == numbers[1]
-    addresses.release_number(numbers[0], directories[2])  # not its own
+    addresses.release_number(numbers[0], directories[2])  # another lab's
     assert addresses.claim_number(directories[0]) == numbers[0]
 
 
-def test_labs_that_are_made_at_once_where_others_have_vanished_get_different_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_labs_get_unique_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "NUMBERS", range(1, 9))
     for turn in range(10):
         directories = [tmp_path / f"{turn}-{name}" for name in "abcdefgh"]
@@ -77,7 +75,7 @@ def test_labs_that_are_made_at_once_where_others_have_vanished_get_different_num
             directory.rmdir()
 
 
-def test_a_lab_elsewhere_by_the_environment_sees_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lab_in_another_directory_sees_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "other" / "lab"
     for directory in (here, elsewhere):
         directory.mkdir(parents=True)
@@ -115,7 +113,7 @@ def test_nodes_share_the_pod_network_without_sharing_an_address() -> None:
     assert (LAB.service_address, LAB.service_range) == ("10.213.7.1", "10.213.7.0/27")
 
 
-@pytest.mark.lab  # of busybox, which is a package of the lab's
+@pytest.mark.lab  # busybox's, one of the lab's packages
 def test_the_images_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     for name in ("first", "second"):
         image.write(tmp_path / name)

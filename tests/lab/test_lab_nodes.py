@@ -1,4 +1,4 @@
-"""A node of the lab: pods run on it, its daemons may be killed, and nothing of it stays."""
+"""A node of the lab runs pods, survives killed daemons, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def eventually(what: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def test_a_pod_runs_logs_answers_and_goes(lab: access.Access) -> None:
+def test_pod_runs_logs_answers_and_ends(lab: access.Access) -> None:
     with lab.namespace() as namespace:
         scope = f"--namespace={namespace}"
         lab.kubectl("create", scope, "--filename=-", input=pod("plain"))
@@ -99,9 +99,9 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
                 f"/{image.LIBRARY_DIRECTORY}/libcuda.so.1",
                 "/dev/simgpu:",
                 files[1].name,
-                *(["rendezvous"] if (devices / "rendezvous").exists() else []),  # with real simulated GPUs
+                *(["rendezvous"] if (devices / "rendezvous").exists() else []),  # with simulated GPUs
             ]
-            # The file is the device: what a container writes there, the other containers and the node see.
+            # The file is the device: other containers and the node see what a container writes there.
             lab.kubectl("exec", scope, "gpu", "--", "sh", "-c", f"echo changed >/dev/simgpu/{files[1].name}")
             assert files[1].read_text() == "changed\n"
     finally:
@@ -109,7 +109,7 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
             file.unlink()
 
 
-def test_killed_daemons_come_back_to_running_pods_and_nothing_is_left_at_the_end() -> None:
+def test_killed_daemons_recover_and_nothing_is_left_at_the_end() -> None:
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
@@ -135,7 +135,7 @@ def test_killed_daemons_come_back_to_running_pods_and_nothing_is_left_at_the_end
                 "get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}"
             )
 
-            # The worst end: no daemon is there to clean up after the others, and the pods still run.
+            # The worst case: no daemon is left to clean up after the others, and the pods still run.
             for name in ("lab-node-0.kubelet", "lab-node-0.containerd", "kube-apiserver"):
                 kill(name, made)
         finally:
@@ -152,7 +152,7 @@ def kill(name: str, lab: lab_layout.Layout) -> None:
 
 
 def remains(lab: lab_layout.Layout) -> list[str]:
-    """Look for what could be left of a lab: processes, sockets, mounts, network devices, cgroups."""
+    """Look for anything left of a lab: processes, sockets, mounts, network devices, cgroups."""
     remnants = []
     for directory in Path("/proc").iterdir():
         if directory.name.isdecimal() and daemon_process.start_time(int(directory.name)) is not None:
@@ -161,7 +161,7 @@ def remains(lab: lab_layout.Layout) -> list[str]:
             ]
     remnants += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
     remnants += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
-    # Not by glob, which fails where a cgroup of somebody else's goes while it looks.
+    # Without glob, which fails if another process's cgroup disappears during the search.
     folders = [(top, names) for root in node_cgroup.hierarchies() for top, names, _ in os.walk(root)]
     remnants += [f"{top}/{lab.cgroup}" for top, names in folders if lab.cgroup in names]
     remnants += [f"network device {lab.bridge}" for _ in [0] if network.exists(lab.bridge)]
@@ -180,7 +180,7 @@ def command_line(directory: Path) -> bytes:
         return b""
 
 
-def test_another_number_of_nodes_is_refused_with_the_way_out(lab: access.Access) -> None:
+def test_other_number_of_nodes_is_an_error_with_a_remedy(lab: access.Access) -> None:
     if lab.lab is None:
         pytest.skip("one's own cluster has the nodes it has")
     with pytest.raises(

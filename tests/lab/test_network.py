@@ -1,4 +1,4 @@
-"""The pods' network: who is plugged in and out of it disturbs nobody else."""
+"""The pods' network: connecting or disconnecting one pod does not disturb the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lab import addresses, lab_layout, network
 
-pytestmark = pytest.mark.lab  # it takes root
+pytestmark = pytest.mark.lab  # needs root
 
 
 @pytest.fixture
@@ -23,9 +23,10 @@ def lab(tmp_path: Path) -> Iterator[lab_layout.Layout]:
 
 
 def test_the_bridge_keeps_its_mac_address(lab: lab_layout.Layout) -> None:
-    """Else what a pod sends the machine, just after another one has gone, would be lost."""
+    """Otherwise packets that a pod sends to the machine just after another pod has ended would be lost."""
     before = mac_address(lab)
-    ports = [("02:00:00:00:00:01", "a"), ("fe:ff:ff:ff:ff:fe", "b")]  # by default the lowest of all ports is taken
+    # by default a bridge takes the lowest address of its ports
+    ports = [("02:00:00:00:00:01", "a"), ("fe:ff:ff:ff:ff:fe", "b")]
     for address, suffix in ports:
         name = f"{lab.bridge}{suffix}"
         ip("link", "add", name, "address", address, "type", "veth", "peer", "name", f"{name}p")

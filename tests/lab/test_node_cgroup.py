@@ -1,4 +1,4 @@
-"""The cgroup of a lab's nodes: whoever is in it can be ended, whatever state it was left in."""
+"""All processes in the cgroup of a lab's nodes can be ended, even if it was left frozen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FROZEN = (("freezer.state", "FROZEN"), ("cgroup.freeze", "1"))
 
 
 @pytest.mark.slow
-def test_a_process_that_was_left_frozen_is_ended() -> None:
+def test_frozen_process_is_ended() -> None:
     name = f"gpushare-frozen-{os.getpid()}"
     node_cgroup.create(name)
     try:

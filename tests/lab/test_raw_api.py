@@ -1,4 +1,4 @@
-"""A connection that the API server ends just when a request goes out on it, as it may with one that was idle."""
+"""The API server may end an idle connection just when a request is sent on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab import lab_errors, raw_api
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Ends the connection instead of answering, as often as `unanswered` says; keeps the requests by connection."""
+    """Ends `unanswered` connections instead of answering, then answers; records requests by connection."""
 
     unanswered = 0
 
@@ -68,14 +68,14 @@ def api(server: Server) -> raw_api.RawApi:
     return raw_api.RawApi(f"http://127.0.0.1:{server.server_port}", ssl.create_default_context(), {})
 
 
-def test_what_only_reads_is_sent_again(server: Server, api: raw_api.RawApi) -> None:
+def test_reading_request_is_retried(server: Server, api: raw_api.RawApi) -> None:
     assert api.send("GET", "/a") == b"{}"
     server.unanswered = 1
     assert api.send("GET", "/a") == b"{}"
     assert server.requests == [["GET", "GET"], ["GET"]]
 
 
-def test_it_is_sent_again_only_once(server: Server, api: raw_api.RawApi) -> None:
+def test_request_is_retried_only_once(server: Server, api: raw_api.RawApi) -> None:
     server.unanswered = 2
     with pytest.raises(lab_errors.LabError, match=r"GET /a: .*without response"):
         api.send("GET", "/a")
@@ -83,14 +83,14 @@ def test_it_is_sent_again_only_once(server: Server, api: raw_api.RawApi) -> None
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
-def test_what_changes_something_is_not_sent_again(server: Server, api: raw_api.RawApi, method: str) -> None:
+def test_writing_request_is_not_retried(server: Server, api: raw_api.RawApi, method: str) -> None:
     server.unanswered = 1
     with pytest.raises(lab_errors.LabError, match=rf"{method} /a: .*without response"):
         api.send(method, "/a", {})
     assert server.requests == [[method]]
 
 
-def test_a_connection_is_given_up_before_the_server_may_end_it(
+def test_idle_connection_is_closed_before_the_server_does(
     server: Server, api: raw_api.RawApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The tools of tests share what they can with the lab's Kubernetes: built apart they would take minutes more."""
+"""The tests' tools share modules with the lab's Kubernetes: compiling them separately would take minutes more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab import build, go_build, lab_errors
 
 REQUIRED = re.compile(r"^\s*(\S+) (v\S+)(?: // indirect)?$", re.MULTILINE)
 REPLACED = re.compile(r"^\s*(\S+) => (\S+) (v\S+)$", re.MULTILINE)
-# What a tool needs newer, and little depends on. Anything else in here would compile Kubernetes' packages a second time.
+# Small modules that a tool needs in a newer version. Any other one would compile Kubernetes' packages a second time.
 NEWER = {
     "github.com/Azure/go-ansiterm",
     "github.com/go-errors/errors",
@@ -21,7 +21,7 @@ NEWER = {
     "github.com/mailru/easyjson",
     "github.com/moby/term",
     "github.com/spf13/pflag",
-    *("k8s.io/apiextensions-apiserver", "k8s.io/kubectl"),  # asked for as v0.0.0 and v0.35.1, and replaced alike
+    *("k8s.io/apiextensions-apiserver", "k8s.io/kubectl"),  # required as v0.0.0 and v0.35.1, with the same replacement
 }
 
 
@@ -29,21 +29,19 @@ def required(module: Path) -> dict[str, str]:
     return dict(REQUIRED.findall((module / "go.mod").read_text()))
 
 
-def test_what_tools_and_kubernetes_both_have_they_have_in_one_version() -> None:
+def test_tools_and_kubernetes_share_module_versions() -> None:
     tools, kubernetes = required(build.TOOLS), required(build.SOURCE)
     both = tools.keys() & kubernetes.keys()
     assert {name for name in both if tools[name] != kubernetes[name]} == NEWER
     assert len(both) > 50
 
 
-def test_kubernetes_itself_is_replaced_alike() -> None:
+def test_kubernetes_replacements_are_equal() -> None:
     replaced = [set(REPLACED.findall((module / "go.mod").read_text())) for module in (build.TOOLS, build.SOURCE)]
     assert replaced[0] == replaced[1]
 
 
-def test_no_two_programs_have_one_directory_and_a_change_of_the_module_makes_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_program_and_module_version_has_its_own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path))
     before = {name: build.tool_build(name).directory for name in build.TOOL_PACKAGES}
     assert len({*before.values(), build.program_directory()}) == len(build.TOOL_PACKAGES) + 1
@@ -56,16 +54,14 @@ def test_no_two_programs_have_one_directory_and_a_change_of_the_module_makes_a_n
     assert not {build.tool_build(name).directory for name in build.TOOL_PACKAGES} & set(before.values())
 
 
-def test_a_module_without_the_version_is_told(tmp_path: Path) -> None:
+def test_module_without_a_version_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "go.mod").write_text("module x\n")
     with pytest.raises(lab_errors.LabError, match=r"go\.mod requires no helm\.sh/helm/v4; restore the file"):
         go_build.required_version(tmp_path, "helm.sh/helm/v4")
 
 
 @pytest.mark.slow
-def test_a_build_that_fails_says_how_to_repeat_it_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_build_names_its_command_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
     module = tmp_path / "module"
     module.mkdir()

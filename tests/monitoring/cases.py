@@ -1,6 +1,6 @@
-"""For each alert series with which it fires, and series with which it does not, in promtool's notation.
+"""For each alert, series with which it fires and series with which it does not, in promtool's notation.
 
-A value such as `0x60` is 0 for an hour, a sample a minute; `1+2x60` grows by 2 a minute; `_` is no sample.
+A value such as `0x60` is 0 for an hour with a sample a minute; `1+2x60` grows by 2 a minute; `_` is a missing sample.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def condition(kind: str, status: str, reason: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """At minute `at` so many alerts fire with the first series, and none with any of the others."""
+    """The number of alerts that fire at minute `at` with the first series. With each other series none fires."""
 
     fires: Series
     quiet: tuple[Series, ...]
@@ -74,7 +74,7 @@ CASES: dict[str, Case] = {
                 'gpushare_webhook_review_duration_seconds_bucket{le="5.0"}': f"0+60{LONG}",
                 'gpushare_webhook_review_duration_seconds_bucket{le="+Inf"}': f"0+60{LONG}",
             },
-            # Nobody asks for anything: no figure is no bad figure.
+            # Without requests the ratio is undefined, which must not fire.
             {
                 'gpushare_webhook_review_duration_seconds_bucket{le="0.1"}': f"7{LONG}",
                 'gpushare_webhook_review_duration_seconds_bucket{le="+Inf"}': f"7{LONG}",
@@ -91,14 +91,14 @@ CASES: dict[str, Case] = {
         ),
     ),
     "GpushareCertificateExpiring": Case(
-        # promtool's clock begins at 0: in the 90th minute it is 5400.
+        # promtool's clock starts at 0; in the 90th minute it is 5400.
         {
             'gpushare_webhook_certificate_expiry_timestamp_seconds{instance="a"}': f"90000{LONG}",
             'gpushare_webhook_certificate_expiry_timestamp_seconds{instance="b"}': f"9000000{LONG}",
         },
         (
             {'gpushare_webhook_certificate_expiry_timestamp_seconds{instance="a"}': f"100000{LONG}"},
-            # A replica has just started, and has none yet.
+            # A replica that has just started has no sample.
             {'gpushare_webhook_certificate_expiry_timestamp_seconds{instance="a"}': "100000x85 0x3 9000000x30"},
         ),
     ),
@@ -106,7 +106,7 @@ CASES: dict[str, Case] = {
         {'gpushare_placer_leads{instance="a"}': f"0{LONG}", 'gpushare_placer_leads{instance="b"}': f"0{LONG}"},
         (
             {'gpushare_placer_leads{instance="a"}': f"0{LONG}", 'gpushare_placer_leads{instance="b"}': f"1{LONG}"},
-            # An election takes its time.
+            # During an election.
             {'gpushare_placer_leads{instance="a"}': "1x88 0 1x30"},
         ),
     ),
@@ -157,7 +157,7 @@ CASES: dict[str, Case] = {
         (
             {'gpushare_placer_gated_pods{instance="a"}': f"500{LONG}"},
             {'gpushare_placer_gated_pods{instance="a"}': f"500-2{LONG}"},
-            # Another replica leads from now on.
+            # Another replica becomes the leader.
             {
                 'gpushare_placer_gated_pods{instance="a"}': "90x60 0x60",
                 'gpushare_placer_gated_pods{instance="b"}': "0x60 90x60",
@@ -214,7 +214,7 @@ CASES: dict[str, Case] = {
                 'gpushare_placer_node_gpus{node="gpu-1",instance="a"}': f"4{LONG}",
                 'gpushare_audit_complete{node="gpu-1"}': f"0{LONG}",
             },
-            # That one is away is told by the alert above.
+            # The alert above reports the missing replica.
             {
                 'gpushare_placer_node_gpus{node="gpu-1",instance="a"}': f"4{LONG}",
                 'up{job="gpushare-agent",node="gpu-1"}': f"0{LONG}",
@@ -284,7 +284,7 @@ CASES: dict[str, Case] = {
                 of("gpushare_share_allocated_memory_bytes", SHARE): "8x480",
                 of("gpushare_share_limit_memory_bytes", SHARE): "8x480",
             },
-            # It has a process now and then.
+            # With a process now and then.
             {
                 of("gpushare_share_allocated_memory_bytes", SHARE): "8x480",
                 of("gpushare_share_limit_memory_bytes", SHARE): "_x300 8x5 _x200",
@@ -293,12 +293,12 @@ CASES: dict[str, Case] = {
         at=420,
     ),
 }
-# By series, what is recorded from others at some minute.
+# For each recording rule, the value recorded from other series at some minute.
 RECORDED: dict[str, tuple[Series, int, Mapping[str, float]]] = {
     "state:gpushare_placer_gpus:sum": (
         {
             'gpushare_placer_gpus{instance="a",model="A100",state="free"}': f"3{LONG}",
-            'gpushare_placer_gpus{instance="b",model="A100",state="free"}': f"2{LONG}",  # that has just ceased to lead
+            'gpushare_placer_gpus{instance="b",model="A100",state="free"}': f"2{LONG}",  # that has just stopped leading
             'gpushare_placer_gpus{instance="a",model="H100",state="free"}': f"1{LONG}",
         },
         5,
@@ -333,7 +333,7 @@ RECORDED: dict[str, tuple[Series, int, Mapping[str, float]]] = {
     ),
     "namespace:gpushare_gpu_hours:sum1h": (
         {
-            # Half a GPU for two hours; and a whole one for the last 16 minutes, its agent away for five of them.
+            # Half a GPU for two hours; and a whole one for the last 16 minutes, with its agent down for five of them.
             'container_gpu_allocation{namespace="ml",pod="p",container="main",node="gpu-1"}': f"0.5{LONG}",
             'container_gpu_allocation{namespace="web",pod="q",container="main",node="gpu-1"}': "_x105 1x4 stale _x4 1x9",
         },

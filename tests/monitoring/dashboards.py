@@ -1,4 +1,4 @@
-"""The dashboards as Grafana reads them: their panels and what these ask."""
+"""The dashboards as Grafana reads them: panels and their queries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Query:
         return f"{self.dashboard}/{self.panel}/{self.legend}"
 
     def filled(self, variables: Mapping[str, str]) -> str:
-        """With values in place of Grafana's variables."""
+        """Replace Grafana's variables by values."""
         text = self.expression
         for name, value in variables.items():
             text = text.replace(f"${name}", value)
@@ -38,7 +38,7 @@ class Query:
 
 
 def panels(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that show something."""
+    """Return the panels that show data."""
     return [panel for panel in document["panels"] if panel["type"] != "row"]
 
 

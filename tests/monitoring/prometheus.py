@@ -1,4 +1,4 @@
-"""A real Prometheus on loopback, for as long as a test wants it."""
+"""Runs a real Prometheus on loopback for a test."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Prometheus:
-    """What is asked of it, over its HTTP API."""
+    """A client of Prometheus' HTTP API."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str, **parameters: str) -> Any:
-        """An answer's data. Raises AssertionError with what Prometheus has against the question."""
+        """Return the data of a response. Raises AssertionError with Prometheus' error."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as answer:  # noqa: S310 - ours
@@ -38,18 +38,18 @@ class Prometheus:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
     def samples(self, expression: str, **parameters: str) -> dict[Labels, float]:
-        """The values of an expression now, by their labels."""
+        """Return the current values of an expression by their labels."""
         series = self.get("query", query=expression, **parameters)["result"]
         return {tuple(sorted(entry["metric"].items())): float(entry["value"][1]) for entry in series}
 
     def value(self, expression: str) -> float | None:
-        """The value of an expression with one series, or None if there is none."""
+        """Return the value of an expression with one series; None if there is none."""
         samples = self.samples(expression)
         assert len(samples) <= 1, (expression, samples)
         return next(iter(samples.values()), None)
 
     def unanswered(self) -> list[str]:
-        """What was wrong with the last scrape of each target of which something was."""
+        """Return the last scrape error of each target that has one."""
         return [
             f"{target['scrapeUrl']}: {target['lastError']}"
             for target in self.get("targets")["activeTargets"]
@@ -61,16 +61,16 @@ class Prometheus:
 def running(
     directory: Path, scrapes: Sequence[Mapping[str, Any]], *, rules: str = "", more: tuple[str, ...] = ()
 ) -> Iterator[Prometheus]:
-    """A Prometheus with these scrape_configs, and rules evaluated every second.
+    """Run a Prometheus with these scrape_configs, which evaluates rules every second.
 
-    A page that takes longer than the timeout is not there at all, and on a busy machine an agent's took over a second.
+    A page slower than the timeout is lost; on a busy machine an agent's takes over a second.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "rules.yaml").write_text(rules or "groups: []\n")
     every = {"scrape_interval": "3s", "scrape_timeout": "3s", "evaluation_interval": "1s"}
     config = {"global": every, "rule_files": ["rules.yaml"], "scrape_configs": [*scrapes]}
     (directory / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    # None that the kernel gives to an outgoing connection before Prometheus has it.
+    # A port that the kernel does not give to an outgoing connection before Prometheus listens.
     (port,) = addresses.free_ports("127.0.0.1", (random.choice(addresses.SPARE_PORTS),))
     command = [
         *(str(unpacked.program("prometheus")), f"--config.file={directory / 'prometheus.yaml'}"),

@@ -1,4 +1,4 @@
-"""Which metrics an expression of PromQL names, and which labels: enough of its grammar for that, and not more."""
+"""Finds the metrics and labels in a PromQL expression. It parses no more of the grammar than that needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORDS: Final = {
 
 
 def labels(expression: str) -> set[str]:
-    """The labels that are matched or grouped by."""
+    """Return the labels that the expression matches or groups by."""
     text = _TEXT.sub("''", expression)
     matched = {name for part in _MATCHED.findall(text) for name in _LABEL.findall(part)}
     listed = {name.strip() for part in _LISTED.findall(text) for name in part.split(",")}
@@ -35,7 +35,7 @@ def labels(expression: str) -> set[str]:
 
 
 def metrics(expression: str) -> set[str]:
-    """The metrics, those that are recorded by rules among them."""
+    """Return the metrics, including those recorded by rules."""
     text = _TEXT.sub("''", expression)
     for hidden in (_RANGE, _LISTED, _MATCHED):
         text = hidden.sub(" ", text)

@@ -1,4 +1,4 @@
-"""The rules as they are on disk."""
+"""The alerting and recording rules on disk."""
 
 from __future__ import annotations
 

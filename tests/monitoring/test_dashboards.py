@@ -1,4 +1,4 @@
-"""Dashboards are what their tables say, are laid out plainly, and ask for nothing that nobody tells."""
+"""Dashboards match their tables, have a regular layout, and query only metrics that exist."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import yaml
 from tests.docs import pages, test_names
 from tests.monitoring import dashboards, promql, rules
 
-# Of Prometheus itself, and of rules that have been evaluated.
+# Prometheus' metrics, and those of evaluated rules.
 OWN = {
     "up": {"job", "instance", "node"},
     "ALERTS": {"alertname", "alertstate", "severity", "node", "namespace", "pod"},
 }
 TOLD = {name: {*labels, "node"} for metrics in test_names.METRICS.values() for name, (_, labels) in metrics.items()}
 TOLD |= {f"{name}_bucket": {*labels, "le"} for name, labels in TOLD.items() if name.endswith("_duration_seconds")}
-# What a rule records is called LEVEL:METRIC:OPERATION, and has its level for a label.
+# Recorded metrics are named LEVEL:METRIC:OPERATION, and have the level as a label.
 RECORDED = {name: set() if name.startswith("cluster:") else {name.partition(":")[0]} for name in rules.RECORDS}
 KNOWN = {**OWN, **TOLD, **RECORDED}
 EXPRESSIONS = {
@@ -31,14 +31,14 @@ EXPRESSIONS = {
 }
 
 
-def test_what_is_read_out_of_an_expression() -> None:
+def test_metrics_and_labels_are_found_in_expressions() -> None:
     text = 'sum by (node, le) (rate(a_total{job=~"x|y{z}", mode!="m"}[5m] offset 1h)) / on (gpu) group_left b:c:d > 1 or vector(0)'
     assert promql.metrics(text) == {"a_total", "b:c:d"}
     assert promql.labels(text) == {"node", "le", "job", "mode", "gpu"}
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
-def test_an_expression_names_no_metric_and_no_label_that_nobody_tells(name: str) -> None:
+def test_expressions_use_only_existing_metrics_and_labels(name: str) -> None:
     asked = promql.metrics(EXPRESSIONS[name])
     assert asked
     assert asked - KNOWN.keys() == set()
@@ -47,12 +47,12 @@ def test_an_expression_names_no_metric_and_no_label_that_nobody_tells(name: str)
 
 
 @pytest.mark.parametrize("query", dashboards.QUERIES, ids=str)
-def test_a_legend_and_a_column_are_of_labels_that_are_there(query: dashboards.Query) -> None:
+def test_legends_and_columns_use_existing_labels(query: dashboards.Query) -> None:
     there = set().union(*(KNOWN[metric] for metric in promql.metrics(query.expression)))
     assert {*re.findall(r"{{(\w+)}}", query.legend), *query.columns} - there == set()
 
 
-def test_a_variable_is_asked_of_a_metric_that_is_there() -> None:
+def test_variables_query_existing_metrics() -> None:
     for name, document in dashboards.DOCUMENTS.items():
         asked = [template for template in document["templating"]["list"] if template["type"] == "query"]
         for template in asked:
@@ -69,7 +69,7 @@ def test_a_variable_is_asked_of_a_metric_that_is_there() -> None:
 
 
 @pytest.mark.slow
-def test_the_files_are_what_make_py_makes(tmp_path: Path) -> None:
+def test_the_dashboards_equal_the_output_of_make_py(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(rules.FOLDER / "make.py"), str(tmp_path)], check=True, timeout=60)
     made = {path.relative_to(tmp_path): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert made
@@ -79,7 +79,7 @@ def test_the_files_are_what_make_py_makes(tmp_path: Path) -> None:
     assert object_["spec"] == yaml.safe_load(rules.FILE.read_text())
 
 
-def test_the_component_has_all_of_them() -> None:
+def test_the_component_has_all_dashboards() -> None:
     component = yaml.safe_load((rules.FOLDER / "kustomization.yaml").read_text())
     (generated,) = component["configMapGenerator"]
     assert generated["files"] == [f"grafana/{path.name}" for path in dashboards.FILES]
@@ -87,13 +87,13 @@ def test_the_component_has_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", dashboards.DOCUMENTS)
-def test_the_manual_shows_it(name: str) -> None:
+def test_the_manual_shows_each_dashboard(name: str) -> None:
     assert f"(images/dashboard-{name}.png)" in (pages.ROOT / "docs" / "monitoring.md").read_text()
     assert (pages.ROOT / "docs" / "images" / f"dashboard-{name}.png").exists()
 
 
 @pytest.mark.parametrize("name", dashboards.DOCUMENTS)
-def test_a_dashboard_is_laid_out_without_gaps_and_overlaps(name: str) -> None:
+def test_panels_have_no_gaps_or_overlaps(name: str) -> None:
     document = dashboards.DOCUMENTS[name]
     taken: set[tuple[int, int]] = set()
     for panel in document["panels"]:
@@ -108,7 +108,7 @@ def test_a_dashboard_is_laid_out_without_gaps_and_overlaps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", dashboards.DOCUMENTS)
-def test_a_panel_has_one_idea_and_says_it(name: str) -> None:
+def test_each_panel_has_a_description_and_a_unit(name: str) -> None:
     shown = dashboards.panels(dashboards.DOCUMENTS[name])
     titles = [panel["title"] for panel in shown]
     assert len(titles) >= 8
@@ -129,7 +129,7 @@ def words(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wrong", ["{colour: red}", "{kind: pie}", "{steps: blue}"])
-def test_a_word_that_means_nothing_is_refused(wrong: str) -> None:
+def test_a_meaningless_word_is_rejected(wrong: str) -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(rules.FOLDER)!r}); import make; make.dashboard('d', {words(wrong)!r})"
     )

@@ -1,4 +1,4 @@
-"""The Prometheus operator takes the component's objects: judged by its own CRDs, on a real API server."""
+"""The Prometheus operator's CRDs accept the component's objects, on a real API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("podmonitors", "prometheusrules", "servicemonitors")
 
 @pytest.fixture(scope="module")
 def operators(api_server: access.Access, tmp_path_factory: pytest.TempPathFactory) -> access.Access:
-    """An API server that knows the operator's kinds. Go keeps the module, by its version."""
+    """An API server with the operator's CRDs. Go's module cache keeps them by version."""
     go = shutil.which("go") or "/usr/local/go/bin/go"
     command = [go, "mod", "download", "-json", OPERATOR]
     done = subprocess.run(
@@ -46,13 +46,13 @@ def take(cluster: access.Access, text: str) -> str:
 
 
 @pytest.mark.parametrize("file", ["servicemonitor.yaml", "podmonitor.yaml", "prometheusrule.yaml"])
-def test_an_object_is_taken(operators: access.Access, file: str) -> None:
+def test_the_operators_crds_accept_each_object(operators: access.Access, file: str) -> None:
     objects = manifests.documents(rules.FOLDER / file)
     assert take(operators, (rules.FOLDER / file).read_text()).count("serverside-applied") == len(objects)
     assert {manifest["metadata"]["namespace"] for manifest in objects} == {contract.SYSTEM_NAMESPACE}
 
 
-def test_one_with_a_slip_is_not(operators: access.Access) -> None:
+def test_the_operators_crds_reject_an_object_with_a_typo(operators: access.Access) -> None:
     (monitor,) = manifests.documents(rules.FOLDER / "podmonitor.yaml")
     monitor["spec"]["podMetricsEndpoints"][0]["honorLabel"] = True
     with pytest.raises(lab_errors.LabError, match="honorLabel"):

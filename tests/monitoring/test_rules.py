@@ -1,4 +1,4 @@
-"""Every alert fires when it should, not before, and not when it should not; judged by promtool."""
+"""Every alert fires when it should and not before, and stays silent otherwise, according to promtool."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def promtool(*arguments: str | Path) -> str:
 
 
 @pytest.mark.slow
-def test_promtool_finds_no_fault() -> None:
+def test_promtool_accepts_the_rules() -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "rules", rules.FILE)
 
 
@@ -42,7 +42,10 @@ def firing(name: str, at: str, count: int) -> dict[str, Any]:
 
 @dataclasses.dataclass(slots=True)
 class Story:
-    """Series, and what is expected of them; `about`: every metric that matters for that, be it there or not."""
+    """Series and the expected alerts.
+
+    about: all metrics that the alerts depend on, present or absent.
+    """
 
     series: dict[str, str]
     expected: list[dict[str, Any]]
@@ -68,7 +71,7 @@ def stories() -> Iterator[Story]:
 
 
 def packed(batch: Iterable[Story]) -> list[Story]:
-    """Fewer of them: those that are about different metrics are told at once: each takes half a second."""
+    """Merge stories about different metrics, because each run of promtool takes half a second."""
     bins: list[Story] = []
     for story in batch:
         for other in bins:
@@ -84,17 +87,19 @@ def packed(batch: Iterable[Story]) -> list[Story]:
 
 @pytest.mark.slow
 def test_every_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
-    assert judged(tmp_path, packed(stories())) == ""
+    assert promtool_errors(tmp_path, packed(stories())) == ""
 
 
 @pytest.mark.slow
-def test_a_story_that_is_wrong_is_found_out(tmp_path: Path) -> None:
+def test_a_wrong_expectation_is_detected(tmp_path: Path) -> None:
     case = cases.CASES["GpushareRunsUnlimited"]
-    assert "FAILED" in judged(tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())])
+    assert "FAILED" in promtool_errors(
+        tmp_path, [Story(dict(case.fires), [firing("GpushareRunsUnlimited", "90m", 0)], set())]
+    )
 
 
-def judged(directory: Path, batch: Iterable[Story]) -> str:
-    """What promtool has to say against them."""
+def promtool_errors(directory: Path, batch: Iterable[Story]) -> str:
+    """Run promtool on the stories; return its errors."""
     tests = [story.document() for story in batch]
     document = {"rule_files": [str(rules.FILE)], "evaluation_interval": "1m", "tests": tests}
     (directory / "test.yaml").write_text(yaml.safe_dump(document))
@@ -106,7 +111,7 @@ def judged(directory: Path, batch: Iterable[Story]) -> str:
 
 
 @pytest.mark.parametrize("name", ALERTS)
-def test_an_alert_says_what_is_the_matter_and_where_to_read_what_to_do(name: str) -> None:
+def test_each_alert_has_a_summary_and_a_runbook_link(name: str) -> None:
     alert = ALERTS[name]
     assert name.startswith("Gpushare")
     assert alert.severity in {"critical", "warning", "info"}
@@ -118,7 +123,7 @@ def test_an_alert_says_what_is_the_matter_and_where_to_read_what_to_do(name: str
     assert anchor in test_links.anchors(pages.ROOT / page)
 
 
-def test_the_manual_lists_every_alert_with_its_severity_and_where_to_read_what_to_do() -> None:
+def test_the_manual_lists_every_alert_with_severity_and_runbook() -> None:
     listed = {
         name: (cells[0], re.findall(r"\(#([\w-]+)\)", cells[-1]))
         for name, cells in pages.rows("docs/operations.md", "## Alerts").items()

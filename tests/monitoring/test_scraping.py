@@ -1,4 +1,6 @@
-"""Prometheus finds webhook and agents by the configuration of docs/monitoring.md, and names them as rules and dashboards do."""
+"""Prometheus finds webhook and agents by the configuration in docs/monitoring.md, with the labels that rules and
+dashboards use.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ BLOCKS = [yaml.safe_load(block.text) for block in pages.blocks() if block.page =
 OURS, OTHERS = (
     {scrape_config["job_name"]: scrape_config for scrape_config in block["scrape_configs"]} for block in BLOCKS
 )
-# Labels that come with a scrape, and no figure has.
+# Labels that Prometheus adds to a scrape, and that no metric has.
 TARGETS = {
     "gpushare-webhook": {"job": "gpushare-webhook", "instance": "gpushare-webhook-abc"},
     "gpushare-agent": {"job": "gpushare-agent", "instance": "gpu-1", "node": "gpu-1"},
@@ -32,7 +34,7 @@ TARGETS = {
 
 
 @pytest.mark.slow
-def test_promtool_finds_no_fault_in_what_the_manual_says(tmp_path: Path) -> None:
+def test_promtool_accepts_the_manuals_configuration(tmp_path: Path) -> None:
     for number, scrapes in enumerate((OURS, OTHERS)):
         path = tmp_path / f"{number}.yaml"
         path.write_text(yaml.safe_dump({"scrape_configs": [finding(scrape, []) for scrape in scrapes.values()]}))
@@ -43,7 +45,7 @@ def test_promtool_finds_no_fault_in_what_the_manual_says(tmp_path: Path) -> None
 
 
 def finding(scrape: dict[str, Any], targets: list[dict[str, Any]]) -> dict[str, Any]:
-    """The configuration with these targets: Debian builds Prometheus without what would look for them in Kubernetes."""
+    """Return the configuration with static targets: Debian builds Prometheus without Kubernetes service discovery."""
     (discovery,) = scrape.get(
         "kubernetes_sd_configs", [{"role": "pod", "namespaces": {"names": [contract.SYSTEM_NAMESPACE]}}]
     )
@@ -52,7 +54,7 @@ def finding(scrape: dict[str, Any], targets: list[dict[str, Any]]) -> dict[str, 
     return {**rest, "static_configs": [*rest.get("static_configs", ()), *targets]}
 
 
-def test_all_jobs_that_are_asked_for_are_scraped() -> None:
+def test_all_jobs_in_expressions_are_scraped() -> None:
     asked = set(re.findall(r'job="([^"]+)"', rules.FILE.read_text()))
     assert asked == set(OURS) == set(TARGETS)
 
@@ -62,7 +64,7 @@ def workload(kind: str, name: str) -> dict[str, Any]:
 
 
 def discovered() -> list[dict[str, Any]]:
-    """What Prometheus finds of a pod of each workload: a target a port, and labels that say what is known of it."""
+    """Return what service discovery finds for a pod of each workload: a target per port, with its metadata labels."""
     targets = []
     for kind, name, node, address in (
         ("Deployment", "gpushare-webhook", "cpu-1", "127.0.0.2"),
@@ -89,7 +91,7 @@ def discovered() -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(tmp_path: Path) -> None:
+def test_scraped_pods_get_the_labels_of_rules_and_dashboards(tmp_path: Path) -> None:
     assert len(discovered()) == 3
     with prometheus.running(tmp_path, [finding(our, discovered()) for our in OURS.values()]) as seen:
         targets = eventually(
@@ -97,7 +99,7 @@ def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(t
             what="both taken",
         )
     assert {target["labels"]["job"]: target["labels"] for target in targets} == TARGETS
-    # Ports for probes, and not the webhook's for reviews.
+    # The ports for probes, without the webhook's port for reviews.
     assert {target["scrapeUrl"] for target in targets} == {
         "http://127.0.0.2:8081/metrics",
         "http://127.0.0.3:8081/metrics",
@@ -105,7 +107,7 @@ def test_the_pods_of_the_manifests_are_named_as_rules_and_dashboards_name_them(t
 
 
 def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
-    """A relabeling of the operator as Prometheus writes it."""
+    """Convert the operator's relabeling to Prometheus' spelling."""
     return {re.sub(r"[A-Z]", lambda match: f"_{match[0].lower()}", key): value for key, value in relabeling.items()}
 
 
@@ -116,7 +118,7 @@ def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
         ("podmonitor.yaml", "gpushare-agent", {"namespace", "pod", "container", "endpoint"}),
     ],
 )
-def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -> None:
+def test_the_monitors_have_the_same_relabeling(file: str, job: str, dropped: set[str]) -> None:
     (monitor,) = [
         document
         for document in manifests.documents(rules.FOLDER / file)
@@ -131,17 +133,17 @@ def test_the_operator_is_told_the_same(file: str, job: str, dropped: set[str]) -
     assert middle == [
         relabel_config for relabel_config in OURS[job]["relabel_configs"] if relabel_config.get("action") != "keep"
     ]
-    # What the operator adds, and what would hide the labels of figures.
+    # Labels that the operator adds, and that would hide labels of metrics.
     assert last == {"action": "labeldrop", "regex": "|".join(sorted(dropped, key=last["regex"].index))}
 
 
 @pytest.mark.slow
-def test_the_monitors_select_what_there_is() -> None:
+def test_the_monitors_select_existing_workloads() -> None:
     service, webhooks = manifests.documents(rules.FOLDER / "servicemonitor.yaml")
     (agents,) = manifests.documents(rules.FOLDER / "podmonitor.yaml")
     assert webhooks["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert webhooks["spec"]["endpoints"][0]["port"] in {port["name"] for port in service["spec"]["ports"]}
-    # The Service of reviews is another: it has no such port.
+    # The Service for reviews is separate and has no such port.
     reviews = manifests.named("Service", "gpushare-webhook")
     assert not webhooks["spec"]["selector"]["matchLabels"].items() <= reviews["metadata"]["labels"].items()
     for selector, kind, name in (
@@ -155,7 +157,7 @@ def test_the_monitors_select_what_there_is() -> None:
 
 
 @pytest.mark.apiserver
-def test_kustomize_makes_an_object_of_each(api_server: access.Access, tmp_path: Path) -> None:
+def test_kustomize_renders_every_monitoring_object(api_server: access.Access, tmp_path: Path) -> None:
     default, component = (os.path.relpath(path, tmp_path) for path in (manifests.CONFIG / "default", rules.FOLDER))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [default], "components": [component]}))
     made = [*yaml_documents.read(api_server.kubectl("kustomize", str(tmp_path)))]

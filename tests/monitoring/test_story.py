@@ -1,5 +1,5 @@
-"""A night on the lab's cluster, seen by a real Prometheus: shares are used and not used, pods wait, a GPU fails, somebody
-gets around a limit, a GPU is cordoned. Every expression of every panel, rule and alert is asked of it.
+"""A night on the lab's cluster, observed by a real Prometheus: shares are used or idle, pods wait, a GPU fails, a
+process bypasses a limit, a GPU is cordoned. Every expression of every panel, rule and alert is evaluated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.lab
 GIB = 1 << 30
 IDLE, HOLDS = "sleep 3600", "gpushare-probe --allocate 1GiB --hold 3600"
 BUSY = "gpushare-probe --duration-us 1000 --seconds 3600"
-# True now and then on a machine that has much else to do; it is promtool that says when they are to be.
+# These fire now and then on a busy machine. test_rules checks when they should.
 MAY_BE = {"GpushareKeepsGpu", "GpushareWebhookSlow", "GpushareMemoryBeyondLimit"}
 
 
 def scrapes(lab: access.Access) -> list[dict[str, object]]:
-    """Where the metrics are, with the labels that the scrape configurations of docs/monitoring.md give."""
+    """Return the targets with the labels that the scrape configurations in docs/monitoring.md give."""
     jobs = {"webhook": ("instance",), "agent": ("instance", "node")}
     return [
         {
@@ -50,7 +50,7 @@ def scrapes(lab: access.Access) -> list[dict[str, object]]:
 
 
 def at_once(text: str) -> str:
-    """The rules without patience: what an alert is about is true now, or not."""
+    """Return the rules without `for`, so that alerts fire at once."""
     return re.sub(r"(\bfor|\binterval): \w+", lambda match: f"{match[1]}: 1s", text)
 
 
@@ -71,7 +71,7 @@ class Night:
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
 
-    def becomes(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
+    def wait_for(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
         """Wait until an expression has this value."""
         try:
             eventually(
@@ -82,8 +82,8 @@ class Night:
         except AssertionError as error:
             raise AssertionError(f"{error}, but {self.seen.value(expression)}; {self.seen.unanswered()}") from error
 
-    def true(self) -> set[str]:
-        """The alerts that are true now, but for those that may be."""
+    def firing(self) -> set[str]:
+        """Return the alerts that fire now, without the tolerated ones."""
         alerts = self.seen.get("alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts} - MAY_BE
 
@@ -114,47 +114,47 @@ def night(lab: access.Access, tmp_path: Path) -> Iterator[Night]:
             made.cordon()
 
 
-def test_a_night(night: Night) -> None:
+def test_every_expression_works_during_a_night(night: Night) -> None:
     seen = night.seen
-    night.becomes("sum(gpushare_placer_gpus)", 4)
-    night.becomes("sum(gpushare_gpu_healthy)", 4)
-    eventually(lambda: night.true() == set(), what="a calm evening")
+    night.wait_for("sum(gpushare_placer_gpus)", 4)
+    night.wait_for("sum(gpushare_gpu_healthy)", 4)
+    eventually(lambda: night.firing() == set(), what="a calm evening")
 
-    # Four quarters on one GPU: two compute, one holds memory, one does nothing.
+    # Four quarters on one GPU: two compute, one holds memory, one is idle.
     for number, command in enumerate((BUSY, BUSY, HOLDS, IDLE)):
         night.run(f"quarter-{number}", command, gpu=0, request="0.25")
     night.run("sneaky", OWN_LOADER, gpu=1, request="0.25", memory="2Gi")
     night.run("unlucky", HOLDS, gpu=2, request="0.5")
     in_team = f'namespace="{night.team}"'
-    night.becomes(f'sum(container_gpu_allocation{{{in_team}, pod=~"quarter-.*"}})', 1)
-    night.becomes(f"sum(container_gpu_allocation{{{in_team}}})", 1.75)
-    night.becomes('sum(gpushare_placer_gpus{state="allocated"})', 1.75)
-    night.becomes(f'gpushare_share_used_memory_bytes{{{in_team}, pod="quarter-2"}}', GIB)
-    night.becomes("sum(gpushare_gpu_unlimited_processes)", 1)
-    night.becomes('sum(gpushare_node_condition{condition="LimitsInForce", status="False"})', 1)
+    night.wait_for(f'sum(container_gpu_allocation{{{in_team}, pod=~"quarter-.*"}})', 1)
+    night.wait_for(f"sum(container_gpu_allocation{{{in_team}}})", 1.75)
+    night.wait_for('sum(gpushare_placer_gpus{state="allocated"})', 1.75)
+    night.wait_for(f'gpushare_share_used_memory_bytes{{{in_team}, pod="quarter-2"}}', GIB)
+    night.wait_for("sum(gpushare_gpu_unlimited_processes)", 1)
+    night.wait_for('sum(gpushare_node_condition{condition="LimitsInForce", status="False"})', 1)
 
     night.cordon(3)
     night.change_gpu("fail", 2, "xid=79")
-    night.becomes("sum(1 - gpushare_gpu_healthy)", 1)
+    night.wait_for("sum(1 - gpushare_gpu_healthy)", 1)
     for number in range(2):
         night.run(f"waits-{number}", IDLE, namespace=night.other, request="1", gpus="2")
-    night.becomes("max(gpushare_placer_gated_pods)", 2)
-    night.becomes(f'sum(gpushare_placer_waiting_pods{{namespace="{night.other}"}})', 2)
-    night.becomes('sum(gpushare_placer_gpus{state="unhealthy"})', 0.5)
-    night.becomes('sum(gpushare_placer_gpus{state="cordoned"})', 1)
-    night.becomes('sum(gpushare_placer_gpus{state=~"free|fragmented"})', 0.75)
-    night.becomes("cluster:gpushare_allocated:ratio", 1.75 / 4)
+    night.wait_for("max(gpushare_placer_gated_pods)", 2)
+    night.wait_for(f'sum(gpushare_placer_waiting_pods{{namespace="{night.other}"}})', 2)
+    night.wait_for('sum(gpushare_placer_gpus{state="unhealthy"})', 0.5)
+    night.wait_for('sum(gpushare_placer_gpus{state="cordoned"})', 1)
+    night.wait_for('sum(gpushare_placer_gpus{state=~"free|fragmented"})', 0.75)
+    night.wait_for("cluster:gpushare_allocated:ratio", 1.75 / 4)
     expected = {"GpushareGpuUnhealthyInUse", "GpushareRunsUnlimited", "GpushareShareUnused"}
-    eventually(lambda: night.true() == expected, what=f"{expected}, but {night.true()}")
+    eventually(lambda: night.firing() == expected, what=f"{expected}, but {night.firing()}")
     eventually(
         lambda: len(seen.samples("gpushare_share_used_compute_ratio")) >= 2, what="the use of a GPU that two want"
     )
 
-    # Who computes has the GPU between them, and waits for it in turns; who does nothing has nothing.
+    # The computing shares split the GPU and wait for it in turns; the idle one uses nothing.
     both_have = f'sum(rate(gpushare_share_lease_seconds_total{{{in_team}, pod=~"quarter-[01]"}}[10s]))'
     eventually(lambda: abs((seen.value(both_have) or 0) - 1) < 0.3, what="the GPU in use by those two")
     unused = "gpushare_share_allocated_memory_bytes unless on (namespace, pod) gpushare_share_limit_memory_bytes"
-    # A scrape that came too late, on a busy machine, leaves out all of one target for a moment.
+    # On a busy machine a late scrape loses all samples of a target for a moment.
     eventually(
         lambda: {dict(labels)["pod"] for labels in seen.samples(unused)} == {"quarter-3", "sneaky"},
         what="quarter-3 and sneaky alone without a process",
@@ -175,7 +175,7 @@ def test_a_night(night: Night) -> None:
             str(query): seen.samples(query.filled(variables if query.dashboard == "pod" else both))
             for query in dashboards.QUERIES
         }
-        # A scrape that came too late leaves a rule without an answer for a moment, and with an error where it joins.
+        # A late scrape leaves a rule without a result for a moment, and a join with an error.
         empty = [rule.name for rule in rules.RECORDS.values() if not seen.samples(rule.name)]
         judged = [rule["health"] for group in seen.get("rules")["groups"] for rule in group["rules"]]
         if not all(answers.values()) or empty or set(judged) != {"ok"}:
@@ -184,12 +184,12 @@ def test_a_night(night: Night) -> None:
         return numbers if numbers.get("cluster/Webhook replicas/__auto") == 2 else None
 
     numbers = eventually(answered, what="all queries of the dashboards and all rules answered")
-    assert numbers["cluster/Sick GPUs/__auto"] == 1
-    assert numbers["cluster/Agents away/__auto"] == 0
+    assert numbers["cluster/Unhealthy GPUs/__auto"] == 1
+    assert numbers["cluster/Agents down/__auto"] == 0
     assert numbers["cluster/Processes without limits/__auto"] == 1
-    assert numbers["cluster/Memory/given to shares"] == 1.5 * 40 * GIB + 2 * GIB
-    assert numbers["namespace/GPUs held/__auto"] == 1.75
-    assert numbers["pod/GPUs held/__auto"] == 0.25
+    assert numbers["cluster/Memory/allocated to shares"] == 1.5 * 40 * GIB + 2 * GIB
+    assert numbers["namespace/Allocated GPUs/__auto"] == 1.75
+    assert numbers["pod/Allocated GPUs/__auto"] == 0.25
     for rule in rules.RULES:
         seen.samples(rule.expression)
     for alert in seen.get("alerts")["alerts"]:

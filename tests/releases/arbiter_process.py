@@ -1,7 +1,7 @@
-"""An arbiter of whichever release Python finds: two pods, of 30 and 70 percent of one GPU, and 64 MiB each.
+"""An arbiter of the release that Python finds: two pods, with 30 and 70 percent of one GPU, and 64 MiB each.
 
-Usage: arbiter_process.py DIRECTORY GPU-UUID. It prints its release when it listens. Then for each line that it reads,
-`POD BYTES`, it gives the pod so much memory, and prints what each pod holds and by how many processes.
+Usage: arbiter_process.py DIRECTORY GPU-UUID. It prints its release once it listens. For each input line, `POD BYTES`,
+it resizes the pod's memory, and prints what each pod holds and by how many processes.
 """
 
 from __future__ import annotations

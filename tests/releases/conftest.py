@@ -1,4 +1,4 @@
-"""The simulated GPUs of the agent's tests, and an arbiter of any release in a process of its own."""
+"""The simulated GPUs of the agent's tests, and an arbiter of any release in a separate process."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _built() -> None:
 
 
 class Arbiter:
-    """A running one."""
+    """A running arbiter."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def give(self, pod: str, memory_bytes: int) -> dict[str, list[int]]:
-        """Resize; return by pod what it holds, in bytes, and by how many processes."""
+        """Resize a pod; return by pod the bytes it holds, and by how many processes."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{pod} {memory_bytes}\n")
         self._process.stdin.flush()
@@ -46,7 +46,7 @@ class Arbiter:
 
 @contextlib.contextmanager
 def arbiter(release: Release, directory: Path, uuid: str) -> Iterator[Arbiter]:
-    """It is killed at the end, as the node's agent may be."""
+    """Start an arbiter. It is killed at the end, as a node's agent may be."""
     command = [sys.executable, HERE / "arbiter_process.py", directory, uuid]
     process = subprocess.Popen(
         command, env=release.environment, cwd="/", text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE

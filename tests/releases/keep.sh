@@ -1,6 +1,6 @@
 #!/bin/sh
-# Keeps of a release what the tests of upgrades need: its library for both architectures, its programs and manifests.
-# Usage: tests/releases/keep.sh VERSION COMMIT, in a clone that has the commit. Same compilers, same bytes.
+# Stores the parts of a release that upgrade tests need: its library for both architectures, its programs and manifests.
+# Usage: tests/releases/keep.sh VERSION COMMIT, in a clone that has the commit. The same compilers produce the same bytes.
 set -eu
 
 version=$1
@@ -15,7 +15,7 @@ git -C "$root" archive "$commit" | tar --extract --directory "$work"
 for compiler in gcc aarch64-linux-gnu-gcc; do
     make --silent --directory "$work/interposer" "CC=$compiler" "BUILD=$work/$compiler" "$work/$compiler/libgpushare.so"
     machine=$("$compiler" -dumpmachine | cut -d- -f1)
-    # The build's id is of the directory too, which debug information names.
+    # The build ID depends on the directory, because debug information names it.
     objcopy=$("$compiler" -print-prog-name=objcopy)
     "$objcopy" --strip-all --remove-section=.note.gnu.build-id "$work/$compiler/libgpushare.so" \
         "$kept/libgpushare-$machine.so"

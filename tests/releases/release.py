@@ -1,6 +1,6 @@
-"""A release that is kept here: its library, and its programs, which Python runs from their archive.
+"""Archived releases: the library, and the programs, which Python runs from their archive.
 
-`keep.sh` makes them. What they need of other packages, they take from this environment.
+`keep.sh` creates the archives. Dependencies come from the present environment.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ ROOT = HERE.parents[1]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Release:
-    """What a cluster of it runs."""
+    """The programs and library of a release."""
 
     name: str
     library: Path
     python_path: tuple[Path, ...]
-    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # those of today by what it calls them
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the present names by its names
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """In which Python finds its packages, and this tree's tests beside them."""
+        """Return the environment in which Python finds the release's packages, and this tree's tests next to them."""
         return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, self.python_path)), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(self, function: Callable[[Any], Any], argument: Any = None) -> Any:
-        """What a function of `programs` makes of that with its packages: both are JSON.
+        """Call a function of `programs` with the release's packages; argument and result are JSON.
 
-        Its file is read with the names that the release has.
+        Names in the function's file are replaced by the release's.
         """
         code = Path(function.__code__.co_filename).read_text()
         for name, now in self.names.items():
@@ -58,9 +58,13 @@ class Release:
         return json.loads(done.stdout)
 
 
-# By release, of the names that the tests' programs use, those that were others then: what they were, and are today.
+# For each release, names in the tests' programs that have changed since: the old and the present ones.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "0.2.0": {
+        "deviceplugin.live": r"deviceplugin\.modes",
+        "deviceplugin.arbiter": r"deviceplugin\.arbiter\.ledgers",
+        "loss.read": r"recovery\.read_loss",
+        "loss.write": r"recovery\.write_loss",
         "Book": "Checkpoint",
         "Contexts": "ContextCheckpoint",
         "InForce": "ActiveConfig",
@@ -72,12 +76,11 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "from deviceplugin.hardware.faults import Notebook as FaultLog\nfrom deviceplugin.hardware.health import Fault": (
             "from deviceplugin.hardware.gpu_health import Fault, FaultLog"
         ),
-        "deviceplugin.live": "deviceplugin.modes",
         "deviceplugin.peaks": "deviceplugin.report.share_peaks",
         "health": "gpu_health",
         "keep": "save",
         "look": "sample",
-        "loss": "recovery_window",
+        "loss": "recovery",
         "peaks": "share_peaks",
         "record": "ledger_record",
         "selection": "config_choice",
@@ -86,11 +89,11 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 def kept(version: str) -> Release:
-    """One of the past."""
+    """Return an archived release."""
     directory = HERE / version
     library = directory / f"libgpushare-{platform.machine()}.so"
     return Release(version, library, (directory / "programs.zip", ROOT), NAMES[version])
 
 
-BEFORE = kept("0.2.0")  # the release before this one
+BEFORE = kept("0.2.0")  # the previous release
 THIS = Release("this", container.LIBRARY, (ROOT,))

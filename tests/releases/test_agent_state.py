@@ -1,4 +1,4 @@
-"""What an agent leaves on disk is read by the next release's, and by the last one's when it comes back."""
+"""The next release's agent reads the files of an agent, and the previous one's does after a rollback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import ledger_record, share_ledgers
+from deviceplugin.arbiter.ledgers import ledger_record, share_ledgers
 from deviceplugin.audit import overhead
 from deviceplugin.disk import whole_file
 from deviceplugin.hardware import gpu_health
@@ -29,9 +29,7 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 @BOTH_WAYS
 @pytest.mark.parametrize("file", FILES)
-def test_what_one_release_has_written_the_other_reads_as_it_was_meant(
-    tmp_path: Path, file: str, writer: Release, reader: Release
-) -> None:
+def test_each_release_reads_the_files_of_the_other(tmp_path: Path, file: str, writer: Release, reader: Release) -> None:
     write, read = FILES[file]
     writer.run(write, str(tmp_path))
     meant = writer.run(read, str(tmp_path))
@@ -42,9 +40,7 @@ def test_what_one_release_has_written_the_other_reads_as_it_was_meant(
 NOT_KNOWN = '{"version": 99, "of": "a newer agent"}'
 
 
-def test_what_cannot_be_read_is_set_aside_with_a_sentence_and_the_agent_starts_without(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_files_are_set_aside_and_the_agent_starts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     names = (share_peaks.NAME, overhead.CONTEXTS_NAME, gpu_health.FAULTS_NAME, "book.json")
     for name in names:
         (tmp_path / name).write_text(NOT_KNOWN)
@@ -63,21 +59,21 @@ def test_what_cannot_be_read_is_set_aside_with_a_sentence_and_the_agent_starts_w
         assert not (tmp_path / name).exists()
 
 
-async def test_a_ledger_with_pages_of_a_layout_that_is_not_known_is_set_aside(
+async def test_a_ledger_with_an_unknown_page_layout_is_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     BEFORE.run(writes_ledgers, str(tmp_path))
     (path,) = ledger_record.all_in(tmp_path)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
-    share_ledgers.ShareLedgers(tmp_path).inherit()
+    share_ledgers.ShareLedgers(tmp_path).recover()
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
     assert ledger_record.all_in(tmp_path) == []
     assert path.with_name(f"{path.name}{whole_file.UNREADABLE}").exists()
 
 
-def test_fields_of_a_ledgers_record_that_only_a_newer_agent_knows_are_passed_over(tmp_path: Path) -> None:
+def test_unknown_fields_of_a_newer_ledger_record_are_ignored(tmp_path: Path) -> None:
     BEFORE.run(writes_ledgers, str(tmp_path))
     (path,) = ledger_record.all_in(tmp_path)
     meant, record = ledger_record.read(path), json.loads(path.read_text())
@@ -90,7 +86,7 @@ def test_fields_of_a_ledgers_record_that_only_a_newer_agent_knows_are_passed_ove
 SINCE_THIS_RELEASE = "gpushare_share_beyond_limit_compute_ratio"  # a metric
 
 
-async def test_whole_agents_follow_each_other_on_one_node(short_path: Path, gpus: Path) -> None:
+async def test_agents_of_both_releases_replace_each_other_on_a_node(short_path: Path, gpus: Path) -> None:
     libraries = []
     for release in (BEFORE, THIS, BEFORE, THIS):
         async with agent_process.running(

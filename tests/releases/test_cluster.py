@@ -1,4 +1,6 @@
-"""A cluster of the release before, with its real programs and manifests, upgraded in place, and downgraded again."""
+"""A cluster of the previous release, with its real programs and manifests, is upgraded in place and downgraded
+again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.apiserver
 
 @pytest.fixture
 def base_before(tmp_path: Path) -> Path:
-    """Its manifests."""
+    """Return the previous release's manifests."""
     programs = BEFORE.python_path[0]
     with zipfile.ZipFile(programs) as archive:
         archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith("config/")])
@@ -40,7 +42,7 @@ def base_before(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def manifests(manifests: access.Access, base_before: Path) -> access.Access:
-    """Those of the release before, for the cluster that a test begins with."""
+    """The previous release's manifests, for the cluster at the start of a test."""
     conftest.apply(manifests, base_before)
     return manifests
 
@@ -55,7 +57,7 @@ def annotations(cluster: Cluster, name: str) -> dict[str, str]:
 
 
 def held(node: GpuNode) -> dict[str, Allocation]:
-    """By name, what pods hold; a hold by the name of who it is kept for."""
+    """Return what pods hold, by name; a backfill reservation by the name of the pod it is for."""
     return {allocation.pod.name: allocation for allocation in node.allocations}
 
 
@@ -64,27 +66,29 @@ def ask(cluster: Cluster, name: str, **asked: str) -> None:
     cluster.administrator.patch(f"{cluster.path}/pods/{name}", {"metadata": {"annotations": changes}})
 
 
-def say(cluster: Cluster, name: str, memory_bytes: int) -> None:
-    """The agent's word that a share is held to so much."""
+def report_limit(cluster: Cluster, name: str, memory_bytes: int) -> None:
+    """Report, as the agent, that a share's limit is enforced."""
     word = {"allocation": held(cluster.node())[name].id, "share": 0, "memory": memory_bytes, "used": 0}
     cluster.change("node-a", {"status": {"resizes": [word]}}, "status")
 
 
 def fill(cluster: Cluster) -> None:
-    """Everything that there can be in a ledger: shares of all kinds, one that shrinks, one that waits, and a hold."""
+    """Fill a ledger with every kind of entry: shares of all kinds, one that shrinks, one that waits, a backfill
+    reservation.
+    """
     cluster.create(builders.pod("plain", request="0.5", limit="0.8", memory="10Gi", affinity="a", uuid="GPU-node-a-0"))
     cluster.create(builders.pod("quick", request="0.25", latency="true", affinity="a", uuid="GPU-node-a-0"))
     cluster.create(builders.pod("apart", request="0.25", exclusion="b", anti_affinity="c", uuid="GPU-node-a-1"))
     cluster.create(builders.pod("pair", request="0.5", gpus="2", containers=("main", "side"), container="main,side"))
     cluster.create(builders.pod("shrinks", request="0.1", memory="20Gi", uuid="GPU-node-a-2"))
     until(cluster.is_settled, cluster.explain)
-    for name in ("plain", "shrinks"):  # nobody gives anything up before
+    for name in ("plain", "shrinks"):  # no share is released before
         cluster.bind(name)
     ask(cluster, "shrinks", memory="15Gi")
     until(lambda: held(cluster.node())["shrinks"].shares[0].shrink_to_bytes == 15 * GIB, cluster.explain)
     cluster.create(builders.pod("waits", request="1", gpus="2"))
     until(lambda: bool(cluster.notes(contract.EVENT_GATED)), cluster.explain)
-    # It is passed by, which only one of a later second can do, and has then waited for long enough.
+    # A pod created in a later second overtakes it; then it has waited long enough.
     time.sleep(1.0)
     cluster.create(builders.pod("passes", request="0.1", memory="1Gi", uuid="GPU-node-a-2"))
     until(
@@ -100,9 +104,9 @@ def fill(cluster: Cluster) -> None:
 
 
 def keep_ledger(gpunode: dict[str, Any], pods: list[dict[str, Any]]) -> None:
-    """Where GPUSHARE_KEEP_LEDGER says, as README.md has it."""
+    """Save the ledger to the path in GPUSHARE_KEEP_LEDGER, as README.md describes."""
     if "GPUSHARE_KEEP_LEDGER" in os.environ:
-        items = [gpunode, *({"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods)]  # a list leaves them out
+        items = [gpunode, *({"apiVersion": "v1", "kind": "Pod", **pod} for pod in pods)]  # lists omit them
         for item in items:
             item["metadata"].pop("managedFields", None)
         kept = {"apiVersion": "v1", "kind": "List", "items": items}
@@ -114,21 +118,21 @@ def is_backfill_reservation(entry: Allocation) -> bool:
 
 
 def stays(condition: Callable[[], bool], explain: Callable[[], object], *, seconds: float = 3.0) -> None:
-    """It is so, and is still so when the placer has had its turns."""
+    """Whether it is so, now and after the placer has run several times."""
     with pytest.raises(AssertionError, match="it has changed"):
         until(lambda: not condition(), lambda: "it has changed", seconds=seconds)
     assert condition(), explain()
 
 
 def given(node: GpuNode) -> dict[str, Allocation]:
-    """What pods hold for good, without holds, which grow and shrink as the placer sees fit."""
+    """Return what pods hold, without backfill reservations, which the placer grows and shrinks."""
     return {name: entry for name, entry in held(node).items() if not is_backfill_reservation(entry)}
 
 
 PATIENCE = "--patience-seconds=1"
 
 
-def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Cluster, base_before: Path) -> None:
+def test_upgrade_and_downgrade_in_place_keep_every_share(cluster: Cluster, base_before: Path) -> None:
     old = cluster.start(PATIENCE, environment=BEFORE.environment)
     fill(cluster)
     assert old.stop() == 0
@@ -138,7 +142,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     meant = given(codec.read(before))
     assert set(meant) == {"plain", "quick", "apart", "pair", "shrinks", "passes"}
 
-    # The CRD first, and all else with it: nothing is written by that.
+    # Apply the CRD first, with everything else; this writes no ledger.
     conftest.apply(cluster.administrator)
     after = document(cluster)
     assert (after["spec"], after["status"]) == (before["spec"], before["status"])
@@ -149,8 +153,8 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     assert contract.ALLOCATION not in annotations(cluster, "waits")
     assert any(map(is_backfill_reservation, cluster.node().allocations))
 
-    # What was begun by the one is ended by the other, and its pods are like any others.
-    say(cluster, "shrinks", 15 * GIB)
+    # The new release completes what the old one began; those pods are like any others.
+    report_limit(cluster, "shrinks", 15 * GIB)
     until(lambda: held(cluster.node())["shrinks"].shares[0].memory_bytes == 15 * GIB, cluster.explain)
     ask(cluster, "plain", request="0.4")
     until(lambda: held(cluster.node())["plain"].shares[0].request_percent == 40, cluster.explain)
@@ -162,7 +166,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     assert new.stop() == 0
     cluster.front.ports.clear()
 
-    # Back again: the other way round, the programs first.
+    # Downgrade in the opposite order, programs first.
     meant = given(cluster.node())
     read = BEFORE.run(ledgers.reads, document(cluster))
     assert read["problems"] == []
@@ -177,9 +181,7 @@ def test_an_upgrade_in_place_keeps_every_share_and_a_downgrade_too(cluster: Clus
     assert back.stop() == 0
 
 
-def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_one_returns(
-    cluster: Cluster, base_before: Path
-) -> None:
+def test_the_previous_schema_accepts_every_field_of_this_release(cluster: Cluster, base_before: Path) -> None:
     conftest.apply(cluster.administrator)
     node = dataclasses.replace(full_node("node-b"), version="")
     cluster.add_node(node)
@@ -191,7 +193,7 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     read = BEFORE.run(ledgers.reads, shown)
     assert read["problems"] == []
     assert [allocation["id"] for allocation in read["spec"]["allocations"]] == [entry.id for entry in node.allocations]
-    # It writes what it has read, as it would with the next allocation.
+    # It writes what it read, as it would with the next allocation.
     cluster.change("node-b", {"spec": read["spec"]})
     cluster.change("node-b", read, "status")
 
@@ -199,7 +201,7 @@ def test_every_field_of_this_release_may_be_stored_when_the_schema_of_the_last_o
     again = cluster.node("node-b")
     assert again.problems == ()
     assert ledger.violations(again) == ledger.violations(node)
-    # It has dropped the steps that it does not know: all shares count at once then.
+    # It dropped the steps, which it does not know, so all shares count at once.
     assert [(allocation.id, allocation.pod, allocation.shares) for allocation in again.allocations] == [
         (entry.id, entry.pod, tuple(dataclasses.replace(share, steps=ALL_STEPS) for share in entry.shares))
         for entry in node.allocations

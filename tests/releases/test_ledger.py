@@ -1,4 +1,4 @@
-"""A ledger of the release before, read and written by this one, and what this one writes, read by that one."""
+"""The previous release's ledger is read and written by this release, and this release's ledger by the previous one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def by_name(node: GpuNode) -> dict[str, Allocation]:
     return {allocation.pod.name: allocation for allocation in node.allocations}
 
 
-def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
+def test_the_previous_releases_ledger_keeps_its_meaning(kept: dict[str, Any]) -> None:
     node = codec.read(kept)
     assert node.problems == node.unread == ()
     assert ledger.violations(node) == []
@@ -66,17 +66,17 @@ def test_it_means_what_it_meant(kept: dict[str, Any]) -> None:
     assert entries["waits"].id.startswith(contract.BACKFILL_PREFIX)
 
 
-def test_what_is_read_is_written_as_it_was(kept: dict[str, Any]) -> None:
+def test_the_previous_releases_ledger_is_written_back_unchanged(kept: dict[str, Any]) -> None:
     assert codec.to_spec(codec.read(kept)) == kept["spec"]
 
 
-def test_the_release_before_reads_it_as_this_one_does(kept: dict[str, Any]) -> None:
+def test_both_releases_read_the_ledger_alike(kept: dict[str, Any]) -> None:
     read = BEFORE.run(ledgers.reads, kept)
     assert (read["problems"], read["violations"]) == ([], [])
     assert read["spec"] == kept["spec"]
 
 
-def test_the_release_before_reads_what_this_one_writes_in_it(kept: dict[str, Any]) -> None:
+def test_the_previous_release_reads_changes_by_this_one(kept: dict[str, Any]) -> None:
     node = codec.read(kept)
     entry = builders.allocation("new", "GPU-node-a-2", request=5, memory_gib=1, pod_name="newcomer", uid="u9")
     changed = dataclasses.replace(node, allocations=(*node.allocations, entry))
@@ -85,12 +85,12 @@ def test_the_release_before_reads_what_this_one_writes_in_it(kept: dict[str, Any
     assert codec.read({"metadata": {"name": "node-a"}, "spec": read["spec"]}).allocations == changed.allocations
 
 
-def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
+def test_the_previous_release_reads_every_field_of_this_one() -> None:
     node = full_node()
     read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    # It knows no steps: in it all shares of a pod are in use at once.
+    # It does not know steps, so all shares of a pod count at once.
     held = [
         (
             allocation.id,
@@ -108,7 +108,7 @@ def test_the_release_before_reads_every_field_that_this_one_can_write() -> None:
     ]
 
 
-def test_shares_in_turn_count_at_once_in_the_release_before_which_gives_nothing_more_of_their_gpu() -> None:
+def test_the_previous_release_counts_sequential_shares_at_once() -> None:
     entry = builders.allocation("a", request=80, memory_gib=8, uid="u")
     (warm,) = entry.shares
     main = dataclasses.replace(warm, containers=("app",), request_percent=70, steps=Steps(1))
@@ -122,7 +122,7 @@ def test_shares_in_turn_count_at_once_in_the_release_before_which_gives_nothing_
     ]
 
 
-def test_a_shares_annotation_is_read_by_both() -> None:
+def test_both_releases_read_the_shares_annotation() -> None:
     (pod,) = [manifest for manifest in objects("Pod") if manifest["metadata"]["name"] == "shrinks"]
     text = pod["metadata"]["annotations"][contract.HELD]
     shares = codec.read_shares(text)
@@ -132,9 +132,9 @@ def test_a_shares_annotation_is_read_by_both() -> None:
 
 
 @pytest.mark.slow
-def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path) -> None:
+def test_placement_continues_after_upgrade_and_downgrade(kept: dict[str, Any], tmp_path: Path) -> None:
     meant = {name: entry for name, entry in by_name(codec.read(kept)).items() if name != "waits"}
-    # In memory there is no agent, whose word would be waited for.
+    # In memory there is no agent to wait for.
     shrunk = dataclasses.replace(meant["shrinks"].shares[0], memory_bytes=15 * GIB, shrink_to_bytes=None)
     meant["shrinks"] = dataclasses.replace(meant["shrinks"], shares=(shrunk,))
     source = LEDGER
@@ -152,7 +152,7 @@ def test_placement_goes_on_from_it_and_back(kept: dict[str, Any], tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_plugin_shows_it() -> None:
+def test_the_plugin_shows_the_previous_releases_ledger() -> None:
     command = [sys.executable, "-m", "kubectl_gpushare", "top", "pods", "-A", "--from", str(LEDGER)]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
     for name in ("plain", "quick", "apart", "pair", "shrinks", "passes"):

@@ -1,4 +1,4 @@
-"""Programs that run while their node's agent is replaced by the next release's, and by the last one's again."""
+"""Programs that run while their node's agent is replaced by the next release's, and by the previous one's again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def started(
     *,
     pod: str = "pod1",
 ) -> subprocess.Popen[str]:
-    """A program in a container of a pod that was made when this release's agent ran."""
+    """Start a program in a container of a pod that was created under this release's agent."""
     box = Container(directory / "arbiter", gpus, preload=(release.library,))
     environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
     return box.start(command(program), environment)
@@ -49,7 +49,7 @@ def asked(process: subprocess.Popen[str], take_bytes: int) -> str:
 
 
 def becomes_limited(process: subprocess.Popen[str], limit_bytes: int) -> None:
-    """It may take so much, and is refused the byte above: at once, or when it has met the next arbiter."""
+    """Wait until it may allocate so much and not a byte more: at once, or after it has joined the next arbiter."""
     until = time.monotonic() + 20
     while (answer := asked(process, limit_bytes)) != f"0 2 {limit_bytes}":
         assert time.monotonic() < until, (answer, limit_bytes)
@@ -57,7 +57,7 @@ def becomes_limited(process: subprocess.Popen[str], limit_bytes: int) -> None:
 
 
 @by_library
-def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_resized(
+def test_a_running_program_keeps_exact_limits_across_upgrade_and_downgrade(
     short_path: Path, gpus: Path, library: Release
 ) -> None:
     uuid = simulated.uuids(gpus)[0]
@@ -85,7 +85,7 @@ def test_a_program_goes_on_through_upgrade_and_downgrade_with_limits_exact_and_r
 
 @by_library
 @pytest.mark.parametrize("agent", BOTH, ids=lambda release: f"agent of {release.name}")
-def test_a_refusal_is_understood_whichever_release_says_it(
+def test_a_rejection_is_understood_across_releases(
     short_path: Path, gpus: Path, library: Release, agent: Release
 ) -> None:
     with arbiter(agent, short_path, simulated.uuids(gpus)[0]):
@@ -97,7 +97,7 @@ def test_a_refusal_is_understood_whichever_release_says_it(
     assert "cuInit: 802" in errors + output
 
 
-def test_processes_with_different_libraries_keep_one_ledger(short_path: Path, gpus: Path) -> None:
+def test_processes_with_different_libraries_share_one_ledger(short_path: Path, gpus: Path) -> None:
     with arbiter(THIS, short_path, simulated.uuids(gpus)[0]) as arbiters:
         first, second = (started(short_path, gpus, library, running.holds) for library in BOTH)
         with finishing(first), finishing(second):

@@ -100,7 +100,7 @@ def test_pointer_attributes_describe_the_memory(node: Node) -> None:
     node.program(cuda_frameworks.kinds_of_addresses)
 
 
-def test_settings_are_stored(node: Node) -> None:
+def test_limits_and_cache_settings_are_stored(node: Node) -> None:
     node.program(cuda_frameworks.settings)
 
 

@@ -41,7 +41,9 @@ def until_busy(node: Node, device: int) -> None:
     node.nvml(f"import time\nwhile nvml.nvmlDeviceGetUtilizationRates(gpu({device})).gpu < 25: time.sleep(0.05)")
 
 
-def test_threads_whose_first_kernels_meet_all_continue(node: Node, compiled: Callable[[str], Path]) -> None:
+def test_threads_whose_first_kernels_wait_for_each_other_all_continue(
+    node: Node, compiled: Callable[[str], Path]
+) -> None:
     # A race between threads for the list of waiting GPUs made one process in thirty hang.
     assert node.run([compiled("meet_first"), "300", "2"]).stdout == "300\n"
 

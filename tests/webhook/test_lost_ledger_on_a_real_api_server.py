@@ -113,11 +113,11 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
     cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={patch}")
     if what in {"over-committed", "no such GPU"}:
         # The entry names a pod that has another share: a second share is released once it was reported.
-        until(lambda: bool(started.logged("Something in the ledger is wrong")), started.explain)
+        until(lambda: bool(started.logged("The ledger has an invalid entry")), started.explain)
     else:
         until(lambda: started.metric("gpushare_placer_ledger_problems") == 1, started.explain)
         # Events of a node outlive a test: it is enough that this one is among them.
-        sentence = "spec.allocations[1] is invalid and is set aside"
+        sentence = "spec.allocations[1] is invalid and is ignored"
         until(
             lambda: any(sentence in said for said in cluster.notes(contract.EVENT_LEDGER, "default")), cluster.explain
         )

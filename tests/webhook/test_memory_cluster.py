@@ -204,7 +204,7 @@ def test_invalid_pod_is_denied_and_the_next_is_served(webhook: Running) -> None:
     status = webhook.review(broken)["status"]
     assert (status["code"], status["message"]) == (400, "spec.containers[0].env is not a list: this is not a valid pod")
     assert webhook.review(builders.pod(request="0.5"))["allowed"]
-    assert not webhook.process.logged("Failed to judge a pod")
+    assert not webhook.process.logged("Failed to review a pod")
 
 
 def test_body_that_is_no_review_gets_an_http_error(webhook: Running) -> None:

@@ -169,7 +169,7 @@ def test_invalid_annotation_is_reported_and_changes_nothing(cluster: Cluster) ->
     ask(cluster, "one", limit="0.4")
     until(lambda: 'gpushare.io/limit "0.4" is less than the request' in reason(cluster, "one"), cluster.explain)
     assert held(cluster, "one") == (50, 40, None)
-    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+    with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         ask(cluster, "one", held="[]")
     cluster.kubectl("annotate", "pod", "one", f"--namespace={cluster.namespace}", f"{contract.LIMIT}-")
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
@@ -207,7 +207,7 @@ def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
     }
     cluster.kubectl("create", "-f", "-", input=json.dumps(quota))
     ask(cluster, "one", request="0.8")
-    said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, 30 more are requested"
+    said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, but 30 more are requested"
     until(lambda: said in reason(cluster, "one"), cluster.explain)
     ask(cluster, "one", request="0.6")
     until(lambda: held(cluster, "one") == (60, 40, None), cluster.explain)

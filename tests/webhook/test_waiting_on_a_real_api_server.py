@@ -210,7 +210,7 @@ def test_pod_with_a_foreign_gate_has_no_share(cluster: Cluster) -> None:
     queued["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
     made = cluster.create(queued)
     assert made["metadata"]["annotations"][contract.REASON].startswith(
-        'waits for the scheduling gate "example.com/quota"'
+        'waits for another controller to remove the scheduling gate "example.com/quota"'
     )
     assert cluster.node().allocations == ()
     cluster.create_placed(builders.pod("free", request="0.5"))
@@ -287,7 +287,7 @@ def test_concurrent_writers_do_not_keep_a_pod_gated(cluster: Cluster) -> None:
 
     assert asyncio.run(fight()) > 100
     until(cluster.is_settled, cluster.explain)
-    with pytest.raises(lab_errors.LabError, match="is written by gpushare only"):
+    with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         cluster.kubectl(
             "annotate",
             "pod",

@@ -121,7 +121,7 @@ class ApiStore:
     def silence(self) -> str | None:
         """Return which cached collection is stale, as a sentence, or None; a stale cache goes on answering."""
         informers = (self._gpunodes, self._nodes, *self._occupancy.informers, self._allowances.informer)
-        return informer.silence(informers, longest_seconds=STALE_SECONDS)
+        return informer.stale_reason(informers, longest_seconds=STALE_SECONDS)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of a GPUNode or Node, and when pods free room on a node with GPUs."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
-from gpushare.cluster import api_client, informer, part
+from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
 from gpushare.nodefilters import PodInfo, SchedulerCache, volumes
 from gpushare.nodefilters.scheduler_cache import IsFull
@@ -157,7 +157,7 @@ class Occupancy:
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, transform=trim_pod, clock=clock)
         self._pods.subscribe(self._pod_changed)
-        self.shared: part.Part[Pod] = part.Part(self._pods, _SHARED)
+        self.shared: informer.Part[Pod] = informer.Part(self._pods, _SHARED)
 
     def is_named(self, allocation_id: str) -> bool:
         """Whether a pod names this allocation."""

@@ -1,13 +1,13 @@
 {{/*
-The objects are those of config/, copied into files/ by `make chart`: one source for kustomize and Helm. What is here reads
-them, applies the components of config/components that are switched on, and prints them. What a value changes of an object
-is said in the template of that object.
+`make chart` copies the objects of config/ to files/, so that kustomize and Helm have one source. These templates read the
+objects, apply the enabled components of config/components, and print them. The template of each object applies the values
+that change it.
 */}}
 
-{{/* gpushare.documents: the objects of a file, as {items: […]}. Takes root, file. */}}
+{{/* gpushare.documents: returns the objects of a file as {items: […]}. Arguments: root, file. */}}
 {{- define "gpushare.documents" -}}
 {{- $items := list -}}
-{{- $text := .root.Files.Get .file | required (printf "%s is not in this chart: make it by `make chart`" .file) -}}
+{{- $text := .root.Files.Get .file | required (printf "%s is missing from the chart: run `make chart`" .file) -}}
 {{- range regexSplit "(?m)^---$" $text -1 -}}
 {{- $object := fromYaml . -}}
 {{- if hasKey $object "kind" -}}
@@ -18,7 +18,7 @@ is said in the template of that object.
 {{- dict "items" $items | toYaml -}}
 {{- end -}}
 
-{{/* gpushare.components: patches an object as the components do that are switched on. Takes root, object. */}}
+{{/* gpushare.components: applies the patches of the enabled components to an object. Arguments: root, object. */}}
 {{- define "gpushare.components" -}}
 {{- $agent := .root.Values.agent -}}
 {{- $webhook := .root.Values.webhook -}}
@@ -40,7 +40,7 @@ is said in the template of that object.
 {{- end -}}
 {{- end -}}
 
-{{/* gpushare.operation: one operation of a JSON patch, of the kinds that our components use. Takes object, operation. */}}
+{{/* gpushare.operation: applies one operation of a JSON patch; supports those that the components use. Arguments: object, operation. */}}
 {{- define "gpushare.operation" -}}
 {{- $way := list -}}
 {{- range splitList "/" (trimPrefix "/" .operation.path) -}}
@@ -57,11 +57,11 @@ is said in the template of that object.
 {{- else if has .operation.op (list "add" "replace") -}}
 {{- $_ := set $here (last $way) .operation.value -}}
 {{- else if ne .operation.op "test" -}}
-{{- fail (printf "this chart cannot do the operation %s of a component" .operation.op) -}}
+{{- fail (printf "this chart does not support the JSON patch operation %s of a component" .operation.op) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* gpushare.print: an object with our labels. Takes root, object. */}}
+{{/* gpushare.print: prints an object with the chart's labels. Arguments: root, object. */}}
 {{- define "gpushare.print" -}}
 {{- $labels := include "gpushare.labels" .root | fromYaml -}}
 {{- $_ := set .object.metadata "labels" (merge (dict) (.object.metadata.labels | default dict) $labels) -}}
@@ -69,14 +69,14 @@ is said in the template of that object.
 {{ toYaml .object }}
 {{ end -}}
 
-{{/* gpushare.file: all objects of a file, as they are. Takes root, file. */}}
+{{/* gpushare.file: prints all objects of a file. Arguments: root, file. */}}
 {{- define "gpushare.file" -}}
 {{- range (include "gpushare.documents" . | fromYaml).items -}}
 {{- include "gpushare.print" (dict "root" $.root "object" .) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* gpushare.labels: of all objects. Takes the root. */}}
+{{/* gpushare.labels: prints the labels of all objects. Argument: root. */}}
 {{- define "gpushare.labels" -}}
 {{- with .Values.global.labels }}
 {{- toYaml . }}

@@ -1,4 +1,4 @@
-{{/* gpushare.image: the name of an image. Takes root, image. */}}
+{{/* gpushare.image: prints the name of an image. Arguments: root, image. */}}
 {{- define "gpushare.image" -}}
 {{- $global := .root.Values.global -}}
 {{- $registry := $global.imageRegistry | default .image.registry -}}
@@ -13,7 +13,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* gpushare.pod: what the values of a workload change of its pods. Takes root, template, values, image. */}}
+{{/* gpushare.pod: applies a workload's values to its pod template. Arguments: root, template, values, image. */}}
 {{- define "gpushare.pod" -}}
 {{- $global := .root.Values.global -}}
 {{- $values := .values -}}

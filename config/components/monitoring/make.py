@@ -30,7 +30,7 @@ STEPS: dict[str, list[tuple[float | None, str]]] = {
     "any-is-a-warning": [(None, "green"), (1, "yellow")],
     "none-is-bad": [(None, "red"), (1, "green")],
     "none-is-a-warning": [(None, "yellow"), (1, "green")],
-    "two-are-well": [(None, "red"), (1, "yellow"), (2, "green")],
+    "two-are-good": [(None, "red"), (1, "yellow"), (2, "green")],
     "full": [(None, "green"), (0.8, "yellow"), (0.95, "red")],
     "waits": [(None, "green"), (600, "yellow"), (3600, "red")],
 }
@@ -137,7 +137,7 @@ class Panel:
         overrides += [
             {
                 "matcher": {"id": "byName", "options": self.columns[label]},
-                "properties": [{"id": "links", "value": [{"title": "Look at it", "url": self._link(label)}]}],
+                "properties": [{"id": "links", "value": [{"title": "Open its dashboard", "url": self._link(label)}]}],
             }
             for label in LINKS
             if label in self.columns
@@ -202,7 +202,7 @@ def prometheus_rule(rules: str) -> str:
     """The rules as an object of the operator: the very text, so that its comments stay."""
     groups = textwrap.indent(rules[rules.index("groups:") :], "  ")
     return f"""\
-# Made of rules.yaml by make.py.
+# Generated from rules.yaml by make.py.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:

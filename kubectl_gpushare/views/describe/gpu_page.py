@@ -34,15 +34,15 @@ _DEVICES = (
 
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
-    """A node: its state, its cards with their tenants in pictures, its pods."""
-    row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
+    """Return A node: its state, its GPUs with their tenants in pictures, its pods."""
+    row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.gpus)
-    shares = tenants.table(row.gpus, order, tenants.Pods.of(snapshot), now=now)
+    shares = tenants.table(row.gpus, order, tenants.Pods.from_snapshot(snapshot), now=now)
     return (
         *field("Name", described.name),
-        *_problems(ledger_problems.of([described], row.gpus)),
+        *_problems(ledger_problems.find([described], row.gpus)),
         *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
-        *field("Reason", row.away.sentence if row.away else "", style="warn"),
+        *field("Reason", row.unavailable.sentence if row.unavailable else "", style="warn"),
         *field("Age", ages.since(described.created, now=now)),
         *field("Config", described.config or NONE),
         *field("Models", _counted(row)),
@@ -59,7 +59,7 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
 def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     """Return the page of a GPU: its properties, and its shares in a picture and a table."""
     order = tenants.letters([gpu])
-    shares = tenants.table([gpu], order, tenants.Pods.of(snapshot), now=now)
+    shares = tenants.table([gpu], order, tenants.Pods.from_snapshot(snapshot), now=now)
     total = gpu_summary.add_up([gpu])
     device = gpu.gpu
     labels = sorted({holder.labels.exclusion for holder in gpu.used.holders if holder.labels.exclusion})
@@ -90,12 +90,12 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
 
 
 def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
-    """A node as a `NodeDescription`."""
-    row = node_table.of([described], machines=snapshot.machines, typical_of=snapshot.typical_of)[0]
-    index = tenants.Pods.of(snapshot)
+    """Return A node as a `NodeDescription`."""
+    row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
+    index = tenants.Pods.from_snapshot(snapshot)
     return {
         **node_table.item(row),
-        "problems": ledger_problems.of([described], row.gpus),
+        "problems": ledger_problems.find([described], row.gpus),
         "conditions": codec.to_status(described)["conditions"],
         "cards": [{**gpu_table.item(gpu), "tenants": tenants.items(gpu, index)} for gpu in row.gpus],
         "events": happenings.items(snapshot.events),
@@ -104,11 +104,11 @@ def node_document(described: GpuNode, snapshot: Snapshot) -> documents.Document:
 
 
 def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> documents.Document:
-    """A card as a `GPUDescription`."""
+    """Return A GPU as a `GPUDescription`."""
     return {
         **gpu_table.item(gpu),
         "problems": ledger_problems.for_gpu(owner, gpu),
-        "tenants": tenants.items(gpu, tenants.Pods.of(snapshot)),
+        "tenants": tenants.items(gpu, tenants.Pods.from_snapshot(snapshot)),
         "devices": [dataclasses.asdict(given) for given in _given(gpu, snapshot) or ()],
         "events": happenings.items(happenings.of_gpu(snapshot.events, gpu.gpu, gpu.name)),
         "notes": list(snapshot.notes),
@@ -116,7 +116,7 @@ def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> documen
 
 
 def gpu_line(gpu: GpuSummary) -> str:
-    """A card in a line: index, model, state."""
+    """Return A GPU in a line: index, model, state."""
     states = ", ".join(gpu.statuses) or "Ready"
     if gpu.gone:
         return f"{gpu.gpu.uuid}: Gone: {gpu.gpu.health_reason}"
@@ -139,7 +139,7 @@ def _given(gpu: GpuSummary, snapshot: Snapshot) -> Sequence[GivenDevices] | None
 
 
 def _devices(gpu: GpuSummary, snapshot: Snapshot) -> tuple[Block, ...]:
-    """The containers that the kubelet gave devices of this GPU to; UNKNOWN if only its agent could say."""
+    """Return the containers to which the kubelet gave devices of this GPU; UNKNOWN if only its agent could say."""
     given = _given(gpu, snapshot)
     if given is None and not gpu.shared and not gpu.gone:
         return (UNKNOWN,)

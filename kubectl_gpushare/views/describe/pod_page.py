@@ -20,7 +20,7 @@ from kubectl_gpushare.views import ages, gpu_summary, happenings, podstate
 from kubectl_gpushare.views.describe import gpu_page as described_gpus
 from kubectl_gpushare.views.describe import tenants
 
-_NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # to pods that are on the card already
+_NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # relative to pods that are on the GPU already
 _NOT_OURS = (
     "It asks for no share of a GPU: it has none of the annotations "
     f"{', '.join(contract.SHARE_KEYS[:-1])} and {contract.SHARE_KEYS[-1]}."
@@ -34,7 +34,7 @@ class DescribedPod:
     manifest: pod.PodJson
     owner: GpuNode | None  # the node that its annotation names
     entry: Allocation | None  # its allocation there
-    is_known: bool = True  # whether its GPUNode could be looked for
+    is_known: bool = True  # whether its GPUNode could be read
 
     @property
     def ours(self) -> bool:
@@ -61,7 +61,7 @@ class DescribedPod:
 
 
 def node_name(manifest: pod.PodJson) -> str:
-    """The node of its allocation, by its annotation; empty if it has none."""
+    """Return the node of its allocation, by its annotation; empty if it has none."""
     return pod.annotations_of(manifest).get(contract.NODE, "")
 
 
@@ -78,18 +78,18 @@ def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = Tr
 
 
 def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
-    """The pod as a page."""
+    """Return the pod as a page."""
     namespace, name = pod.namespaced_name(described.manifest)
     head = (*field("Name", name), *field("Namespace", namespace), *field("State", podstate.state(described.manifest)))
     if not described.ours:
         return (
             *head,
-            *_section("Problems", filter(None, [misspelt.of(described.manifest)]), "bad"),
+            *_section("Problems", filter(None, [misspelt.find(described.manifest)]), "bad"),
             *field("GPU Share", _NOT_OURS),
         )
     started = podstate.started(described.manifest)
     age = ages.since(started, now=now)
-    wanted, wrong = asked(described.manifest)
+    wanted, wrong = requested(described.manifest)
     return (
         *head,
         *_section("Problems", (*wrong, *_problems(described)), "bad"),
@@ -106,9 +106,9 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
 
 
 def document(described: DescribedPod, snapshot: Snapshot) -> documents.Document:
-    """The pod as the content of a `PodDescription`."""
+    """Return the pod as the content of a `PodDescription`."""
     namespace, name = pod.namespaced_name(described.manifest)
-    wanted, wrong = asked(described.manifest) if described.ours else ([], [])
+    wanted, wrong = requested(described.manifest) if described.ours else ([], [])
     held = _held(described)
     return {
         "namespace": namespace,
@@ -144,11 +144,11 @@ def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now:
     held = _held(described)
     order = tenants.letters(held)
     if entry.id not in order:
-        return ()  # the allocation names no GPU, as only a file can have it
+        return ()  # the allocation names no GPU: possible only in a file
     blocks: list[Block] = []
     for gpu in held:
         blocks += [f"{gpu.node}/{described_gpus.gpu_line(gpu)}", *tenants.pictures(gpu, order)]
-    table = tenants.table(held, order, tenants.Pods.of(snapshot), now=now)
+    table = tenants.table(held, order, tenants.Pods.from_snapshot(snapshot), now=now)
     return (Section(f"GPUs (this pod is {letter(order[entry.id])})", tuple(blocks)), Section("Tenants", (table,)))
 
 
@@ -156,7 +156,7 @@ def _held(described: DescribedPod) -> list[gpu_summary.GpuSummary]:
     if described.owner is None or described.entry is None:
         return []
     mine = described.entry.gpu_uuids
-    return [gpu for gpu in gpu_summary.of([described.owner]) if gpu.gpu.uuid in mine]
+    return [gpu for gpu in gpu_summary.summarize([described.owner]) if gpu.gpu.uuid in mine]
 
 
 def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> list[str]:
@@ -166,7 +166,9 @@ def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> 
 
 
 def placement(described: DescribedPod, refusal: str = "") -> str:
-    """Where it is, or why it is nowhere, as a sentence; refusal: why it fits nowhere, if it was not told since."""
+    """Return where the pod is, or why it is nowhere, as a sentence. refusal: why it fits nowhere, if it has no reason
+    yet.
+    """
     if described.entry and described.owner:
         names = ", ".join(gpu.name for gpu in _held(described))
         if not names:
@@ -208,8 +210,8 @@ def _reason(described: DescribedPod) -> str:
     return f"{domain_resizing.WAITING}{waits[1]}" if waits else ""
 
 
-def asked(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
-    """`(what it asks for, what of it is invalid)`, as sentences."""
+def requested(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
+    """Return what the pod asks for, and what is invalid about it, as sentences."""
     try:
         parsed = request.parse(manifest)
     except errors.RequestError as error:
@@ -233,7 +235,7 @@ def _annotations(manifest: pod.PodJson) -> Iterable[str]:
 
 
 def _problems(described: DescribedPod) -> list[str]:
-    """Sentences about contradictions between pod and ledger, and about the state of its GPUs."""
+    """Return sentences about contradictions between pod and ledger, and about the state of its GPUs."""
     annotations, labels = (
         pod.annotations_of(described.manifest),
         (described.manifest.get("metadata") or {}).get("labels") or {},
@@ -261,7 +263,7 @@ def _problems(described: DescribedPod) -> list[str]:
 
 
 def unbound(manifest: pod.PodJson) -> str:
-    """Why a placed pod is on no node yet; empty if it is bound, has ended, or may be bound at any moment."""
+    """Return why a placed pod is not bound; empty if it is bound, has ended, or may be bound at any moment."""
     spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
     if spec.get("nodeName") or pod.is_terminal(manifest):
         return ""

@@ -1,4 +1,4 @@
-"""Tenants: the allocations on some cards, each with a letter that pictures and tables share."""
+"""Tenants: the allocations on some GPUs, each with a letter that pictures and tables share."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Pods:
     usage: Usage | None = None
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Pods:
-        """An index of the pods of a snapshot."""
+    def from_snapshot(cls, snapshot: Snapshot) -> Pods:
+        """Return an index of the pods of a snapshot."""
         listed = snapshot.pods or ()
         return cls(
             {pod.uid(manifest): manifest for manifest in listed if pod.uid(manifest)},
@@ -57,14 +57,14 @@ class Pods:
         )
 
     def holder(self, entry: Allocation) -> pod.PodJson | None:
-        """The pod of an allocation."""
+        """Return the pod of an allocation."""
         if entry.pod.uid:
             return self.by_uid.get(entry.pod.uid)
         return self.by_name.get((entry.pod.namespace, entry.pod.name))
 
 
 def letters(gpus: Iterable[GpuSummary]) -> dict[str, int]:
-    """Position of each allocation among the tenants of the cards, by its id."""
+    """Return the position of each allocation among the tenants of the GPUs, by its ID."""
     positions: dict[str, int] = {}
     for gpu in gpus:
         for holder in gpu.used.holders:
@@ -73,7 +73,7 @@ def letters(gpus: Iterable[GpuSummary]) -> dict[str, int]:
 
 
 def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:
-    """The card's compute and memory with their tenants."""
+    """Return the GPU's compute and memory with their tenants."""
     compute, memory = [], []
     for holder in gpu.used.holders:
         percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
@@ -100,7 +100,7 @@ def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Pictur
 
 
 def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
-    """A row for each share on the cards; a share on several cards is one row."""
+    """Return A row for each share on the GPUs; a share on several GPUs is one row."""
     names = {gpu.gpu.uuid: str(gpu.gpu.index) if not gpu.gone else gpu.gpu.uuid for gpu in gpus}
     holders = {holder.id: holder for gpu in gpus for holder in gpu.used.holders}
     rows = [
@@ -114,7 +114,7 @@ def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, n
 
 
 def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
-    """The card's tenants in a document."""
+    """Return the GPU's tenants in a document."""
     return [
         {
             "allocation": holder.id,

@@ -11,7 +11,9 @@ from kubectl_gpushare.views import gpu_summary
 
 
 def sentence(all_gpus: Sequence[gpu_summary.GpuSummary], total: gpu_summary.Sum) -> str:
-    """As `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the typical 0.5 left; …`."""
+    """Return a sentence such as `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the
+    typical 0.5 left; …`.
+    """
     if not total.total_percent:
         return "no GPU takes shares by annotation"
     if not any(total.free):

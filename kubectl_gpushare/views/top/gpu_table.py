@@ -61,22 +61,22 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
 }
 
 
-def of(
+def build(
     nodes: Iterable[GpuNode],
     sort_by: str = "",
-    machines: Iterable[NodeJson] | None = None,
+    node_objects: Iterable[NodeJson] | None = None,
     typical_of: TypicalOf = typical.by_default,
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
-    """All cards of the nodes, sorted by a column, then by name."""
+    """Return all GPUs of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    gpus = gpu_summary.of(nodes, unavailable_nodes.find(nodes, machines), typical_of, usage)
+    gpus = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, node_objects), typical_of, usage)
     return sorted(gpus, key=key, reverse=largest_first) if sort_by else gpus
 
 
 def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
-    """The cards as a table with totals, and with usage if agents were asked."""
+    """Return the GPUs as a table with totals, and with usage if agents were asked."""
     total = gpu_summary.add_up(gpus)
     rows = [_row(gpu, with_used=with_used) for gpu in gpus]
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
@@ -85,7 +85,7 @@ def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
 
 
 def document(gpus: Sequence[GpuSummary]) -> documents.Document:
-    """The cards as a `GPUList`."""
+    """Return the GPUs as a `GPUList`."""
     items = ({**item(gpu), **cell_figures.used_document(gpu.measured)} for gpu in gpus)
     return documents.listing("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(gpus)))
 
@@ -98,31 +98,31 @@ class GpuListing:
     snapshot: Snapshot
 
     def table(self) -> Table:
-        """The cards as a table, with usage if agents were asked."""
+        """Return the GPUs as a table, with usage if agents were asked."""
         return table(self.gpus, with_used=self.snapshot.usage is not None)
 
     def document(self) -> documents.Document:
-        """The cards as a `GPUList`."""
+        """Return the GPUs as a `GPUList`."""
         return document(self.gpus)
 
     def names(self) -> Iterator[str]:
-        """The names for `-o name`."""
+        """Yield the names for `-o name`."""
         return map(name, self.gpus)
 
     def problems(self) -> Sequence[str]:
-        """Sentences about the ledger, about sick GPUs, and about what could not be read."""
+        """Return sentences about the ledger, about sick GPUs, and about what could not be read."""
         unhealthy = [gpu for gpu in self.gpus if not gpu.gpu.healthy and not gpu.gone]
         sick = [f"{gpu.name} is unhealthy: {gpu.reason}" for gpu in unhealthy if gpu.reason]
         more = [f"{len(sick) - _MAX_SICK} more GPUs are unhealthy"] if len(sick) > _MAX_SICK else []
-        said = ledger_problems.of(self.snapshot.nodes, self.gpus)
+        said = ledger_problems.find(self.snapshot.nodes, self.gpus)
         return (*said, *sick[:_MAX_SICK], *more, *self.snapshot.notes)
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
-    """The list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
+    """Return the list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
     gpus = [
         gpu
-        for gpu in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of, snapshot.usage)
+        for gpu in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
         if (not names or gpu.node in names or gpu.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in gpu.used.holders))
     ]
@@ -130,7 +130,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
 
 
 def item(summary: GpuSummary) -> dict[str, Any]:
-    """A card in a document."""
+    """Return A GPU in a document."""
     percent, memory_bytes = summary.free
     free, stranded = summary.parts
     gpu = summary.gpu
@@ -169,7 +169,7 @@ def item(summary: GpuSummary) -> dict[str, Any]:
 
 
 def name(gpu: GpuSummary) -> str:
-    """The name for `-o name`."""
+    """Return the name for `-o name`."""
     return f"gpu.gpushare.io/{gpu.name}"
 
 
@@ -207,7 +207,7 @@ def _totals(total: gpu_summary.Sum, gpus: Sequence[GpuSummary], *, with_used: bo
 
 
 def _pods(gpu: GpuSummary) -> int:
-    """How many pods are on it: by the ledger, or else by the kubelet as its agent says."""
+    """Return the number of pods on the GPU: from the ledger, else from the kubelet as the agent reports it."""
     return len(gpu.holders) or len({(given.namespace, given.pod) for given in gpu.devices or ()})
 
 

@@ -44,12 +44,12 @@ COLUMNS = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeRow:
-    """A node with its cards and their sum."""
+    """A node with its GPUs and their sum."""
 
     node: GpuNode
     gpus: tuple[GpuSummary, ...]
     total: Sum
-    away: UnavailableNode | None = None
+    unavailable: UnavailableNode | None = None
 
     @property
     def measured(self) -> list[Used | None]:
@@ -65,7 +65,7 @@ class NodeRow:
     @property
     def statuses(self) -> tuple[str, ...]:
         """Its problems, one word each: of the node, of its conditions, then of its GPUs and its ledger."""
-        words = [self.away.word] if self.away else []
+        words = [self.unavailable.word] if self.unavailable else []
         words += [
             condition.trouble
             for condition in self.node.conditions
@@ -82,9 +82,9 @@ class NodeRow:
     @property
     def reason(self) -> str:
         """The first sentence about its problems; empty if it has none."""
-        said = [self.away.sentence] if self.away else []
+        said = [self.unavailable.sentence] if self.unavailable else []
         said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
-        said += ledger_problems.of([self.node], self.gpus)
+        said += ledger_problems.find([self.node], self.gpus)
         said += [f"{gpu.name}: {gpu.gpu.health_reason}" for gpu in self.gpus if not gpu.gpu.healthy]
         said += [f"{gpu.name}: {gpu.reason}" for gpu in self.gpus if gpu.holds or gpu.exclusion]
         return next(filter(None, said), "")
@@ -106,26 +106,26 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
 }
 
 
-def of(
+def build(
     nodes: Iterable[GpuNode],
     sort_by: str = "",
-    machines: Iterable[NodeJson] | None = None,
+    node_objects: Iterable[NodeJson] | None = None,
     typical_of: TypicalOf = typical.by_default,
     usage: Usage | None = None,
 ) -> list[NodeRow]:
-    """A row for each node, sorted by a column, then by name."""
+    """Return A row for each node, sorted by a column, then by name."""
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
-    gone_away = unavailable_nodes.find(nodes, machines)
+    absent = unavailable_nodes.find(nodes, node_objects)
     for node in nodes:
-        gpus = gpu_summary.of([node], gone_away, typical_of, usage)
-        rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), gone_away.get(node.name)))
+        gpus = gpu_summary.summarize([node], absent, typical_of, usage)
+        rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), absent.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
 
 
 def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
-    """The nodes as a table with totals, and with usage if agents were asked. `now`: for their ages."""
+    """Return the nodes as a table with totals, and with usage if agents were asked. `now`: for their ages."""
     gpus = [gpu for row in rows for gpu in row.gpus]
     total = gpu_summary.add_up(gpus)
     lines = [_row(row, now, with_used=with_used) for row in rows]
@@ -135,7 +135,7 @@ def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0)
 
 
 def document(rows: Sequence[NodeRow]) -> documents.Document:
-    """The nodes as a `NodeList`."""
+    """Return the nodes as a `NodeList`."""
     total = gpu_summary.add_up([gpu for row in rows for gpu in row.gpus])
     items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
     return documents.listing("NodeList", items, totals=cell_figures.sum_document(total))
@@ -150,28 +150,28 @@ class NodeListing:
     now: float
 
     def table(self) -> Table:
-        """The nodes as a table, with usage if agents were asked."""
+        """Return the nodes as a table, with usage if agents were asked."""
         return table(self.rows, with_used=self.snapshot.usage is not None, now=self.now)
 
     def document(self) -> documents.Document:
-        """The nodes as a `NodeList`."""
+        """Return the nodes as a `NodeList`."""
         return document(self.rows)
 
     def names(self) -> Iterator[str]:
-        """The names for `-o name`."""
+        """Yield the names for `-o name`."""
         return map(name, self.rows)
 
     def problems(self) -> Sequence[str]:
-        """Sentences about the ledger, and about what could not be read."""
+        """Return sentences about the ledger, and about what could not be read."""
         gpus = (gpu for row in self.rows for gpu in row.gpus)
-        return (*ledger_problems.of(self.snapshot.nodes, gpus), *self.snapshot.notes)
+        return (*ledger_problems.find(self.snapshot.nodes, gpus), *self.snapshot.notes)
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> NodeListing:
-    """The list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
+    """Return the list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
     rows = [
         row
-        for row in of(snapshot.nodes, chosen.sort_by, snapshot.machines, snapshot.typical_of, snapshot.usage)
+        for row in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace
@@ -182,7 +182,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
 
 
 def item(row: NodeRow) -> dict[str, Any]:
-    """A node in a document."""
+    """Return A node in a document."""
     return {
         "name": row.node.name,
         "created": row.node.created,
@@ -197,12 +197,12 @@ def item(row: NodeRow) -> dict[str, Any]:
 
 
 def name(row: NodeRow) -> str:
-    """The name for `-o name`."""
+    """Return the name for `-o name`."""
     return f"gpunode.gpushare.io/{row.node.name}"
 
 
 def models(gpus: Iterable[GpuSummary]) -> str:
-    """`A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
+    """Return `A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
     return mixed(cell_figures.model(gpu.gpu) for gpu in gpus if not gpu.gone)
 
 
@@ -240,7 +240,7 @@ def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | No
 
 
 def mixed(words: Iterable[str]) -> str:
-    """The word if all are equal, else each with its count."""
+    """Return the word if all are equal, else each with its count."""
     counts = counted(words)
     if len(counts) < 2:
         return counts[0][0] if counts else NONE
@@ -252,5 +252,5 @@ def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def counted(words: Iterable[str]) -> list[tuple[str, int]]:
-    """Each word with its count, the most frequent first."""
+    """Return each word with its count, the most frequent first."""
     return sorted(collections.Counter(words).items(), key=lambda entry: (-entry[1], entry[0]))

@@ -1,4 +1,4 @@
-"""`top pods`: a line per pod that shares GPUs or wait for a share."""
+"""`top pods`: a line per pod that shares GPUs or waits for a share."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ _STYLES = {"Running": "good", "Reserved": "warn", podstate.GATED: "warn", "Gone"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodRow:
-    """A pod with what it holds. `manifest` is None if it could not be read, `entry` if it holds nothing."""
+    """A pod with its allocation. `manifest` is None if it could not be read, `entry` if the pod holds nothing."""
 
     namespace: str
     name: str
     manifest: pod.PodJson | None
     entry: Allocation | None
-    gpus: tuple[gpu_summary.GpuSummary, ...]  # its cards, all on one node
+    gpus: tuple[gpu_summary.GpuSummary, ...]  # the pod's GPUs, all on one node
     state: str
     used: Used | None = None
 
     @property
     def request_percent(self) -> int:
-        """The compute that it holds, over all its GPUs."""
+        """The pod's compute, over all its GPUs."""
         return ledger.held_in_all(self.entry)[0] if self.entry else 0
 
     @property
     def memory_bytes(self) -> int:
-        """The memory that it holds, over all its GPUs."""
+        """The pod's memory, over all its GPUs."""
         return ledger.held_in_all(self.entry)[1] if self.entry else 0
 
     @property
@@ -66,7 +66,7 @@ class PodRow:
 
     @property
     def created(self) -> str:
-        """When it was created: RFC 3339, or empty."""
+        """When the pod was created: RFC 3339, or empty."""
         return str(((self.manifest or {}).get("metadata") or {}).get("creationTimestamp") or "")
 
 
@@ -85,9 +85,9 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 }
 
 
-def of(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
-    """A row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
-    there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.of(snapshot.nodes)}
+def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
+    """Return A row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
+    there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.summarize(snapshot.nodes)}
     holders = _holders(snapshot)
     rows = []
     for manifest in snapshot.pods or ():
@@ -107,7 +107,7 @@ def of(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) 
 
 
 def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
-    """The pods as a table with totals."""
+    """Return the pods as a table with totals."""
     whole = Table(COLUMNS, [_row(row, now) for row in rows], _totals(rows), what="pods that share GPUs")
     if not with_used:
         whole = cell_figures.without(whole, cell_figures.USED_COLUMNS)
@@ -115,12 +115,12 @@ def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_u
 
 
 def document(rows: Sequence[PodRow]) -> documents.Document:
-    """The pods as a `PodList`."""
+    """Return the pods as a `PodList`."""
     return documents.listing("PodList", map(item, rows))
 
 
 def item(row: PodRow) -> dict[str, Any]:
-    """A pod in a document."""
+    """Return A pod in a document."""
     return {
         "namespace": row.namespace,
         "name": row.name,
@@ -149,30 +149,30 @@ class PodListing:
     namespaces: bool
 
     def table(self) -> Table:
-        """The pods as a table, with usage if agents were asked."""
+        """Return the pods as a table, with usage if agents were asked."""
         return table(self.rows, now=self.now, namespaces=self.namespaces, with_used=self.snapshot.usage is not None)
 
     def document(self) -> documents.Document:
-        """The pods as a `PodList`."""
+        """Return the pods as a `PodList`."""
         return document(self.rows)
 
     def names(self) -> Iterator[str]:
-        """The names for `-o name`."""
+        """Yield the names for `-o name`."""
         return (f"pod/{row.name}" for row in self.rows)
 
     def problems(self) -> Sequence[str]:
-        """Sentences about what could not be read."""
+        """Return sentences about what could not be read."""
         return self.snapshot.notes
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> PodListing:
-    """The list of the named pods, or of all."""
-    rows = [row for row in of(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
+    """Return the list of the named pods, or of all."""
+    rows = [row for row in build(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
     return PodListing(rows, snapshot, now, namespaces=not chosen.namespace)
 
 
 def _holders(snapshot: Snapshot) -> dict[str, Allocation]:
-    """Every allocation, by the uid of its pod; by the pod's name until it was seen, or by its own id."""
+    """Return every allocation, by the uid of its pod; by the pod's name until it was seen, or by its own id."""
     return {
         entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
         for node in snapshot.nodes
@@ -212,7 +212,7 @@ def _row(row: PodRow, now: float) -> Row:
         row.namespace,
         row.name,
         _places(row.gpus),
-        *(_held(row) if row.entry else _asked(row)),
+        *(_held(row) if row.entry else _request_cells(row)),
         *(
             cell_figures.used(row.used, row.memory_bytes, sum(gpu.shared for gpu in row.gpus))
             if row.entry
@@ -229,7 +229,7 @@ def _row(row: PodRow, now: float) -> Row:
 
 
 def _held(row: PodRow) -> tuple[str, str, str]:
-    """REQUEST, LIMIT and MEMORY of a pod that holds an allocation."""
+    """Return REQUEST, LIMIT and MEMORY of a pod that holds an allocation."""
     desired = _desired(row)
     return (
         _change(quantity.format_compute, row.request_percent, desired.request_percent),
@@ -238,8 +238,10 @@ def _held(row: PodRow) -> tuple[str, str, str]:
     )
 
 
-def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
-    """The same for a pod that holds nothing: its request. Memory may be in per cent of a GPU that is not chosen yet."""
+def _request_cells(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
+    """Return the same for a pod that holds nothing: its request. Memory may be in per cent of a GPU that is not chosen
+    yet.
+    """
     demands = _demands(row)
     if not demands:
         return NONE, NONE, NONE
@@ -258,10 +260,10 @@ def _asked(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
 
 
 def _demands(row: PodRow) -> Sequence[request.Demand]:
-    """The request of a pod that holds nothing; empty if it is invalid."""
+    """Return the request of a pod that holds nothing; empty if it is invalid."""
     if row.entry is not None or row.manifest is None:
         return ()
-    from gpushare import errors, request  # here: slow to import
+    from gpushare import errors, request  # imported here because it is slow
 
     try:
         return request.parse(row.manifest).demands
@@ -270,19 +272,19 @@ def _demands(row: PodRow) -> Sequence[request.Demand]:
 
 
 def _until(row: PodRow) -> float | None:
-    """When its reservation expires; None if it has none, or the pod exists."""
+    """Return when the pod's reservation expires; None without one, or if the pod exists."""
     return row.entry.reserved_until if row.entry is not None and row.manifest is None else None
 
 
 def _state_cell(row: PodRow, now: float) -> Cell:
-    """`Running`, or `Reserved:41s` for a reservation that expires in 41 seconds."""
+    """Return `Running`, or `Reserved:41s` for a reservation that expires in 41 seconds."""
     until = _until(row)
     left = "" if until is None else ":" + (ages.text(until - now) if until > now else "expired")
     return Cell(row.state + left, _STYLES.get(row.state, ""))
 
 
 def _desired(row: PodRow) -> PodRow:
-    """The row as if the pod held what it asks for; the row itself if the pod does not wait to be resized."""
+    """Return the row as if the pod held what it asks for; the row itself if the pod does not wait to be resized."""
     reason = pod.annotations_of(row.manifest or {}).get(contract.REASON)
     if (
         row.entry is None
@@ -290,7 +292,7 @@ def _desired(row: PodRow) -> PodRow:
         or not (reason or any(share.shrink_to_bytes for share in row.entry.shares))
     ):
         return row
-    from gpushare import errors, request, resizing  # here: slow to import, and rarely needed
+    from gpushare import errors, request, resizing  # imported here because it is slow and rarely needed
 
     there = GpuNode("", tuple(gpu.gpu for gpu in row.gpus))
     try:
@@ -301,7 +303,7 @@ def _desired(row: PodRow) -> PodRow:
 
 
 def _change(write: Callable[[int], str], held: int, asked: int) -> str:
-    """`40Gi`, or `40Gi->10Gi` for a pod that waits to be resized."""
+    """Return `40Gi`, or `40Gi->10Gi` for a pod that waits to be resized."""
     return write(held) if held == asked else f"{write(held)}->{write(asked)}"
 
 
@@ -319,21 +321,21 @@ def _totals(rows: Sequence[PodRow]) -> dict[str, str | Cell]:
 
 
 def _used_in_all(rows: Sequence[PodRow]) -> tuple[str | Cell, str | Cell]:
-    """USED and BUSY of the GPUs that the pods hold, each of which counts once."""
+    """Return USED and BUSY of the GPUs that the pods hold, each of which counts once."""
     shared = {gpu.gpu.uuid for row in rows for gpu in row.gpus if gpu.shared}
     holders = [row for row in rows if any(gpu.gpu.uuid in shared for gpu in row.gpus)]
     return cell_figures.used_in_all([row.used for row in holders], len(shared))
 
 
 def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
-    """`gpu-1/0`, or `gpu-1/0,2`: all are on one node."""
+    """Return `gpu-1/0`, or `gpu-1/0,2`: all are on one node."""
     if not held:
         return NONE
     return f"{held[0].node}/" + ",".join(gpu.name.rpartition("/")[2] for gpu in held)
 
 
 def _reason(row: PodRow) -> str:
-    """Why it waits, by its annotation; for a reservation, what will become of it."""
+    """Return why the pod waits, from its annotation; for a reservation, what happens to it next."""
     if row.manifest is None:
         return (
             "" if _until(row) is None else "reserved for a pod that does not exist yet; released if it is not created"

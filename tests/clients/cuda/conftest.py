@@ -18,6 +18,6 @@ def gpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def shares(short_path: Path, gpus: Path) -> AsyncIterator[share.Shares]:
-    """Shares of the first of them."""
+    """Shares of the first GPU."""
     async with share.opened(short_path, gpus) as made:
         yield made

@@ -1,7 +1,7 @@
-"""Programs of others, from their packages: each lock file has an environment of its own in the user's cache.
+"""Other projects' packages: each lock file has a virtual environment in the user's cache.
 
-A lock is made of the file beside it that ends in .in, by `make lock-clients`. An environment is made once for each lock and
-Python, and can be deleted at any time.
+`make lock-clients` generates a lock from the .in file next to it. Environments are created per lock and Python version,
+and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from lab import build
 
 
 def python(lock: Path, *, download_seconds: float = 240) -> Path:
-    """The interpreter that has the packages of a lock. A test that cannot have it is skipped, or fails where it must run."""
+    """Return the interpreter with the packages of a lock. Without it, the test is skipped, or fails where it must
+    run.
+    """
     key = hashlib.sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:16]
     environment = build.cache_directory() / "clients" / f"{lock.stem}-{key}"
     if not environment.is_dir():
@@ -50,5 +52,5 @@ def _make(environment: Path, lock: Path, download_seconds: float) -> None:
         try:
             made.rename(environment)
         except OSError:
-            if not environment.is_dir():  # somebody else was faster
+            if not environment.is_dir():  # another process created it first
                 raise

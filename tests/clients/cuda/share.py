@@ -1,4 +1,4 @@
-"""Programs on simulated GPUs: with a whole GPU, or in a share, with the library and the arbiter that ship."""
+"""Programs on simulated GPUs: with a whole GPU, or in a share with the shipped library and arbiter."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def gpus(directory: Path) -> Path:
 def run_alone(
     where: Path, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, *, seconds: float = 100
 ) -> str:
-    """What a program prints that has the GPUs to itself. It must end well."""
+    """Run a program with the GPUs to itself; it must succeed. Return its output."""
     result = subprocess.run(
         [str(word) for word in command],
         env={**_plain(), "SIMGPU_DIR": str(where), "LD_LIBRARY_PATH": str(simulated.BUILD), **(environment or {})},
@@ -62,14 +62,14 @@ def _plain() -> dict[str, str]:
 
 @dataclass
 class Shares:
-    """Pods of a node with simulated GPUs, each with a share of the first."""
+    """Pods on a node with simulated GPUs, each with a share of the first."""
 
     node: arbiter_node.ArbiterNode
     gpus: Path
     pods: list[str] = field(default_factory=list)
 
     def add(self, *, memory_bytes: int = SHARE_BYTES, request: int = 30, limit: int = 100, count: int = 1) -> str:
-        """A pod with a share of that many GPUs."""
+        """Add a pod with a share of that many GPUs."""
         pod = f"client{len(self.pods)}"
         self.pods.append(pod)
         uuids = tuple(simulated.uuids(self.gpus)[:count])
@@ -85,7 +85,9 @@ class Shares:
         return box.start(command, variables)
 
     async def finish(self, process: subprocess.Popen[str], *, seconds: float = 100) -> str:
-        """Return what it prints until it ends well; the library may report a full share, and nothing else."""
+        """Wait until the program succeeds and return its output. The library may report a full share, and nothing
+        else.
+        """
         with container.finishing(process):
             output, errors = await asyncio.to_thread(process.communicate, timeout=seconds)
         assert process.returncode == 0, output + errors
@@ -100,12 +102,12 @@ class Shares:
         *,
         seconds: float = 100,
     ) -> str:
-        """What a program in the pod's container prints."""
+        """Run a program in the pod's container; return its output."""
         return await self.finish(self.start(pod, command, environment), seconds=seconds)
 
 
 @contextlib.asynccontextmanager
 async def opened(directory: Path, where: Path) -> AsyncIterator[Shares]:
-    """A node with an arbiter; `directory` has a short path, for the socket below it."""
+    """Run a node with an arbiter; `directory` needs a short path, for the socket in it."""
     async with arbiter_node.opened(directory) as node:
         yield Shares(node, where)

@@ -1,6 +1,7 @@
-"""Compilers and bindings of CUDA for Python: they find a GPU, or a share of one, compile and launch, and meet its end.
+"""CUDA compilers and bindings for Python: they find a GPU or a share, compile, launch, and reach the share's limit.
 
-The compilers and the bindings are real, from their packages; what they compile is launched and takes time, and is not executed.
+Compilers and bindings are real, from their packages. The compiled kernels are launched and take time, but do not
+execute.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from tests.clients.cuda import packages, share
 pytestmark = pytest.mark.slow
 
 GPU_BYTES = 40 * share.GIB
-FRAMEWORKS = {"torch"}  # whose tests are in tests/frameworks
+FRAMEWORKS = {"torch"}  # tested in tests/frameworks
 PIECE_BYTES = 256 << 20
 LAUNCHES = 20
-KERNEL_MS = 0.010  # of a simulated kernel whose name does not tell
+KERNEL_MS = 0.010  # for a simulated kernel whose name has no duration
 
 HERE = Path(__file__).parent
 PROGRAMS = {"numba-cuda": "numba_kernels.py", "nvidia-cuda-nvrtc-cu12": "nvrtc_kernels.py"}  # as in clients.CUDA
@@ -45,15 +46,15 @@ def check(output: str, total_bytes: int) -> None:
     assert "CUDA_ERROR_OUT_OF_MEMORY" in error
 
 
-def test_every_program_of_the_table_is_tried() -> None:
+def test_every_program_of_the_table_is_tested() -> None:
     assert {client.name for client in clients.CUDA} - FRAMEWORKS == set(PROGRAMS)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_alone_it_has_the_whole_gpu(python: Path, gpus: Path, program: str) -> None:
+def test_a_program_alone_has_the_whole_gpu(python: Path, gpus: Path, program: str) -> None:
     check(share.run_alone(gpus, command(python, program)), GPU_BYTES)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_in_a_share_it_has_the_share(python: Path, shares: share.Shares, program: str) -> None:
+async def test_a_program_in_a_share_has_the_share(python: Path, shares: share.Shares, program: str) -> None:
     check(await shares.run(shares.add(), command(python, program)), share.SHARE_BYTES)

@@ -18,7 +18,7 @@ MODES = {"none": Mode.EXCLUSIVE, "time-slicing": Mode.TIME_SLICING, "mps": Mode.
 
 
 def offered(identity: str, *, index: str = "0", mode: Mode = Mode.EXCLUSIVE, alone: bool = False) -> Offered:
-    # How many there are does not matter, only whether there are several.
+    # The number does not matter, only whether it is more than one.
     replicas = 2 if sharing.is_replica(identity) and mode is not Mode.EXCLUSIVE else 1
     device = sharing.device_of(identity)
     gpu = device if ":" not in index else f"GPU of {device}"
@@ -158,7 +158,7 @@ def allocate(case: Case) -> Any:
 
 
 def _fields(response: answer.ContainerResponse, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
-    """An answer's fields; those that are empty only where the case names them."""
+    """Return the fields of a response; empty ones only where the case names them."""
     envs = dict(response.envs)
     visible = "NVIDIA_VISIBLE_DEVICES"
     listed = (wanted.get("envs") or {}).get(visible, "")

@@ -1,4 +1,4 @@
-"""The configuration file: its text, its parts, flags, names and references."""
+"""The configuration file: text, sections, flags, names and device references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.conformance.runner import Case, Facets
 
 
 def tree(plain: Any, path: str = "", line: int = 0) -> yaml_tree.Item:
-    """The tree of plain data such as `json.loads` returns."""
+    """Return the plain data that `json.loads` would return."""
     if isinstance(plain, dict):
         entries = {str(key): tree(value, yaml_tree.below(path, str(key)), line) for key, value in plain.items()}
         return yaml_tree.Item(path, line, entries)
@@ -116,7 +116,7 @@ def parse_replicated_resources_json(case: Case) -> Any:
 
 
 def _shown(written: dict[str, Any], case: Case) -> dict[str, Any]:
-    """Without what is unset, unless the case asks for it."""
+    """Remove unset values, unless the case asks for them."""
     wanted = case.expect.get("value") or {}
     return {key: value for key, value in written.items() if value is not None or key in wanted}
 
@@ -149,7 +149,7 @@ def apply_shipped_restrictions(case: Case) -> Any:
     warnings: list[str] = []
     values = dict(case.input)
     sections = {key: value for key, value in values.items() if key not in ("resources", "renameByDefault")}
-    if isinstance(values.get("resources"), dict) or "sharing" in sections:  # a whole file
+    if isinstance(values.get("resources"), dict) or "sharing" in sections:  # a complete file
         config = restrictions.strict(config_file.read(json.dumps(values)))
         return Facets(writing.config(config) | {"warning": bool(config.warnings)})
     shared = config_file.replicated_resources(tree(values))
@@ -162,7 +162,7 @@ def sharing_strategy(case: Case) -> Any:
 
 
 def sharing_of(values: dict[str, Any]) -> model.Sharing:
-    """Built, not read: a file cannot have one replica."""
+    """Build a Sharing directly, because a file cannot have one replica."""
 
     def built(section: dict[str, Any] | None) -> model.ReplicatedResources | None:
         if section is None:

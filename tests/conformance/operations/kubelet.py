@@ -1,4 +1,4 @@
-"""The kubelet protocol: the agent's own plugin and registration in front of a kubelet, over real sockets."""
+"""The kubelet protocol: the agent's real plugin and registration against a kubelet, over real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LISTED = tuple(AdvertisedDevice(identity, healthy=True) for identity in "ab")
 
 
 class Answers:
-    """What the agent would decide, as a case wants it."""
+    """The agent's decisions, as a case defines them."""
 
     def __init__(self, *, preferred: Sequence[str] | None = None, refusal: str = "") -> None:
         self.has_preference = preferred is not None
@@ -35,11 +35,11 @@ class Answers:
         self._refusal = refusal
 
     def stale_devices(self, _: str) -> int | None:
-        """None: GPUs are no counters."""
+        """Return none: GPUs are not counters."""
         return None
 
     async def start(self, _: str, __: Sequence[str]) -> None:
-        """Never called: NVIDIA's plugin asks for no call before a start."""
+        """Fail: NVIDIA's plugin does not request PreStartContainer calls."""
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:  # noqa: ARG002 - as the agent asks
         if self._refusal:
@@ -53,7 +53,7 @@ class Answers:
 
 
 class Node:
-    """A kubelet and, once `plug` was called, a plugin that is registered with it."""
+    """A kubelet, with a registered plugin after `plug` was called."""
 
     def __init__(self, asked: kubelet.Kubelet) -> None:
         self.kubelet = asked
@@ -93,7 +93,7 @@ async def node() -> Any:
 
 @asynccontextmanager
 async def foreign(node: Node, plugin: services.DevicePluginServicer) -> Any:
-    """A plugin that does what ours never does."""
+    """Build a plugin that does what ours never does."""
     server = grpc.aio.server()
     services.add_DevicePluginServicer_to_server(plugin, server)
     server.add_insecure_port(f"unix:{node.kubelet.directory}/{socket_name(GPU)}")
@@ -107,7 +107,7 @@ async def foreign(node: Node, plugin: services.DevicePluginServicer) -> Any:
 
 
 async def register(node: Node, name: str = GPU, version: str = plugin_registration.API_VERSION) -> None:
-    """Only the call, without a plugin's server."""
+    """Make only the call, without a plugin server."""
     async with grpc.aio.insecure_channel(f"unix:{node.kubelet.directory}/kubelet.sock") as channel:
         request = messages.RegisterRequest(version=version, endpoint=socket_name(GPU), resource_name=name)
         await services.RegistrationStub(channel).Register(request, timeout=20)
@@ -138,7 +138,7 @@ async def options_asked(node: Node) -> Any:
 
 async def full_list(node: Node) -> Any:
     await node.plug()
-    with mock.patch.object(plugin_service, "REMOVAL_SECONDS", 0.1):  # before it is gone it is unhealthy for a while
+    with mock.patch.object(plugin_service, "REMOVAL_SECONDS", 0.1):  # a removed GPU is unhealthy for a while first
         node.advertised.publish({GPU: LISTED[:1]})
         await node.kubelet.until_lists(3)
     return counts(node)
@@ -262,7 +262,7 @@ async def no_topology(node: Node) -> Any:
 
 
 Story = Callable[[Node], Awaitable[Any]]
-# When it happens, and words that say what is given; the first whose words are all there is told.
+# Event and the words that describe it; the first entry whose words all occur is used.
 STORIES: tuple[tuple[str, tuple[str, ...], Story], ...] = (
     ("Register", ("no domain",), resource_name),
     ("Register", ("version",), unknown_version),
@@ -297,7 +297,7 @@ def protocol_behaviour(case: Case) -> Any:
     for moment, words, story in STORIES:
         if moment == when and all(word in condition.lower() for word in words):
             return asyncio.run(_told(story))
-    raise NotImplementedError(f"nobody has told the story of {condition!r} when {when}")
+    raise NotImplementedError(f"no story covers {condition!r} when {when}")
 
 
 async def _told(story: Story) -> Any:
@@ -307,6 +307,6 @@ async def _told(story: Story) -> Any:
 
 OPERATIONS = {"protocol_behaviour": protocol_behaviour}
 OUTSIDE = {
-    "daemonset_security_context": "gpushare's agent is also the arbiter and makes MIG devices: it has rights of its own, "
+    "daemonset_security_context": "gpushare's agent is also the arbiter and makes MIG devices: it has additional rights, "
     "the same for every device list strategy; tests/config tests them",
 }

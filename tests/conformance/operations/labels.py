@@ -1,4 +1,4 @@
-"""Labels of a node, as NVIDIA's GPU Feature Discovery makes them."""
+"""Node labels, as NVIDIA's GPU Feature Discovery sets them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KINDS = (("mps", "mps"), ("timeSlicing", "time-slicing"))
 
 
 def sharing(values: Json | None) -> gpu_labels.LabelledSharing:
-    """As in a file; where MPS is there, it alone counts."""
+    """Build a Sharing as from a file; if it has MPS, only MPS counts."""
     for key, kind in KINDS:
         listed = (values or {}).get(key)
         if listed is not None:
@@ -99,7 +99,7 @@ def version_labels(case: Case) -> Any:
 
 
 def gfd_oneshot(case: Case) -> Any:
-    """The labels of a node with one GPU, whose driver may not start."""
+    """Return the labels of a node with one GPU, whose driver may fail to start."""
     if case.input["nvml_init_fails"] and case.input["failOnInitError"]:
         raise ValueError("the driver does not start")
     facts = None if case.input["nvml_init_fails"] else FULL
@@ -119,7 +119,7 @@ FULL = gpu_labels.NodeFacts(
 
 
 def gfd_label_names(case: Case) -> Any:
-    """Upstream has those of vGPUs in a list of their own, and writes them beside all others."""
+    """Return the label names; upstream lists those of vGPUs separately and writes them next to all others."""
     of_vgpus = bool(case.input.get("vgpu"))
     strategy = case.input.get("migStrategy", "none")
     cut = gpu_labels.LabelledMigDevice("1g.10gb", 9984, 1, 1, 16, dict.fromkeys(ENGINES, 1))
@@ -134,7 +134,7 @@ def gfd_label_names(case: Case) -> Any:
 
 
 class Allowed:
-    """What was made, to be compared with what may be."""
+    """A result that is compared with a set of allowed ones."""
 
     def __init__(self, made: Any) -> None:
         self.made = frozenset(made)
@@ -166,5 +166,5 @@ OPERATIONS: dict[str, Callable[[Case], Any]] = {
 OUTSIDE: dict[str, str] = {
     "gfd_loop": "labels are written by the agent's own loop: tests/deviceplugin tests that it follows changes and ends well",
     "nodefeature_owner_refs": "labels are written to the Node itself: no NodeFeature object is made that would need owners",
-    "mig_manager_label": "no other component is paused: a GPU is partitioned when nobody uses it, and waited for until then",
+    "mig_manager_label": "no other component is paused: a GPU is partitioned once it is idle",
 }

@@ -1,4 +1,4 @@
-"""MIG: profiles, layouts, files of mig-parted, placement of devices."""
+"""MIG: profiles, layouts, mig-parted files, placement of devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpushare.mig import catalogue, device_id, feasibility, generation, orders, parted, profile
+from gpushare.mig import catalogue, device_id, feasibility, generation, instance_layout, parted, profile
 from gpushare.mig.geometry import Geometry
 from tests.conformance.runner import Case, Facets
 from tests.gpushare.mig import sequences
@@ -23,7 +23,7 @@ def parse_mig_profile(case: Case) -> Any:
 
 
 def _profiles_of(device: Mapping[str, Any]) -> Any:
-    """Every profile of a GPU with these GPU instances, as NVML names them: `2_SLICE_REV1`."""
+    """Return every profile of a GPU with these GPU instances, by NVML's names such as `2_SLICE_REV1`."""
     attributes = {"REV1": ("me", ""), "GFX": ("gfx", ""), "ALL_ME": ("me.all", ""), "NO_ME": ("", "me")}
     for name, mib in device["gi_profile_memory_mib"].items():
         slices, _, suffix = name.partition("_SLICE")
@@ -61,11 +61,11 @@ def mig_profile_table(case: Case) -> Any:
             "placement_starts": list(kind.starts),
             "max_count": kind.most,
             "device_profile_id": kind.device_profile_id,
-            **{key: value for key, value in wanted.items() if key in {"memory_mib", "sms"}},  # nothing goes by these
+            **{key: value for key, value in wanted.items() if key in {"memory_mib", "sms"}},  # not used
         }
         for kind, wanted in zip(model.kinds, case.expect["profiles"], strict=True)
     ]
-    note = {"note": case.expect["note"]} if "note" in case.expect else {}  # a remark, and no expectation
+    note = {"note": case.expect["note"]} if "note" in case.expect else {}  # a remark, not an expectation
     return Facets(memory_slices=model.memory_slices, gpu_slices=model.gpu_slices, profiles=kinds, **note)
 
 
@@ -73,7 +73,7 @@ _OTHER_NAMES = {
     "GH200": "H100-96GB",
     "GH200-96GB": "H100-96GB",
     "RTX-PRO-6000-96GB": "RTX-PRO-6000",
-}  # a name without the size will do where there is one size
+}  # the size may be omitted if there is only one
 
 
 def _model(name: str) -> Geometry:
@@ -85,7 +85,7 @@ def _model(name: str) -> Geometry:
 def mig_layout_feasible(case: Case) -> Any:
     model = _model(case.input["model"])
     result = Facets(feasible=feasibility.config_error(model, case.input["instances"]) is None)
-    # A placement is one of several: ours may be another, but ours has to be able to be this one.
+    # Several placements are valid: ours may differ, but the expected one must be possible with ours.
     example = case.expect.get("example_placement")
     if example is not None and _sequence_error(model.name, example) is None:
         result["example_placement"] = example
@@ -106,7 +106,7 @@ def _sequence_error(model: str, sequence: Any) -> str | None:
 
 def parse_mig_config_entry(case: Case) -> Any:
     document = _document(case.input)
-    # A text of nothing has no entry, and so no wrong one.
+    # An empty text has no entry, and so no invalid one.
     return {} if document is None else parted.written(parted.read_entry(document))
 
 
@@ -144,7 +144,7 @@ def _models(gpus: Any) -> list[generation.Model]:
 def _entry(entry: parted.MigConfigEntry) -> dict[str, Any]:
     document = parted.written(entry)
     if "device-filter" in document:
-        document["device-filter"] = set(document["device-filter"])  # their order says nothing
+        document["device-filter"] = set(document["device-filter"])  # in any order
     return document
 
 
@@ -174,7 +174,7 @@ def creation_order_attempts(case: Case) -> Any:
         attempts += 1
         return attempts == succeeds_at
 
-    orders.first_that_works(feasibility.named(case.input["config"]), attempt)
+    instance_layout.first_that_works(feasibility.named(case.input["config"]), attempt)
     return Facets(attempts=attempts, ok=succeeds_at is not None and attempts == succeeds_at)
 
 

@@ -1,4 +1,4 @@
-"""MPS: how many clients, which limits, and how a daemon is started and stopped."""
+"""MPS: the number of clients, the limits, and how a daemon is started and stopped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def mps_client_limit(case: Case) -> Any:
         fine = False
     return Facets(
         new_arch=mps_clients.is_new(capability, as_nvidia=True),
-        max_clients=mps_clients.most(capability, as_nvidia=True),
+        max_clients=mps_clients.max_clients(capability, as_nvidia=True),
         replicas_ok=fine,
     )
 
@@ -57,7 +57,7 @@ def mps_daemon_start(case: Case) -> Any:
 
 
 def _started(*specs: steps.Spec) -> list[steps.Step]:
-    """What `Daemons` does for these: each one's steps, then the file that says that all run."""
+    """Do what `Daemons` does: each daemon's steps, then the file that reports that all run."""
     done = [step for spec in specs for step in steps.start(spec, daemon_files.DaemonFiles(ROOT, spec.name))]
     return [*done, steps.Touch(daemon_files.DaemonFiles(ROOT, "").ready, last=bool(specs))]
 
@@ -70,7 +70,7 @@ def _stopped(spec: steps.Spec) -> list[steps.Step]:
 
 
 def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:
-    """One daemon for all GPUs of a resource, as NVIDIA has it."""
+    """Describe one daemon for all GPUs of a resource, as NVIDIA's plugin runs it."""
     shared = (
         steps.MpsGpu(
             uuid,

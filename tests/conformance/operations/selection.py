@@ -1,4 +1,4 @@
-"""Which entry of the ConfigMap a node follows."""
+"""The ConfigMap entry that a node follows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def apply_config_change(case: Case) -> Any:
         link="/dev/null" if in_force == config_choice.EMPTY else in_force,
         signal=decision.in_force != before,
         reload=decision.in_force != before,
-        sidecar_exits=False,  # there is none, and the agent goes on
+        sidecar_exits=False,  # there is none, and the agent continues
         report="event or condition" if decision.problem else "",
     )
 

@@ -1,3 +1,3 @@
-"""Test file of a small project that cannot be collected."""
+"""Test file of a small project: it cannot be collected."""
 
 raise ImportError("cannot be collected")

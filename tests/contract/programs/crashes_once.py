@@ -1,4 +1,4 @@
-"""Test file of a small project: its worker dies in the first run."""
+"""Test file of a small project: its worker crashes in the first run."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Test file of a small project: its fixture finds something wrong at the end of the first run."""
+"""Test file of a small project: its fixture fails at the end of the first run."""
 
 import pathlib
 from collections.abc import Iterator

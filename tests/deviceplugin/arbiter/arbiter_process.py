@@ -1,7 +1,7 @@
-"""The agent's end of an arbiter, and the real arbiter's process: two pods, of 30 and 70 percent of one GPU.
+"""The agent's end of the channel, and a real arbiter: two pods, with 30 and 70 percent of one GPU.
 
-Usage: arbiter_process.py DIRECTORY GPU-UUID. It prints the arbiter's pid when that listens; then for each line that it
-reads, what each pod holds and by how many processes, as JSON. A test can kill either of the two, or let one stand still.
+Usage: arbiter_process.py DIRECTORY GPU-UUID. Prints the arbiter's pid once it listens. Then, for each line of input,
+prints the held bytes and the number of processes of each pod, as JSON. A test can kill or stop either process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def serve(directory: Path, uuid: str) -> None:
             context_bytes=lambda _: 0,
         )
         await made.listening.wait()
-        made.look()
+        made.refresh()
         sys.stdout.write(f"{running.pid}\n")
         sys.stdout.flush()
         while await asyncio.to_thread(sys.stdin.readline):

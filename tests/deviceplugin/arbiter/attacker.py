@@ -1,6 +1,6 @@
-"""A process of a share container that means harm, or is sick: run by tests until it is killed.
+"""A malicious or broken process of a share container, run by tests until it is killed.
 
-Usage: attacker.py SOCKET WAY. It prints "at it" once it has begun. It gets around the library, as any program may.
+Usage: attacker.py SOCKET WAY. Prints "at it" once it has begun. It bypasses the library, as any program may.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Attacker:
             return made
 
     def welcomed(self) -> socket.socket:
-        while True:  # the arbiter refuses or ends connections of a container that has too many, or is too fast
+        while True:  # the arbiter rejects or closes connections of containers with too many or too fast ones
             made, descriptors = self.connect(), list[int]()
             with contextlib.suppress(OSError):
                 made.send(HELLO)
@@ -65,7 +65,7 @@ class Attacker:
             return made
 
     def garbage(self) -> Iterator[None]:
-        """What is not a message, and messages that are cut or have no place."""
+        """Send malformed messages, and messages that are truncated or out of place."""
         dice = random.Random(3)
         while True:
             with self.connect() as made, contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ class Attacker:
             yield
 
     def versions(self) -> Iterator[None]:
-        """HELLO in versions that nobody speaks."""
+        """Send HELLO in unsupported versions."""
         while True:
             with self.connect() as made, contextlib.suppress(OSError):
                 made.send(
@@ -84,7 +84,7 @@ class Attacker:
             yield
 
     def hellos(self) -> Iterator[None]:
-        """Children without end, each of which says hello and is gone."""
+        """Fork children without end, each of which sends HELLO and exits."""
         while True:
             child = os.fork()
             if child == 0:
@@ -95,7 +95,7 @@ class Attacker:
             os.waitpid(child, 0)
 
     def connections(self) -> Iterator[None]:
-        """As many as the arbiter takes, and more, held for ever."""
+        """Open as many connections as the arbiter accepts, and more, and keep them."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         held = []
@@ -105,7 +105,7 @@ class Attacker:
             yield
 
     def leases(self) -> Iterator[None]:
-        """Lies about leases, as fast as they are taken: everybody's numbers, other GPUs, flags that are not for us."""
+        """Lie about leases at full speed: numbers of other shares, other GPUs, reserved flags."""
         dice = random.Random(4)
         kinds = [contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED]
         while True:
@@ -121,7 +121,7 @@ class Attacker:
                     yield
 
     def deaf(self) -> Iterator[None]:
-        """Asks and asks, and never reads an answer."""
+        """Send requests without end, and read no answers."""
         while True:
             with self.welcomed() as made, contextlib.suppress(OSError):
                 for _ in range(5000):
@@ -130,7 +130,7 @@ class Attacker:
             yield
 
     def keeps(self) -> Iterator[None]:
-        """Wants the GPU, and never gives it back."""
+        """Want the GPU, and never give it back."""
         made = self.welcomed()
         made.send(lease(contract.MESSAGE_WANT))
         while True:
@@ -138,7 +138,7 @@ class Attacker:
             yield
 
     def descriptors(self) -> Iterator[None]:
-        """Gives away descriptors, to use up those of the arbiter."""
+        """Send descriptors, to use up those of the arbiter."""
         while True:
             with self.connect() as made, contextlib.suppress(OSError):
                 socket.send_fds(made, [HELLO], [made.fileno()] * 200)
@@ -150,7 +150,7 @@ def main() -> None:
     next(attack)
     sys.stdout.write("at it\n")
     sys.stdout.flush()
-    os.nice(10)  # the attack is on the arbiter and not on this machine's cores
+    os.nice(10)  # attack the arbiter, not this machine's cores
     for _ in attack:
         pass
 

@@ -1,5 +1,6 @@
-"""The arbiter's process as the agent starts it, but for one thing: which container a process stands for is in its
-environment, as in `arbiter_node`."""
+"""The arbiter's process as the agent starts it, except that a process's container comes from its environment, as in
+`arbiter_node`.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Leases on a clock that the test turns, and clients that remember what they were told."""
+"""Leases on a clock that the test turns, and clients that remember their messages."""
 
 from __future__ import annotations
 
 import dataclasses
 import struct
 
-from deviceplugin.arbiter import leases, wire
+from deviceplugin.arbiter import wire
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 
@@ -15,18 +16,18 @@ HEADER = struct.calcsize(contract.WIRE_HEADER)
 
 @dataclasses.dataclass(eq=False)
 class Client:
-    """A process, and what it was told."""
+    """A process, and the messages that it got."""
 
     tenant: Tenant
     told: list[tuple[int, int, int, int]] = dataclasses.field(default_factory=list)
-    returned: int | None = None  # the number of the lease that it gave back last
+    returned: int | None = None  # the number of the lease that it returned last
 
-    def tell(self, message: bytes) -> None:
+    def send(self, message: bytes) -> None:
         kind = struct.unpack_from(contract.WIRE_HEADER, message)[2]
         self.told.append((kind, *struct.unpack_from(contract.WIRE_LEASE, message, HEADER)))
 
     def last(self) -> tuple[int, int]:
-        """The kind and the flags of what it was told last."""
+        """The kind and flags of the last message."""
         kind, _, flags, _ = self.told[-1]
         return kind, flags
 
@@ -49,17 +50,17 @@ class Node:
     def client(self, pod: str, *, request: int = 50, limit: int = 100, gpus: tuple[str, ...] = ("GPU-0",)) -> Client:
         grants = tuple(Grant(uuid, 1 << 30, request, limit) for uuid in gpus)
         made = Client(Tenant(pod, "default", pod, ("main",), 0, grants))
-        self.leases.joined(made)
+        self.leases.join(made)
         return made
 
     def says(self, client: Client, kind: int, *, gpu: int = 0, flags: int = 0, number: int | None = None) -> None:
         number = (client.number if client.told else 0) if number is None else number
         if kind == contract.MESSAGE_RELEASED:
             client.returned = number
-        self.leases.said(client, kind, wire.Lease(gpu, flags, number))
+        self.leases.handle(client, kind, wire.Lease(gpu, flags, number))
 
     def later(self, milliseconds: int) -> None:
-        """Time passes; the arbiter's own timers are not waited for."""
+        """Let time pass, without waiting for the arbiter's own timers."""
         self.now_ns += milliseconds * MS
         for uuid in self.leases.gpus:
             self.leases.tick(uuid)

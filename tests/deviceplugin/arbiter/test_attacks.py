@@ -1,4 +1,4 @@
-"""Whatever another container does to the arbiter, two tenants that behave keep their shares meanwhile."""
+"""Two behaving shares keep their parts of the GPU, whatever another container does to the arbiter."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAYS = [name for name, what in vars(attacker.Attacker).items() if what.__doc__ a
 
 @contextlib.asynccontextmanager
 async def under_attack(node: ArbiterNode, way: str, count: int = 2) -> AsyncIterator[None]:
-    """Processes of another pod on the same GPU are at it."""
+    """Run attacking processes of another pod on the same GPU."""
     processes = []
     try:
         for _ in range(count):
@@ -55,7 +55,9 @@ async def under_attack(node: ArbiterNode, way: str, count: int = 2) -> AsyncIter
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_two_that_behave_keep_their_shares(programs: Programs, node: ArbiterNode, gpus: Path, way: str) -> None:
+async def test_two_behaving_shares_keep_their_parts_next_to_an_attacker(
+    programs: Programs, node: ArbiterNode, gpus: Path, way: str
+) -> None:
     node.add_pod("hostile", GivenShare(("main",), (simulated.uuids(gpus)[0],), 0, 100, 1 << 20))
 
     async def window() -> tuple[float, float]:
@@ -68,11 +70,11 @@ async def test_two_that_behave_keep_their_shares(programs: Programs, node: Arbit
             begin(two, after=1.5, seconds=2.0)
             return await asyncio.gather(percent(first), percent(two))
 
-    # Loose, for a busy machine. A share without a request that keeps the GPU has its 100 ms now and then, and no more.
+    # Loose bounds, for a busy machine. A share without a request that keeps the GPU gets its 100 ms now and then.
     await split(window, (22, 38), 60)
 
 
-async def test_an_arbiter_without_descriptors_goes_on_for_those_it_has(
+async def test_an_arbiter_out_of_descriptors_still_serves_its_clients(
     programs: Programs, node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(listener: object) -> object:

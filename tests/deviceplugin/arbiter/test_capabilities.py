@@ -1,4 +1,4 @@
-"""What the agent may do decides whether it can take over ledgers after its restart: the two that its DaemonSet adds."""
+"""An agent can take over ledgers after a restart only with the two capabilities that its DaemonSet adds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import pages
+from deviceplugin.arbiter.ledgers import pages
 from tests.deviceplugin.arbiter.programs import ledgers
 from tests.programs import command
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def holder() -> Iterator[tuple[int, tuple[int, int]]]:
-    """A process of an ordinary user that has a ledger mapped which nobody else has any more."""
+    """A process of an ordinary user, the only one that still has the ledger mapped."""
     ledger = pages.Ledger.make(1)
     identity = ledger.device_inode
     process = subprocess.Popen(
@@ -45,7 +45,7 @@ def holder() -> Iterator[tuple[int, tuple[int, int]]]:
     ],
     ids=lambda value: "+".join(value) or "none" if isinstance(value, tuple) else "",
 )
-def test_a_ledger_can_be_taken_over_with_two_capabilities_and_no_fewer(
+def test_taking_over_a_ledger_needs_exactly_two_capabilities(
     holder: tuple[int, tuple[int, int]], capabilities: tuple[str, ...], answer: str
 ) -> None:
     pid, (device, inode) = holder

@@ -1,4 +1,4 @@
-"""The way between agent and arbiter: in order, with descriptors, and nobody waits."""
+"""The channel between agent and arbiter delivers messages in order, with descriptors, and never blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deviceplugin import waiting
 
 
 class End:
-    """One end, and what it has heard: messages, with what was in the files that came with them."""
+    """One end of the channel, with the messages it got and the contents of their files."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
@@ -53,16 +53,16 @@ def file(content: bytes) -> int:
 
 
 def opened() -> int:
-    """How many of our files this process has; others come and go meanwhile, as what earlier tests left is collected."""
+    """Count this test's open files in this process. Others come and go as earlier tests' garbage is collected."""
     return sum(NAME in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
 
 
 @pytest.mark.slow
-async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long(ends: tuple[End, End]) -> None:
+async def test_messages_arrive_in_order_with_their_descriptors_after_a_long_pause(ends: tuple[End, End]) -> None:
     sender, other = ends
     sent = []
     for number in range(1000):
-        # Some are longer than the socket takes at once.
+        # Some messages are longer than the socket's buffer.
         message = messages.AllocationGone(str(number) * (200_000 if number % 100 == 0 else 1))
         contents = [f"{number}-{position}".encode() for position in range(number % 3)]
         files = [file(content) for content in contents]
@@ -76,7 +76,7 @@ async def test_all_comes_in_order_with_its_files_though_nobody_listened_for_long
     assert opened() == 0
 
 
-async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[End, End]) -> None:
+async def test_unsent_and_unread_descriptors_are_closed(ends: tuple[End, End]) -> None:
     sender, other = ends
     sender.listen()
     for number in range(2000):
@@ -88,10 +88,10 @@ async def test_files_that_were_never_sent_or_never_heard_are_closed(ends: tuple[
     await waiting.until(lambda: sender.ended)
     sender.channel.close()
     assert opened() == 0
-    sender.channel.send(messages.Changed())  # to nobody
+    sender.channel.send(messages.Changed())  # no one listens
 
 
-async def test_an_end_that_was_closed_is_seen_after_all_that_it_said(ends: tuple[End, End]) -> None:
+async def test_a_closed_end_is_noticed_after_its_last_message(ends: tuple[End, End]) -> None:
     sender, other = ends
     for number in range(10):
         sender.channel.send(messages.AllocationGone(str(number)))

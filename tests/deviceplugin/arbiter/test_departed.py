@@ -1,4 +1,4 @@
-"""A pod is deleted by force: the next share on its GPU waits for the memory that its processes still hold."""
+"""After a forced deletion of a pod, the next share on its GPU waits for the memory that its processes still hold."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.deviceplugin.arbiter_node import GIB, ArbiterNode
 
 
 def delete_by_force(node: ArbiterNode, name: str) -> None:
-    """Pod and share are gone; the processes run on."""
+    """Remove pod and share while the processes run on."""
     node.pods = [pod for pod in node.pods if pod["metadata"]["name"] != name]
     node.allocations = [entry for entry in node.allocations if entry.id != f"of-{name}"]
-    node.resizing.look()
+    node.resizing.refresh()
 
 
-async def test_a_share_begins_once_the_memory_of_the_one_before_is_free(node: ArbiterNode) -> None:
+async def test_a_share_starts_once_the_previous_ones_memory_is_free(node: ArbiterNode) -> None:
     node.gpu_bytes = 4 * GIB
     node.add_pod("old", memory=3 * GIB)
     old = await node.share("old")
@@ -35,7 +35,9 @@ async def test_a_share_begins_once_the_memory_of_the_one_before_is_free(node: Ar
 
 
 @pytest.mark.parametrize(("used", "memory"), [(GIB, 3 * GIB), (2 * GIB, 2 * GIB)])
-async def test_a_share_that_fits_beside_it_does_not_wait(node: ArbiterNode, used: int, memory: int) -> None:
+async def test_a_share_that_fits_next_to_the_departed_one_starts_at_once(
+    node: ArbiterNode, used: int, memory: int
+) -> None:
     node.gpu_bytes = 4 * GIB
     node.add_pod("old", memory=3 * GIB)
     old = await node.share("old")
@@ -46,8 +48,8 @@ async def test_a_share_that_fits_beside_it_does_not_wait(node: ArbiterNode, used
     assert await (await node.share("new"))("hello") == {"gpus": 1, "slot": 0}
 
 
-async def test_pods_that_are_there_are_not_waited_for(node: ArbiterNode) -> None:
-    """Not even where the ledger gives more than the GPU has."""
+async def test_existing_pods_are_not_waited_for(node: ArbiterNode) -> None:
+    """The lookup does not wait even if the ledger gives more than the GPU has."""
     node.gpu_bytes = 4 * GIB
     for name in ("one", "two"):
         node.add_pod(name, memory=3 * GIB)
@@ -56,7 +58,7 @@ async def test_pods_that_are_there_are_not_waited_for(node: ArbiterNode) -> None
         await process("charge", 0, 3 * GIB)
 
 
-async def test_after_a_while_it_is_refused_with_the_name_of_the_pod(node: ArbiterNode) -> None:
+async def test_after_the_timeout_the_refusal_names_the_pod(node: ArbiterNode) -> None:
     await node.stop()
     node.gpu_bytes, node.departed_seconds = 4 * GIB, 0.2
     await node.start()

@@ -1,4 +1,4 @@
-"""Shares of several GPUs, whose kernels wait for each other, get their part of the time and waste nobody's."""
+"""Shares of several GPUs, whose kernels wait for each other, get their part of the time and waste no other share's."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import gangs
-from deviceplugin.arbiter.account import Entitlement
+from deviceplugin.arbiter.scheduling import gangs
+from deviceplugin.arbiter.scheduling.account import Entitlement
 from deviceplugin.arbiter.tenant import Grant
 from deviceplugin.arbiter.tenant import Tenant as Share
 from gpushare import contract
@@ -25,7 +25,7 @@ POSSIBLE = SECONDS * 1000 * MS // KERNEL_NS
 
 
 def steps(count: int, tenants: dict[str, Tenant], *, together: bool = True) -> dict[str, float]:
-    """What each got done, in percent of what it would have done alone."""
+    """Return each share's completed steps, in percent of its steps when alone."""
     node = VirtualNode(count, tenants, together=together)
     node.run(400)
     before = {key: tenant.steps for key, tenant in tenants.items()}
@@ -46,22 +46,22 @@ def two_gangs(count: int, *, threads: bool, crosswise: bool, request: int = 50) 
 @pytest.mark.parametrize("crosswise", [False, True], ids=["the same order", "crosswise"])
 def test_two_gangs_lose_little_and_get_their_parts(count: int, threads: bool, crosswise: bool) -> None:
     got = steps(count, two_gangs(count, threads=threads, crosswise=crosswise))
-    assert sum(got.values()) >= (80 if threads else 60)  # messages there and back, and the drain, take the rest
+    assert sum(got.values()) >= (80 if threads else 60)  # messages and the drain take the rest
     assert got["a"] / sum(got.values()) == pytest.approx(0.5, abs=0.03)
 
 
-def test_gangs_have_what_they_asked_for() -> None:
+def test_gangs_get_their_requests() -> None:
     got = steps(2, two_gangs(2, threads=True, crosswise=False, request=30))
     assert got["a"] / sum(got.values()) == pytest.approx(0.3, abs=0.03)
 
 
-def test_without_that_each_of_them_waits_for_the_other() -> None:
-    """The same workload with every GPU by itself, so that the tests above can fail."""
+def test_without_coscheduling_two_gangs_block_each_other() -> None:
+    """The same workload with an independent scheduler per GPU, which proves that the tests above can fail."""
     got = steps(4, two_gangs(4, threads=False, crosswise=True), together=False)
     assert sum(got.values()) < 10
 
 
-def test_a_gang_beside_shares_of_one_gpu_each() -> None:
+def test_a_gang_shares_with_single_gpu_shares() -> None:
     tenants = {"gang": Tenant((0, 1, 2, 3), Entitlement(50, 100))}
     tenants |= {str(gpu): Tenant((gpu,), Entitlement(50, 100)) for gpu in range(4)}
     got = steps(4, tenants)
@@ -69,7 +69,7 @@ def test_a_gang_beside_shares_of_one_gpu_each() -> None:
     assert all(got[str(gpu)] == pytest.approx(50, abs=7) for gpu in range(4))
 
 
-def test_while_a_gang_cannot_begin_others_fill_its_gpus() -> None:
+def test_other_shares_use_the_gpus_of_a_gang_that_cannot_begin() -> None:
     tenants = {
         "gang": Tenant((0, 1), Entitlement(10, 100)),
         "one": Tenant((0,), Entitlement(90, 100)),
@@ -82,12 +82,12 @@ def test_while_a_gang_cannot_begin_others_fill_its_gpus() -> None:
     assert got["two"] + got["three"] >= 82
 
 
-def test_three_gangs_that_overlap_all_go_on() -> None:
+def test_three_overlapping_gangs_make_progress() -> None:
     tenants = {name: Tenant(gpus, Entitlement(50, 100)) for name, gpus in (("a", (0, 1)), ("b", (1, 2)), ("c", (2, 0)))}
-    assert min(steps(3, tenants).values()) >= 20  # no two of them can run at once, so a third is all there is
+    assert min(steps(3, tenants).values()) >= 20  # no two of them can run at once, so each gets a third at most
 
 
-def test_a_gang_of_all_is_not_starved_by_those_of_some() -> None:
+def test_a_gang_on_all_gpus_is_not_starved_by_smaller_gangs() -> None:
     tenants = {
         "all": Tenant((0, 1, 2, 3), Entitlement(40, 100)),
         "left": Tenant((0, 1), Entitlement(60, 100)),
@@ -97,20 +97,20 @@ def test_a_gang_of_all_is_not_starved_by_those_of_some() -> None:
     assert got["all"] == pytest.approx(40, abs=6)
 
 
-def test_a_gang_has_no_more_than_its_limit() -> None:
+def test_a_gang_keeps_its_limit() -> None:
     got = steps(2, {"gang": Tenant((0, 1), Entitlement(20, 20))})
     assert got["gang"] == pytest.approx(20, abs=3)
 
 
-def test_who_waits_for_a_gpu_that_is_kept_back_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was stopped in the middle of a collective spins; if nobody helps it, its books are as if it did not."""
+def test_a_gang_that_waits_for_a_withheld_gpu_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang that is stopped in a collective spins. Even without being resumed it does not pay for that."""
     monkeypatch.setattr(gangs, "MAX_END_NS", 0)
     got = steps(2, two_gangs(2, threads=False, crosswise=True))
     assert min(got.values()) >= 0.3 * max(got.values())
 
 
-def test_the_shares_of_a_group_are_served_together() -> None:
-    """Ranks that are pods of their own, beside another group."""
+def test_the_shares_of_a_group_are_scheduled_together() -> None:
+    """The ranks are separate pods, next to another group."""
     request = {"a": 30, "b": 70}
     ranks = {
         f"{name}{gpu}": Tenant((gpu,), Entitlement(request[name], 100), group=name, meets=name)
@@ -121,7 +121,7 @@ def test_the_shares_of_a_group_are_served_together() -> None:
     assert got["a0"] == got["a1"] == pytest.approx(30, abs=5)
     assert got["b0"] == got["b1"] == pytest.approx(70, abs=10)
     alone = steps(2, {name: dataclasses.replace(tenant, group="") for name, tenant in ranks.items()})
-    assert alone["a0"] > 40  # each waits for the other beside the other, whatever it asked for
+    assert alone["a0"] > 40  # both run at the same time, each on its own GPU, whatever their requests
 
 
 def test_shares_of_a_group_on_one_gpu_take_turns() -> None:
@@ -129,8 +129,8 @@ def test_shares_of_a_group_on_one_gpu_take_turns() -> None:
     assert min(got.values()) >= 40
 
 
-def test_every_one_of_many_limits_is_kept_and_nobody_waits_for_ever() -> None:
-    """Limits end their turns at different times, and all of them wait for GPUs that others have had."""
+def test_every_one_of_many_limits_is_kept_and_no_share_waits_for_ever() -> None:
+    """Limits end turns at different times, and all gangs wait for GPUs that others have had."""
     tenants = {
         "0": Tenant((3, 2), Entitlement(0, 30, latency=True), threads=False),
         "1": Tenant((0, 3), Entitlement(0, 30)),
@@ -160,7 +160,7 @@ def nodes(draw: st.DrawFn) -> dict[str, Tenant]:
 
 @settings(max_examples=6)
 @given(nodes())
-def test_whoever_is_on_a_node_goes_on(tenants: dict[str, Tenant]) -> None:
+def test_every_share_of_any_node_makes_progress(tenants: dict[str, Tenant]) -> None:
     node = VirtualNode(4, tenants)
     node.run(300)
     before = {key: tenant.steps for key, tenant in tenants.items()}
@@ -175,16 +175,16 @@ WORDS = (contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEAS
 
 
 class Rank(Client):
-    """A process on several GPUs, which may say what it likes; polite, it gives back what it is asked to."""
+    """A process on several GPUs that may send anything. A polite one returns a lease when it is revoked."""
 
     def numbers(self) -> dict[int, int]:
-        """Of the leases that it was told of last, by card."""
+        """Return the numbers of its last leases by GPU."""
         return {gpu: number for kind, gpu, _, number in self.told if kind == contract.MESSAGE_OPEN}
 
 
 @settings(max_examples=6)
 @given(st.integers(0, 1 << 32))
-async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> None:
+async def test_every_client_is_served_in_the_end_whatever_others_send(seed: int) -> None:
     chance, node, ranks = random.Random(seed), Node(), list[Rank]()
 
     def come(number: int) -> None:
@@ -192,10 +192,10 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
         grants = tuple(Grant(f"GPU-{gpu}", 1 << 30, 10, chance.choice([30, 100])) for gpu in gpus)
         group = chance.choice(["", "", "default/ranks"])
         ranks.append(Rank(Share(f"p{number}", "default", "p", ("main",), 0, grants, group=group)))
-        node.leases.joined(ranks[-1])
+        node.leases.join(ranks[-1])
 
     def go() -> None:
-        node.leases.left(ranks.pop(chance.randrange(len(ranks))))
+        node.leases.remove(ranks.pop(chance.randrange(len(ranks))))
 
     for number in range(60):
         if len(ranks) < 2 or (len(ranks) < 5 and chance.random() < 0.1):
@@ -205,12 +205,12 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
         rank = chance.choice(ranks)
         member = chance.randrange(len(rank.tenant.grants))
         lease = rank.numbers().get(member, 0) if chance.random() < 0.8 else chance.randrange(100)
-        node.says(rank, chance.choice(WORDS), member=member, number=lease)
+        node.says(rank, chance.choice(WORDS), gpu=member, number=lease)
         node.later(chance.choice([0, 0, 1, 7, 40, 150]))
-    for _ in range(400):  # until what each has had too much is forgotten
+    for _ in range(400):  # until all debts have expired
         for rank in ranks:
             for member, lease in rank.numbers().items():
-                node.says(rank, contract.MESSAGE_RELEASED, member=member, number=lease)
+                node.says(rank, contract.MESSAGE_RELEASED, gpu=member, number=lease)
         node.later(200)
     served = {rank: set[int]() for rank in ranks}
     for _ in range(600):
@@ -219,10 +219,10 @@ async def test_whatever_is_said_all_of_them_are_served_in_the_end(seed: int) -> 
                 if kind == contract.MESSAGE_OPEN:
                     served[rank].add(member)
                 elif number:
-                    node.says(rank, contract.MESSAGE_RELEASED, member=member, number=number)
+                    node.says(rank, contract.MESSAGE_RELEASED, gpu=member, number=number)
             rank.told.clear()
             for member in range(len(rank.tenant.grants)):
-                node.says(rank, contract.MESSAGE_WANT, member=member, number=0)
+                node.says(rank, contract.MESSAGE_WANT, gpu=member, number=0)
         node.later(5)
     assert all(len(members) == len(rank.tenant.grants) for rank, members in served.items())
     node.leases.close()

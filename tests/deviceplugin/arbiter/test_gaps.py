@@ -1,4 +1,6 @@
-"""A gang that has nothing to launch on one of its GPUs for a while, in its turn: who has that GPU then, and who pays."""
+"""Gaps: a gang that has nothing to launch on one of its GPUs for a while, which share gets the GPU then, and which
+pays.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.account import Entitlement
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.lease_scheduler import Lengths
-from deviceplugin.arbiter.seat import Command, IdleTime, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.account import Entitlement
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gangs import Gangs
+from deviceplugin.arbiter.scheduling.gpu_share import Command, IdleTime, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.lease_scheduler import Lengths
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 from tests.deviceplugin.arbiter.virtual_node import KERNEL_NS, Tenant, VirtualNode
 
@@ -20,7 +22,7 @@ SECONDS = 3
 
 
 class Turn:
-    """The turn of a gang of two GPUs, with a share that waits on the second one; the clock is the test's."""
+    """A turn of a gang of two GPUs, with a share that waits on the second one, on the test's clock."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -38,7 +40,7 @@ class Turn:
         return self._done(getattr(self.gpus[uuid], what)(key, self.now_ns))
 
     def until(self, milliseconds: float) -> list[Command]:
-        """Let time pass, to the millisecond of the test; timers ring when they are due."""
+        """Let time pass in steps of a millisecond, with timers."""
         commands: list[Command] = []
         while (due := min(filter(None, (gpu.due_ns() for gpu in self.gpus.values())), default=0)) and (
             due <= milliseconds * MS
@@ -50,7 +52,7 @@ class Turn:
         return commands
 
     def gap(self, milliseconds: float) -> float:
-        """The gang has nothing to launch for so long; return after which time the other one could, or the length."""
+        """Let the gang be idle for a time. Return after how long the other share could launch, or that time."""
         began_ms = self.now_ns / MS
         commands = self.says("released", "gang")
         for tenth in range(1, int(milliseconds * 10) + 1):
@@ -74,13 +76,13 @@ class Turn:
         return commands
 
 
-def test_a_gpu_that_was_wanted_back_soon_is_kept_the_next_time() -> None:
+def test_a_gpu_that_was_wanted_back_soon_is_reserved_the_next_time() -> None:
     turn = Turn()
     assert turn.gap(6) == pytest.approx(LENGTHS.lend_ns / MS, abs=0.1)
     assert [turn.gap(6) for _ in range(4)] == [6] * 4
 
 
-def test_a_gap_that_is_long_is_lent_and_soon_as_early_as_at_first() -> None:
+def test_long_gaps_are_lent_and_as_early_as_at_first() -> None:
     turn = Turn()
     turn.gap(6)
     lent = [turn.gap(18) for _ in range(4)]
@@ -89,28 +91,28 @@ def test_a_gap_that_is_long_is_lent_and_soon_as_early_as_at_first() -> None:
     assert lent[-1] == pytest.approx(LENGTHS.lend_ns / MS, abs=0.1)
 
 
-def test_the_gang_pays_for_a_gpu_that_is_kept_for_it() -> None:
+def test_a_gang_pays_for_a_gpu_that_is_reserved_for_it() -> None:
     turn = Turn()
     turn.gap(6)
-    account = turn.gpus["1"].seats["gang"].account
+    account = turn.gpus["1"].shares["gang"].account
     before_ns = account.held_by_ns(turn.now_ns)
     assert turn.gap(6) == 6
     assert account.held_by_ns(turn.now_ns) - before_ns == 6 * MS
-    turn.says("leave", "other")
+    turn.says("remove", "other")
     before_ns = account.held_by_ns(turn.now_ns)
     turn.says("released", "gang")
     turn.until(turn.now_ns / MS + 5)
-    assert account.held_by_ns(turn.now_ns) == before_ns  # from nobody
+    assert account.held_by_ns(turn.now_ns) == before_ns  # no borrower
 
 
-def test_its_turn_ends_on_a_gpu_that_it_uses_now_and_then_although_nobody_waits_for_the_other() -> None:
+def test_a_gangs_turn_ends_on_an_occasionally_used_gpu_if_only_others_are_wanted() -> None:
     turn = Turn()
     turn.gap(6)
-    while turn.gpus["1"].kept_for is not None and turn.now_ns < 1000 * MS:
+    while turn.gpus["1"].reserved_for is not None and turn.now_ns < 1000 * MS:
         turn.until(turn.now_ns / MS + 1)
         turn.says("released", "gang")
         turn.until(turn.now_ns / MS + 5)
-        if turn.gpus["0"].seats["gang"].phase is LeasePhase.REVOKED:
+        if turn.gpus["0"].shares["gang"].phase is LeasePhase.REVOKED:
             turn.says("released", "gang", "0")
         else:
             turn.says("want", "gang")
@@ -118,7 +120,7 @@ def test_its_turn_ends_on_a_gpu_that_it_uses_now_and_then_although_nobody_waits_
     assert turn.gpus["1"].holder == "other"
 
 
-def test_a_gap_that_the_end_of_a_turn_cuts_short_is_not_a_short_one() -> None:
+def test_a_gap_cut_short_by_the_end_of_a_turn_does_not_count_as_short() -> None:
     idle = IdleTime()
     idle.begin(0)
     idle.interrupt(5 * MS, 10 * MS)
@@ -132,7 +134,7 @@ def test_a_gap_that_the_end_of_a_turn_cuts_short_is_not_a_short_one() -> None:
 
 
 def steps(tenants: dict[str, Tenant]) -> dict[str, float]:
-    """What each got done, in percent of what it would have done alone."""
+    """Return each share's completed steps, in percent of its steps when alone."""
     node = VirtualNode(2, tenants)
     node.run(400)
     before = {key: tenant.steps for key, tenant in tenants.items()}
@@ -144,12 +146,12 @@ def steps(tenants: dict[str, Tenant]) -> dict[str, float]:
 
 
 def beside(gang: Tenant, *gpus: int) -> dict[str, Tenant]:
-    """And on each of these GPUs a share whose kernels take 6 ms."""
+    """Add a share on each of these GPUs, with kernels of 6 ms."""
     return {"gang": gang} | {f"on {gpu}": Tenant((gpu,), HALF, tail_ns=4 * MS) for gpu in gpus}
 
 
 @pytest.mark.slow
-def test_a_gang_that_needs_a_gpu_now_and_then_does_not_wait_for_it() -> None:
+def test_a_gang_that_needs_a_gpu_occasionally_does_not_wait_for_it() -> None:
     got = steps(beside(Tenant((0, 1), HALF, tail_ns=5 * MS), 0, 1))
     assert got["gang"] >= 40  # it would be 32 if the GPU were lent in each of its gaps
     assert min(got["on 0"], got["on 1"]) >= 46
@@ -163,14 +165,14 @@ def test_a_gpu_that_a_gang_leaves_idle_for_long_serves_others() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gpus", "again_ms"), [((0,), 3), ((0, 1), 6)])
-def test_a_gang_stopped_between_two_launches_on_a_gpu_goes_on_at_once(gpus: tuple[int, ...], again_ms: int) -> None:
-    """The first kernel waits for work elsewhere that its thread launches after the second one."""
+def test_a_gang_stopped_between_two_launches_on_a_gpu_continues_at_once(gpus: tuple[int, ...], again_ms: int) -> None:
+    """The first kernel waits for work on another GPU that its thread launches after the second one."""
     gang = Tenant((0, 1), HALF, tail_ns=1 * MS, again_ns=again_ms * MS)
     node = VirtualNode(2, beside(gang, *gpus))
     late, longest, before, since_ns = 0, 0, 0, 0
     while node.now_ns < 2000 * MS:
         node.run(1)
-        late += any(turns.seats["gang"].phase is LeasePhase.LATE for turns in node.turns.values())
+        late += any(turns.shares["gang"].phase is LeasePhase.LATE for turns in node.turns.values())
         if gang.steps > before:
             before, since_ns = gang.steps, node.now_ns
         longest = max(longest, node.now_ns - since_ns)
@@ -181,9 +183,7 @@ def test_a_gang_stopped_between_two_launches_on_a_gpu_goes_on_at_once(gpus: tupl
 @pytest.mark.slow
 @settings(max_examples=8)
 @given(st.integers(0, 12), st.integers(1, 9), st.sampled_from([(1,), (0, 1)]))
-def test_whatever_its_gaps_are_the_others_have_what_they_asked_for(
-    tail: int, request: int, gpus: tuple[int, ...]
-) -> None:
+def test_other_shares_get_their_requests_whatever_the_gaps(tail: int, request: int, gpus: tuple[int, ...]) -> None:
     tenants = {"gang": Tenant((0, 1), Entitlement(100 - 10 * request, 100), tail_ns=tail * MS)}
     tenants |= {f"on {gpu}": Tenant((gpu,), Entitlement(10 * request, 100)) for gpu in gpus}
     got = steps(tenants)

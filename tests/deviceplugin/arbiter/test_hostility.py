@@ -1,4 +1,4 @@
-"""Clients that are bad, slow or far too many harm nobody else."""
+"""Malicious, slow or too many clients harm no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECLAIM = header(contract.MESSAGE_RECLAIM)
 
 
 def own_process(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode, pod: str) -> None:
-    """From here on the test's own process counts as one of this pod's, so that it can open many connections."""
+    """Count the test's own process as one of this pod's, so that it can open many connections."""
     known = node.identify
 
     def identify(pid: int) -> object:
@@ -66,7 +66,7 @@ async def connect(node: ArbiterNode) -> socket.socket:
         while True:
             with contextlib.suppress(
                 BlockingIOError
-            ):  # the queue is full: who waits, as the library does, has its turn
+            ):  # the backlog is full: a client that retries, as the library does, gets in
                 made.connect(str(node.socket))
                 await asyncio.sleep(0)
                 return made
@@ -90,14 +90,14 @@ async def connect(node: ArbiterNode) -> socket.socket:
         header(contract.MESSAGE_HELLO, size=2**32 - 1) + bytes(32),
         header(contract.MESSAGE_WELCOME, size=24) + bytes(8),
         header(99),
-        RECLAIM,  # before hello
-        header(contract.MESSAGE_WANT, size=32) + bytes(16),  # likewise
-        header(contract.MESSAGE_OPEN, size=32) + bytes(16),  # that is for us to say
+        RECLAIM,  # before HELLO
+        header(contract.MESSAGE_WANT, size=32) + bytes(16),  # before HELLO too
+        header(contract.MESSAGE_OPEN, size=32) + bytes(16),  # only the arbiter sends this
         header(contract.MESSAGE_HELLO, magic=1),
     ],
     ids=lambda data: data[:24].hex(),
 )
-async def test_what_is_no_message_ends_the_connection_and_only_that(node: ArbiterNode, data: bytes) -> None:
+async def test_a_malformed_message_ends_only_its_connection(node: ArbiterNode, data: bytes) -> None:
     node.add_pod("trainer")
     other, bad = await node.share(), await node.share()
     await other("hello")
@@ -105,7 +105,7 @@ async def test_what_is_no_message_ends_the_connection_and_only_that(node: Arbite
     assert await other("reclaim") == 0
 
 
-async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterNode) -> None:
+async def test_a_second_hello_ends_the_connection_and_keeps_the_charge(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -114,7 +114,7 @@ async def test_hello_twice_ends_the_connection_but_not_the_charge(node: ArbiterN
     assert node.used() == (100,)
 
 
-async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: ArbiterNode) -> None:
+async def test_another_protocol_version_is_refused_with_a_remedy(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     data = header(contract.MESSAGE_HELLO, version=3, size=48) + bytes(32)
@@ -124,7 +124,7 @@ async def test_another_version_of_the_protocol_is_refused_with_a_remedy(node: Ar
     )
 
 
-async def test_who_says_nothing_is_disconnected(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_client_is_disconnected(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "HELLO_SECONDS", 0.05)
     node.add_pod("trainer")
     own_process(monkeypatch, node, "trainer")
@@ -140,7 +140,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
     node.add_pod("hog")
     node.add_pod("trainer")
     own_process(monkeypatch, node, "hog")
-    monkeypatch.setattr(client_connection, "HELLO_SECONDS", 600.0)  # these say nothing for long
+    monkeypatch.setattr(client_connection, "HELLO_SECONDS", 600.0)  # these clients are silent for long
     held = [await connect(node) for _ in range(500)]
     try:
         await waiting.until(lambda: node.server.connections == 500)
@@ -151,7 +151,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
         assert node.server.connections == contract.LEDGER_SLOTS + 1
         async with asyncio.timeout(10):
             answer = await asyncio.get_running_loop().sock_recv(more[-1], contract.WIRE_MAX)
-        assert b"this container has 512 connections to the node's agent already" in answer
+        assert b"this container already has 512 connections" in answer
         assert await process("reclaim") == 0
         for item in more:
             item.close()
@@ -161,7 +161,7 @@ async def test_five_hundred_connections_of_one_container_leave_room_for_others(
     await waiting.until(lambda: node.server.connections == 1)
 
 
-async def test_no_number_of_containers_that_take_all_connections_keeps_another_out(
+async def test_containers_that_take_all_connections_cannot_keep_another_out(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_server, "MAX_CONNECTIONS", 256)
@@ -188,7 +188,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
         held.append(more)
         async with asyncio.timeout(10):
             answer = await asyncio.get_running_loop().sock_recv(more, contract.WIRE_MAX)
-        assert b"keeps the others that it can have for containers with fewer than the 4 of this one" in answer
+        assert b"for containers with fewer than the 4 of this one" in answer
         newcomer = await node.share("newcomer")
         assert (await newcomer("hello"))["slot"] == 0
         assert await process("reclaim") == 0
@@ -199,9 +199,7 @@ async def test_no_number_of_containers_that_take_all_connections_keeps_another_o
     await waiting.until(lambda: node.server.connections == 2)
 
 
-async def test_a_flood_of_messages_makes_only_its_sender_wait(
-    node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_of_messages_delays_only_its_sender(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     node.add_pod("trainer")
@@ -236,7 +234,7 @@ async def test_a_flood_of_messages_makes_only_its_sender_wait(
         assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
 
 
-async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
+async def test_a_client_that_reads_no_answers_is_disconnected_and_blocks_no_other(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(connection_limits, "MESSAGES_PER_SECOND", 1e6)
@@ -255,7 +253,7 @@ async def test_who_takes_no_answers_is_disconnected_and_blocks_nobody(
     assert "Disconnected" in caplog.text
 
 
-async def test_a_process_that_has_just_ended_is_no_news(
+async def test_a_process_that_has_just_ended_is_not_logged(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.add_pod("hasty")
@@ -267,8 +265,8 @@ async def test_a_process_that_has_just_ended_is_no_news(
             await loop.sock_recv(hasty, contract.WIRE_MAX)
         hasty.close()
         other = Grant(arbiter_node.GPUS[0], arbiter_node.GIB, 50, 100)
-        # It is told that it is not alone any more, before its end is heard of.
-        node.server.leases.joined(Client(Tenant("b", "default", "b", ("main",), 0, (other,))))
+        # It gets a message that it is not alone, before its end is noticed.
+        node.server.leases.join(Client(Tenant("b", "default", "b", ("main",), 0, (other,))))
     await waiting.until(lambda: node.server.connections == 0)
     assert "Disconnected" not in caplog.text
 
@@ -294,7 +292,7 @@ async def test_connections_that_come_and_go_do_not_keep_others_out(
     await waiting.until(lambda: node.server.connections == 3)
 
 
-async def test_who_connects_and_goes_takes_few_places_before_a_newcomer(
+async def test_clients_that_connect_and_leave_take_few_places_before_a_new_one(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("hog")
@@ -311,24 +309,24 @@ async def test_who_connects_and_goes_takes_few_places_before_a_newcomer(
     assert taken <= socket_server.ACCEPTS_A_TURN * 4, "at a thousand a second each of them is a millisecond"
 
 
-async def test_descriptors_that_a_client_sends_are_not_kept(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_descriptors_sent_by_a_client_are_closed(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.add_pod("trainer")
     own_process(monkeypatch, node, "trainer")
     gc.collect()
-    gc.disable()  # what earlier tests left would be closed meanwhile
+    gc.disable()  # or files of earlier tests would be closed meanwhile
     try:
         with await connect(node) as generous:
             before = _descriptors()
             socket.send_fds(generous, [HELLO], [generous.fileno()] * 50)
             async with asyncio.timeout(10):
                 await asyncio.get_running_loop().sock_recv(generous, contract.WIRE_MAX)
-            # Its own: the connection, two pidfds, and limits and ledger, each once more for its mapping.
+            # The arbiter's own: the connection, two pidfds, and limits and ledger, each twice because of the mapping.
             assert _descriptors() - before == 7
     finally:
         gc.enable()
 
 
-async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reconnecting_does_not_raise_the_rate_limit(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     own_process(monkeypatch, node, "hog")
@@ -345,17 +343,17 @@ async def test_who_connects_anew_may_not_talk_faster_for_it(node: ArbiterNode, m
     assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
 
 
-async def test_a_process_that_dies_before_it_is_known_whose_it_is_is_nobody(
+async def test_a_process_that_dies_before_it_is_identified_gets_no_container(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pid may be given to a process of another container before its cgroup is read."""
+    """Its pid may belong to a process of another container before its cgroup is read."""
     node.add_pod("victim")
     process = await node.share("hostile")
 
     def identify(pid: int) -> object:
         os.kill(pid, signal.SIGKILL)
-        # Dead when its parent may wait for it; whoever else has its pidfd sees that then, too. The event loop's own
-        # thread may have waited for it already.
+        # The process is dead once its parent can wait for it, and all pidfds show it. The event loop's own thread may
+        # have waited for it already.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return arbiter_node.Container(arbiter_node.uid("victim"), arbiter_node.container_id("victim", "main"))

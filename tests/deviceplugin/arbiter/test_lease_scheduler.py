@@ -1,4 +1,4 @@
-"""The laws of turns, for random workloads on a virtual clock; and that breaking the code breaks a law."""
+"""The laws of scheduling, for random workloads on a virtual clock; and a proof that breaking the code breaks a law."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import account, lease_scheduler, next_share
-from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler, Lengths
-from deviceplugin.arbiter.seat import Command, Open, Revoke
+from deviceplugin.arbiter.scheduling import account, lease_scheduler, next_share
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.gpu_share import Command, Open, Revoke
+from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler, Lengths
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
@@ -22,13 +22,13 @@ WINDOW = 10 * SECOND
 
 
 def check(workers: list[Worker], *, seconds: int = 12) -> VirtualGpu:
-    """Run them, and look at every law."""
+    """Run the workers, and check every law."""
     gpu = VirtualGpu(workers)
     gpu.run(seconds * SECOND)
-    # What others may have saved up, and a turn of each.
+    # The credit of others, and a turn of each.
     count = sum(worker.given.request_percent > 0 for worker in workers)
     virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
-    # What it may do at once; and if it had to wait for what it was owed, that.
+    # The burst, and the time owed if the share had to wait for it.
     virtual_gpu.check_ceiling(gpu, WINDOW, 60 * MS + 60 * MS * (len(workers) - 1))
     virtual_gpu.check_ceiling(gpu, SECOND, 60 * MS + 60 * MS * (len(workers) - 1))
     virtual_gpu.check_waits(gpu, 3500 * MS)
@@ -58,7 +58,7 @@ def workloads(draw: st.DrawFn) -> list[Worker]:
 
 @settings(max_examples=25)
 @given(workloads())
-def test_every_share_has_its_request_and_none_more_than_its_limit(workers: list[Worker]) -> None:
+def test_every_share_gets_its_request_and_stays_below_its_limit(workers: list[Worker]) -> None:
     check(workers)
 
 
@@ -68,38 +68,38 @@ def test_every_share_has_its_request_and_none_more_than_its_limit(workers: list[
         ([(30, 100), (70, 100)], [30, 70]),
         ([(10, 100), (90, 100)], [10, 90]),
         ([(50, 100), (50, 100)], [50, 50]),
-        ([(20, 100), (20, 100)], [50, 50]),  # what nobody asked for goes by weight
+        ([(20, 100), (20, 100)], [50, 50]),  # unclaimed time is split by weight
         ([(20, 100), (40, 100)], [33.3, 66.7]),
-        ([(30, 30), (30, 100)], [30, 70]),  # what one may not have, the other gets
-        ([(10, 10)], [10]),  # also alone
+        ([(30, 30), (30, 100)], [30, 70]),  # time above one limit goes to the other share
+        ([(10, 10)], [10]),  # also when alone
         ([(0, 30)], [30]),
         ([(1, 100)], [100]),
         ([(10, 20), (10, 20), (10, 100)], [20, 20, 60]),
     ],
 )
-def test_shares_that_always_want_get_within_half_a_point_of_what_is_theirs(
+def test_busy_shares_get_their_part_within_half_a_point(
     given_percent: list[tuple[int, int]], expected: list[float]
 ) -> None:
     gpu = check([Worker(Entitlement(*pair)) for pair in given_percent])
     assert virtual_gpu.shares(gpu, 2 * SECOND, 12 * SECOND) == pytest.approx(expected, abs=0.5)
 
 
-def test_an_idle_share_costs_nobody_anything() -> None:
+def test_an_idle_share_costs_the_others_nothing() -> None:
     gpu = check([Worker(Entitlement(20, 100)), Worker(Entitlement(80, 100), starts_ns=60 * SECOND)])
     assert virtual_gpu.shares(gpu, 0, 12 * SECOND)[0] == pytest.approx(100)
     assert gpu.handovers == 1  # alone it keeps its turn without a message
     assert gpu.turns.due_ns() is None  # and without a timer
 
 
-def test_who_was_alone_has_saved_nothing_and_owes_nothing() -> None:
+def test_a_share_that_was_alone_has_neither_credit_nor_debt() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=20 * SECOND)])
     gpu.run(20 * SECOND)
-    assert gpu.turns.seats["0"].account.owed_ns == 0
+    assert gpu.turns.shares["0"].account.owed_ns == 0
     gpu.run(30 * SECOND)
     assert virtual_gpu.shares(gpu, 20 * SECOND, 30 * SECOND) == pytest.approx([50, 50], abs=1)
 
 
-def test_a_debt_is_worked_off_alone_as_beside_others() -> None:
+def test_a_debt_is_worked_off_equally_alone_and_next_to_others() -> None:
     books = Account(Entitlement(50, 100), 0)
     books.set(0, wanting=True, charge=PayingAccount.OWED)
     books.set(2 * SECOND, charge=PayingAccount.ALONE)
@@ -110,18 +110,18 @@ def test_a_debt_is_worked_off_alone_as_beside_others() -> None:
     assert books.owed_ns == 0
 
 
-def test_a_share_at_its_limit_that_may_begin_again_takes_its_turn_from_one_that_is_alone() -> None:
+def test_a_throttled_share_takes_its_turn_back_from_one_that_was_alone() -> None:
     gpu = check([Worker(Entitlement(30, 40)), Worker(Entitlement(20, 100))])
     assert virtual_gpu.shares(gpu, 2 * SECOND, 12 * SECOND) == pytest.approx([40, 60], abs=1.5)
 
 
-def test_who_returns_is_served_at_once() -> None:
+def test_a_returning_share_is_served_at_once() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100), drain_ns=4 * MS), Worker(Entitlement(50, 100), starts_ns=SECOND)])
     gpu.run(2 * SECOND)
     assert gpu.charged["1"][0].begin_ns - SECOND < 10 * MS
 
 
-def test_the_latency_class_does_not_wait_for_the_end_of_a_turn() -> None:
+def test_the_latency_class_interrupts_a_turn() -> None:
     def wait_ns(*, latency: bool) -> int:
         inference = Worker(Entitlement(20, 100, latency=latency), bursts=((2 * MS, 48 * MS),), drain_ns=0)
         gpu = check([inference, Worker(Entitlement(40, 100)), Worker(Entitlement(40, 100))])
@@ -155,14 +155,14 @@ def test_a_debt_outlasts_the_window_and_ends() -> None:
     assert not books.eligible()
     assert 7.9 * SECOND < books.eligible_in_ns() < 8.1 * SECOND
     books.pass_time(100 * SECOND)
-    assert books.owed_ns == pytest.approx(5 * SECOND)  # never more than a window's worth
+    assert books.owed_ns == pytest.approx(5 * SECOND)  # capped at one window
     books.set(100 * SECOND, wanting=False)
     books.pass_time(200 * SECOND)
     assert books.owed_ns == account.CREDIT_NS
     assert books.room_ns == account.BURST_NS
 
 
-def test_who_never_gives_back_holds_up_nobody_for_long() -> None:
+def test_a_share_that_never_gives_back_delays_others_only_briefly() -> None:
     stopped = LeaseScheduler()
     stopped.join("stopped", Entitlement(50, 100), 0)
     stopped.join("other", Entitlement(50, 100), 0)
@@ -178,11 +178,11 @@ def test_who_never_gives_back_holds_up_nobody_for_long() -> None:
         due = stopped.due_ns()
     assert stopped.holder == "other"
     assert stopped.released("stopped", 61 * SECOND) == []
-    assert stopped.seats["stopped"].phase is None
+    assert stopped.shares["stopped"].phase is None
 
 
 def late(entitlement: Entitlement) -> LeaseScheduler:
-    """One that was asked at second 1 to give the GPU back, and has not."""
+    """Return a scheduler with a share whose lease was revoked at second 1 and not returned."""
     made = LeaseScheduler()
     made.join("a", entitlement, 0)
     made.join("other", Entitlement(50, 100), 0)
@@ -192,31 +192,32 @@ def late(entitlement: Entitlement) -> LeaseScheduler:
     return made
 
 
-def test_who_is_late_pays_as_long_as_the_driver_runs_something_of_it() -> None:
+def test_a_late_share_pays_while_the_driver_runs_its_work() -> None:
     gpu = late(Entitlement(50, 100))
     for second in range(2, 100, 2):
-        gpu.seen("a", second * SECOND, works=second <= 60)
-    assert gpu.seats["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND  # for ten seconds nobody can be sure
-    gpu.seen("a", 100 * SECOND, works=True)  # it was stopped, and goes on
-    assert gpu.seats["a"].account.held_by_ns(103 * SECOND) == 73 * SECOND
+        gpu.observe("a", second * SECOND, works=second <= 60)
+    # charged for the ten seconds in which it may still be running
+    assert gpu.shares["a"].account.held_by_ns(99 * SECOND) == 70 * SECOND
+    gpu.observe("a", 100 * SECOND, works=True)  # it was stopped, and continues
+    assert gpu.shares["a"].account.held_by_ns(103 * SECOND) == 73 * SECOND
     gpu.released("a", 104 * SECOND)
-    gpu.seen("a", 105 * SECOND, works=True)  # of a moment before
-    assert gpu.seats["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
+    gpu.observe("a", 105 * SECOND, works=True)  # about a moment before
+    assert gpu.shares["a"].account.held_by_ns(200 * SECOND) == 74 * SECOND
 
 
-def test_nobody_pays_for_longer_than_its_kernel_ran_although_the_driver_says_nothing() -> None:
+def test_a_share_pays_no_longer_than_its_kernel_ran_without_driver_reports() -> None:
     gpu = late(Entitlement(10, 10))
     gpu.released("a", 61 * SECOND)
     gpu.want("a", 61 * SECOND)
-    assert gpu.seats["a"].account.held_by_ns(1000 * SECOND) == 61 * SECOND
-    due = gpu.seats["a"].account.eligible_in_ns()
-    assert 545 * SECOND < due < 551 * SECOND  # what it had too much, nine times over
+    assert gpu.shares["a"].account.held_by_ns(1000 * SECOND) == 61 * SECOND
+    due = gpu.shares["a"].account.eligible_in_ns()
+    assert 545 * SECOND < due < 551 * SECOND  # nine times the overrun
 
 
 @settings(max_examples=25)
 @given(st.sampled_from([1, 5, 10, 30, 50, 90]), st.integers(1, 300_000), st.booleans(), st.booleans())
 def test_a_limit_holds_however_long_a_kernel_runs(limit: int, kernel_ms: int, beside: bool, closes: bool) -> None:
-    """The kernel that is there when its turn ends runs out; the next one begins when all of that is made up for."""
+    """A kernel that runs when its turn ends finishes. The next one begins once the overrun is made up for."""
     worker = Worker(Entitlement(0, limit), drain_ns=kernel_ms * MS, closes=closes)
     gpu = VirtualGpu([worker, *([Worker(Entitlement(50, 100))] if beside else [])])
     until_ns = max(60 * SECOND, 2 * kernel_ms * MS * 100 // limit)
@@ -228,7 +229,7 @@ def test_a_limit_holds_however_long_a_kernel_runs(limit: int, kernel_ms: int, be
         assert got >= min(begun * 0.9, worker.drain_ns)
 
 
-def test_what_is_owed_to_others_is_paid_for_ten_seconds_at_most() -> None:
+def test_a_debt_to_others_is_capped_at_ten_seconds() -> None:
     books = Account(Entitlement(50, 100), 0)
     books.set(0, wanting=True, charge=PayingAccount.OWED)
     books.set(600 * SECOND, charge=PayingAccount.NOTHING)  # a kernel of ten minutes, without a limit
@@ -237,7 +238,7 @@ def test_what_is_owed_to_others_is_paid_for_ten_seconds_at_most() -> None:
     assert books.owed_ns > 0
 
 
-def test_who_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
+def test_a_share_that_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
     for steps in range(4):
         node = LeaseScheduler()
         node.join("a", Entitlement(50, 100), 0)
@@ -248,20 +249,20 @@ def test_who_ends_in_any_phase_leaves_the_gpu_to_the_next() -> None:
             commands += node.closed("a", 41 * MS)
         if steps == 3:
             commands += node.tick(500 * MS)
-        commands += node.leave("a", 600 * MS)
+        commands += node.remove("a", 600 * MS)
         assert commands[-1] == Open("b")
         assert node.holder == "b"
-        assert node.seats["b"].account.charge is not PayingAccount.NOTHING
+        assert node.shares["b"].account.charge is not PayingAccount.NOTHING
 
 
-def test_two_shares_that_need_two_gpus_at_once_both_go_on() -> None:
-    """Each share's step is a kernel on either GPU that ends only when both have begun: the collectives of training."""
+def test_two_shares_that_need_two_gpus_at_once_both_make_progress() -> None:
+    """Each step is a kernel on both GPUs that ends only when both have begun, like the collectives of training."""
     for seed in range(4):
         assert min(collectives(random.Random(seed), seconds=5)) >= 2
 
 
 def collectives(dice: random.Random, *, seconds: int) -> list[int]:
-    """How many steps each of two shares did."""
+    """Return the number of steps of each of two shares."""
     gpus = [LeaseScheduler(), LeaseScheduler()]
     is_open = {(key, number): False for key in "ab" for number in (0, 1)}
     launched = dict.fromkeys(is_open, 0)
@@ -292,20 +293,20 @@ def collectives(dice: random.Random, *, seconds: int) -> list[int]:
             if launched[key, 0] == launched[key, 1] == steps[key] + 1:
                 steps[key] += 1
             for number in (0, 1):
-                # It says that it has drained only when nothing of it spins.
+                # A share reports that it has drained only when none of its kernels spins.
                 if not is_open[key, number] and launched[key, number] == steps[key]:
-                    held = gpus[number].seats[key].phase is not None
+                    held = gpus[number].shares[key].phase is not None
                     obey(number, gpus[number].released(key, now) if held else [])
     return [steps[key] for key in "ab"]
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "the first that waits is served": (next_share, "choose", lambda able: next(iter(able), None)),
-    "the limit is not looked at": (Account, "eligible", lambda _: True),
-    "and a turn does not end with it": (Account, "lasts_ns", lambda _: None),
-    "nobody is owed anything": (next_share, "is_owed", lambda _: False),
-    "a turn goes on for ever": (lease_scheduler.LeaseScheduler, "_length_ns", lambda *_: 60 * SECOND),
-    "who is idle saves without end": (account, "CREDIT_NS", 60 * SECOND),
+    "the longest waiting share is served": (next_share, "choose", lambda able: next(iter(able), None)),
+    "the limit is ignored": (Account, "eligible", lambda _: True),
+    "the limit does not end a turn": (Account, "lasts_ns", lambda _: None),
+    "no share is owed time": (next_share, "is_owed", lambda _: False),
+    "a turn never ends": (lease_scheduler.LeaseScheduler, "_length_ns", lambda *_: 60 * SECOND),
+    "idle shares save without end": (account, "CREDIT_NS", 60 * SECOND),
     "limits allow a second at once": (account, "BURST_NS", SECOND),
     "nothing is charged": (next_share, "charge_of", lambda _: PayingAccount.NOTHING),
     "all is surplus": (next_share, "charge_of", lambda _: PayingAccount.SURPLUS),
@@ -315,17 +316,17 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
         "released",
         lambda self, key, now: self._end(key, now) or [],
     ),
-    "the latency class has no bound": (
+    "the latency class is unbounded": (
         next_share,
         "is_owed",
         lambda payer: payer.entitlement.latency or payer.owed_ns > 1,
     ),
-    "the late are waited for": (lease_scheduler.LeaseScheduler, "_give_up", lambda *_: None),
+    "late shares are waited for": (lease_scheduler.LeaseScheduler, "_expire", lambda *_: None),
 }
 
 
 def battery() -> None:
-    """Workloads that between them meet every law."""
+    """Run workloads that together exercise every law."""
     give = Entitlement
     check([Worker(give(30, 30))])
     check([Worker(give(30, 100)), Worker(give(70, 100))])

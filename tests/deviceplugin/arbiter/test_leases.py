@@ -1,4 +1,4 @@
-"""What clients say, and what each is told: leases of shares with one process and with several, and what hostile ones say."""
+"""Messages from and to clients: leases of shares with one and with several processes, and hostile messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.arbiter import leases
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 from tests.deviceplugin.arbiter.lease_clients import MS, Client, Node
@@ -24,7 +24,7 @@ async def node() -> Node:
     return Node()
 
 
-async def test_alone_it_is_open_at_once_and_free(node: Node) -> None:
+async def test_a_share_alone_on_its_gpu_is_open_at_once_and_does_not_count(node: Node) -> None:
     client = node.client("a")
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
@@ -32,11 +32,11 @@ async def test_alone_it_is_open_at_once_and_free(node: Node) -> None:
     assert len(client.told) == 1
 
 
-async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn(node: Node) -> None:
+async def test_a_second_share_makes_the_first_one_count_and_then_takes_its_turn(node: Node) -> None:
     first = node.client("a")
     node.says(first, WANT)
     two = node.client("b")
-    assert first.last() == (OPEN, COUNTED)  # it has only come, and wants nothing yet
+    assert first.last() == (OPEN, COUNTED)  # it has only joined, and wants nothing yet
     node.later(200)
     node.says(two, WANT)
     assert first.last()[0] == REVOKE
@@ -53,22 +53,22 @@ async def test_who_comes_later_makes_the_first_one_count_and_then_takes_its_turn
     assert first.last()[0] == OPEN
 
 
-async def test_beside_a_share_of_the_latency_class_one_is_told_to_run_ahead_less(node: Node) -> None:
+async def test_next_to_the_latency_class_a_share_gets_the_brief_flag(node: Node) -> None:
     client = node.client("a")
     node.says(client, WANT)
     grants = (Grant("GPU-0", 1 << 30, 20, 100),)
     urgent = Client(Tenant("b", "default", "b", ("main",), 0, grants, latency=True))
-    node.leases.joined(urgent)
+    node.leases.join(urgent)
     assert client.last() == (OPEN, COUNTED | contract.LEASE_BRIEF)
     node.says(urgent, WANT)
     node.says(client, RELEASED)
     assert urgent.last() == (OPEN, COUNTED)  # the other one can wait
-    node.leases.left(urgent)
+    node.leases.remove(urgent)
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
 
 
-async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_one(node: Node) -> None:
+async def test_a_resumed_process_does_not_end_the_drain_of_another_one(node: Node) -> None:
     gpus = ("GPU-0", "GPU-1")
     first, two, other = node.client("a", gpus=gpus), node.client("a", gpus=gpus), node.client("b")
     node.says(first, WANT)
@@ -89,7 +89,7 @@ async def test_a_process_that_is_let_in_again_does_not_end_the_drain_of_another_
     assert other.last()[0] == OPEN
 
 
-async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node) -> None:
+async def test_a_share_does_not_use_a_gpu_that_is_only_reserved_for_it(node: Node) -> None:
     gang = node.client("a", request=90, gpus=("GPU-0", "GPU-1"))
     other = node.client("b", request=10, gpus=("GPU-1",))
     for gpu in (0, 1):
@@ -105,17 +105,17 @@ async def test_a_gpu_that_is_only_kept_for_a_share_is_not_used_by_it(node: Node)
                 node.says(client, RELEASED, gpu=gpu, number=number)
                 node.says(client, WANT, gpu=gpu)
         node.says(gang, WANT, gpu=1)
-    usage = {usage.gpu_uuid: usage for usage in node.leases.held() if usage.tenant is gang.tenant}
+    usage = {usage.gpu_uuid: usage for usage in node.leases.usage() if usage.tenant is gang.tenant}
     assert usage["GPU-1"].recent == pytest.approx(0.2, abs=0.06)
     assert usage["GPU-1"].seconds > 0.6 * 2
 
 
-async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> None:
+async def test_the_processes_of_a_share_use_its_lease_together(node: Node) -> None:
     first, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(first, WANT)
     node.says(two, WANT)
     assert first.last()[0] == two.last()[0] == OPEN
-    assert two.number != first.number  # what is said of the one is not about the other
+    assert two.number != first.number  # a message about one lease does not concern the other
     node.later(200)
     node.says(other, WANT)
     assert first.last()[0] == two.last()[0] == REVOKE
@@ -125,13 +125,13 @@ async def test_the_processes_of_a_share_have_its_lease_together(node: Node) -> N
     assert other.last()[0] == OPEN
 
 
-async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_follows(node: Node) -> None:
+async def test_messages_about_an_earlier_lease_do_not_affect_the_next_one(node: Node) -> None:
     first, two, other = node.client("a"), node.client("a"), node.client("b")
     node.says(first, WANT)
     node.says(two, WANT)
     before = first.number
     node.says(first, RELEASED)
-    node.says(first, WANT)  # the other process of its share has the GPU still
+    node.says(first, WANT)  # the other process of its share still has the GPU
     assert first.last()[0] == OPEN
     assert first.number != before
     node.later(200)
@@ -145,11 +145,11 @@ async def test_what_is_said_of_a_lease_from_before_is_not_about_the_one_that_fol
     assert other.last()[0] == OPEN
 
 
-async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart_has_it_still() -> None:
+async def test_a_lease_returned_while_it_is_confirmed_after_a_restart_is_kept() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     client, other = node.client("a"), node.client("b")
     node.says(client, WANT, flags=HELD)
-    node.says(client, RELEASED, number=0)  # said before it knew the number; when it does, it opens its gate again
+    node.says(client, RELEASED, number=0)  # sent before it knew the number; then it opens its gate again
     node.says(other, WANT)
     node.later(1)
     assert other.told == []
@@ -157,20 +157,20 @@ async def test_who_gives_back_while_it_is_told_that_it_may_go_on_after_a_restart
     assert other.last()[0] == OPEN
 
 
-async def test_the_turn_of_a_share_whose_process_has_died_waiting_is_nobodys(node: Node) -> None:
+async def test_a_share_whose_waiting_process_has_died_gets_no_turn(node: Node) -> None:
     client, other = node.client("a"), node.client("b")
     idle, waiting = node.client("c"), node.client("c")
     node.says(client, WANT)
     node.later(200)
     node.says(waiting, WANT)
-    node.leases.left(waiting)
+    node.leases.remove(waiting)
     node.says(client, RELEASED)
     assert idle.told == []
     node.says(other, WANT)
     assert other.last()[0] == OPEN
 
 
-async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> None:
+async def test_a_limited_share_is_stopped_even_when_alone(node: Node) -> None:
     client = node.client("a", request=30, limit=30)
     node.says(client, WANT)
     assert client.last() == (OPEN, COUNTED | CONTENDED)
@@ -180,18 +180,18 @@ async def test_a_share_with_a_limit_is_stopped_also_when_alone(node: Node) -> No
     node.says(client, WANT)
     assert client.last()[0] == REVOKE
     node.later(100)
-    assert client.last()[0] == REVOKE  # its pauses are as long as its limit says, of a period of 150 ms
+    assert client.last()[0] == REVOKE  # its limit's part of a period of 150 ms
     node.later(70)
     assert client.last()[0] == OPEN
 
 
 @pytest.mark.parametrize("when", ["wants", "holds", "revoked", "closed", "late"])
-async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: str) -> None:
+async def test_a_share_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: str) -> None:
     first, two = node.client("a"), node.client("b")
     if when == "wants":
         node.says(two, WANT)
         node.says(first, WANT)
-        node.leases.left(first)
+        node.leases.remove(first)
         assert two.last() == (OPEN, 0)  # alone again
         return
     node.says(first, WANT)
@@ -201,13 +201,13 @@ async def test_whose_process_ends_leaves_the_gpu_to_the_next(node: Node, when: s
         node.says(first, CLOSED)
     if when == "late":
         node.later(200)
-    node.leases.left(first)
+    node.leases.remove(first)
     assert two.last() == (OPEN, 0)
-    node.leases.left(two)
-    assert not list(node.leases.held())
+    node.leases.remove(two)
+    assert not list(node.leases.usage())
 
 
-async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_back() -> None:
+async def test_after_a_restart_the_first_holder_keeps_the_gpu_and_others_return_it() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     first, two = node.client("a"), node.client("b")
     node.says(first, WANT, flags=HELD)
@@ -221,7 +221,7 @@ async def test_after_a_restart_the_first_that_holds_keeps_it_and_others_give_it_
     assert two.last()[0] == OPEN
 
 
-async def test_after_a_restart_nobody_is_taken_to_be_alone() -> None:
+async def test_after_a_restart_no_share_counts_as_alone() -> None:
     node = Node(settling_ns=leases.SETTLING_NS)
     client = node.client("a")
     node.says(client, WANT, flags=HELD)
@@ -230,14 +230,14 @@ async def test_after_a_restart_nobody_is_taken_to_be_alone() -> None:
     assert client.last() == (OPEN, 0)
 
 
-async def test_when_the_agent_ends_nobody_is_told_that_it_is_their_turn(node: Node) -> None:
+async def test_no_turn_is_granted_while_the_agent_ends(node: Node) -> None:
     first, two = node.client("a"), node.client("b")
     node.says(first, WANT)
     node.says(two, WANT)
     count = len(first.told)
     node.leases.close()
-    node.leases.left(first)
-    node.leases.left(two)
+    node.leases.remove(first)
+    node.leases.remove(two)
     assert (len(first.told), two.told) == (count, [])
 
 
@@ -251,19 +251,19 @@ async def test_a_share_of_two_gpus_begins_when_it_may_have_both(node: Node) -> N
     assert other.last()[0] == REVOKE
     node.says(other, RELEASED)
     assert [(kind, gpu) for kind, gpu, *_ in both.told] == [(OPEN, 0)]
-    node.says(both, WANT, gpu=1)  # kept for it
+    node.says(both, WANT, gpu=1)  # reserved for it
     assert [(kind, gpu) for kind, gpu, *_ in both.told] == [(OPEN, 0), (OPEN, 1)]
     node.says(other, WANT)
     node.later(100)
     assert [(kind, gpu) for kind, gpu, *_ in both.told[-2:]] == [(REVOKE, 0), (REVOKE, 1)]
     numbers = {gpu: number for _, gpu, _, number in both.told}
     node.says(both, RELEASED, gpu=1, number=numbers[1])
-    assert other.last()[0] == REVOKE  # what runs on the other GPU may wait for this one
+    assert other.last()[0] == REVOKE  # work on the other GPU may wait for this one
     node.says(both, RELEASED, gpu=0, number=numbers[0])
     assert other.last()[0] == OPEN
 
 
-async def test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile(node: Node) -> None:
+async def test_a_gpu_unused_by_a_share_of_two_serves_others_meanwhile(node: Node) -> None:
     both = node.client("a", gpus=("GPU-0", "GPU-1"))
     other = node.client("b", gpus=("GPU-1",))
     node.says(both, WANT, gpu=0)
@@ -272,12 +272,12 @@ async def test_a_gpu_that_a_share_of_two_makes_no_use_of_serves_others_meanwhile
     node.later(3)
     assert other.last()[0] == OPEN
     node.says(both, WANT, gpu=1)
-    assert other.last()[0] == REVOKE  # it is its turn
+    assert other.last()[0] == REVOKE  # it has its turn
     node.says(other, RELEASED)
     assert both.told[-1][:2] == (OPEN, 1)
 
 
-async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> None:
+async def test_nonsense_messages_change_nothing_for_others(node: Node) -> None:
     dice = random.Random(5)
     honest, hostile = node.client("a"), node.client("b")
     for _ in range(400):
@@ -290,7 +290,7 @@ async def test_what_makes_no_sense_changes_nothing_for_others(node: Node) -> Non
                 node.says(honest, RELEASED)
             node.says(honest, WANT)
         node.later(dice.randrange(1, 30))
-    seconds = {held.tenant.pod: held.seconds for held in node.leases.held()}
+    seconds = {held.tenant.pod: held.seconds for held in node.leases.usage()}
     assert seconds["a"] > 0.45 * (node.now_ns / 1e9 - 1)
 
 
@@ -314,15 +314,15 @@ async def test_two_hundred_idle_containers_cost_nothing(node: Node, monkeypatch:
     assert timers
     assert all(timer.cancelled() for timer in timers)
     for client in clients:
-        node.leases.left(client)
+        node.leases.remove(client)
     assert not node.leases.gpus
 
 
-async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_known(node: Node) -> None:
+async def test_held_time_is_reported_up_to_now_and_recent_use_only_if_known(node: Node) -> None:
     holder = node.client("a")
     node.says(holder, WANT)
     node.now_ns += 5000 * MS
-    (held,) = node.leases.held()
+    (held,) = node.leases.usage()
     assert (held.seconds, held.leases, held.recent) == (5, 1, None)
     other = node.client("b")
     node.says(other, WANT)
@@ -332,37 +332,37 @@ async def test_what_was_held_is_told_up_to_now_and_what_was_used_only_if_it_is_k
                 node.says(client, RELEASED)
                 node.says(client, WANT)
         node.later(5)
-    parts = {usage.tenant.pod: usage for usage in node.leases.held()}
+    parts = {usage.tenant.pod: usage for usage in node.leases.usage()}
     assert parts["a"].recent == pytest.approx(0.5, abs=0.1)
     assert parts["b"].recent == pytest.approx(0.5, abs=0.1)
     assert sum(part.seconds for part in parts.values()) == pytest.approx(7, abs=0.2)
 
 
 def resized(client: Client, request: int, limit: int) -> Tenant:
-    """Its share, given something else; all its processes have that from then on."""
+    """Return the client's share with other limits, for all its processes."""
     grants = tuple(Grant(grant.uuid, grant.memory_bytes, request, limit) for grant in client.tenant.grants)
     client.tenant = dataclasses.replace(client.tenant, grants=grants)
     return client.tenant
 
 
-async def test_who_holds_a_gpu_freely_is_told_to_count_when_it_gets_a_limit_and_is_stopped_by_it(node: Node) -> None:
+async def test_a_free_holder_is_told_to_count_when_it_gets_a_limit_and_is_stopped_by_it(node: Node) -> None:
     client = node.client("a", gpus=("GPU-0", "GPU-1"))
     node.says(client, WANT)
     assert client.last() == (OPEN, 0)
     node.later(1)
-    node.leases.changed(resized(client, 10, 20))
+    node.leases.update(resized(client, 10, 20))
     assert client.last() == (OPEN, COUNTED | CONTENDED)
     node.later(70)
     assert client.last()[0] == REVOKE
     node.says(client, RELEASED)
     node.says(client, WANT)
     assert client.last()[0] == REVOKE
-    node.leases.changed(resized(client, 10, 100))  # and may go on at once when the limit is gone
+    node.leases.update(resized(client, 10, 100))  # and may launch again at once when the limit is gone
     assert client.last() == (OPEN, 0)
 
 
-async def test_what_a_share_is_given_that_no_process_has_a_lease_of_is_nothing_to_leases(node: Node) -> None:
+async def test_changes_of_a_share_without_leases_are_ignored(node: Node) -> None:
     client = node.client("a")
-    node.leases.left(client)
-    node.leases.changed(resized(client, 10, 20))
+    node.leases.remove(client)
+    node.leases.update(resized(client, 10, 20))
     assert not node.leases.gpus

@@ -1,4 +1,4 @@
-"""The memory ledger, with real processes over the real socket: exact, and never given to two."""
+"""The memory ledger, with real processes over the real socket: exact, and no byte is given twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 
-async def test_a_process_is_told_its_limits_and_its_slot(node: ArbiterNode) -> None:
+async def test_a_process_gets_its_limits_and_its_slot(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=3 * GIB, gpus=2)
     process = await node.share()
     assert await process("hello") == {"gpus": 2, "slot": 0}
@@ -60,7 +60,7 @@ async def test_containers_that_share_a_demand_share_a_ledger(node: ArbiterNode) 
     assert await two("sum", 0) == 7
 
 
-async def test_containers_with_demands_of_their_own_have_ledgers_of_their_own(node: ArbiterNode) -> None:
+async def test_containers_with_demands_of_their_own_have_separate_ledgers(node: ArbiterNode) -> None:
     node.add_pod(
         "trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 30, 2 * GIB)
     )
@@ -70,7 +70,7 @@ async def test_containers_with_demands_of_their_own_have_ledgers_of_their_own(no
     assert (await two("limits"))["records"] == [["00000000000000000000000000000001", 2 * GIB, 20, 30]]
 
 
-async def test_a_killed_process_leaves_nothing_behind_and_others_keep_theirs(node: ArbiterNode) -> None:
+async def test_a_killed_process_leaves_no_charge_and_others_keep_theirs(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
@@ -82,21 +82,21 @@ async def test_a_killed_process_leaves_nothing_behind_and_others_keep_theirs(nod
     assert await two("sum", 0) == 20
 
 
-async def test_reclaim_tells_what_a_killed_process_has_left(node: ArbiterNode) -> None:
+async def test_reclaim_returns_the_bytes_of_a_killed_process(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
     await two("hello")
     await first("charge", 0, 100)
     await first.kill()
-    # Whether the arbiter had noticed by itself before or not: it was freed since this process last heard.
+    # The answer is the same whether the arbiter had noticed the death before or not.
     assert await two("reclaim") == 100
     assert await two("sum", 0) == 0
     assert await two("reclaim") == 0
 
 
 @pytest.mark.slow
-async def test_a_slot_is_given_again_only_once_it_is_clear(node: ArbiterNode) -> None:
+async def test_a_slot_is_reused_only_once_it_is_clear(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     keeper, process = await node.share(), await node.share()
     await keeper("hello")
@@ -108,7 +108,7 @@ async def test_a_slot_is_given_again_only_once_it_is_clear(node: ArbiterNode) ->
     assert (await two("hello"))["slot"] == 1
     await two("charge", 0, 5)
     await keeper("reclaim")
-    assert node.used() == (5,)  # the slot was cleared once, not again for the dead
+    assert node.used() == (5,)  # the slot was cleared once, not again for the dead process
 
 
 async def test_a_process_that_closes_its_socket_stays_charged_while_it_lives(node: ArbiterNode) -> None:
@@ -125,7 +125,7 @@ async def test_a_process_that_closes_its_socket_stays_charged_while_it_lives(nod
     await waiting.until(lambda: node.used() == (0,))
 
 
-async def test_a_process_that_comes_back_has_its_slot_and_its_charge(node: ArbiterNode) -> None:
+async def test_a_process_that_reconnects_has_its_slot_and_its_charge(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -136,7 +136,7 @@ async def test_a_process_that_comes_back_has_its_slot_and_its_charge(node: Arbit
 
 
 @pytest.mark.slow
-async def test_a_process_that_became_another_program_is_charged_no_more(node: ArbiterNode) -> None:
+async def test_a_process_that_became_another_program_is_not_charged(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
@@ -149,7 +149,7 @@ async def test_a_process_that_became_another_program_is_charged_no_more(node: Ar
     assert await two("sum", 0) == 1
 
 
-async def test_a_parent_that_dies_is_cleared_though_its_child_keeps_the_socket_open(node: ArbiterNode) -> None:
+async def test_a_dead_parent_is_cleared_although_its_child_keeps_the_socket_open(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     parent, two = await node.share(), await node.share()
     await parent("hello")
@@ -199,14 +199,14 @@ async def test_a_hostile_slot_harms_only_its_own_container(node: ArbiterNode) ->
     assert await first("reclaim") == 0
     assert await two("sum", 0) == 5
     assert node.used("server") == (5,)
-    assert node.used("trainer") == (64 * (2**64 - 1),)  # as far as anybody looks
+    assert node.used("trainer") == (64 * (2**64 - 1),)  # in the slots that are added up
     await first.kill()
     await waiting.until(lambda: node.used("trainer") is None)
     assert await two("reclaim") == 0
 
 
 @pytest.mark.slow
-async def test_as_many_processes_as_there_are_have_slots_of_their_own(node: ArbiterNode) -> None:
+async def test_the_maximum_number_of_processes_get_distinct_slots(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     shares = await asyncio.gather(*(node.share() for _ in range(12)))
     answers = await asyncio.gather(*(share("hello") for share in shares))

@@ -1,4 +1,4 @@
-"""Containers that are restarted, stopped, or outlive their pod: what is theirs stays theirs, and nobody else's."""
+"""Containers that are restarted, stopped, or outlive their pod keep their own memory and limits, and no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 
 def restarted(node: ArbiterNode, container: str = "main") -> str:
-    """The container gets another id, as the runtime gives it; return a name that stands for it in a test."""
+    """Give the container a new id, as the runtime does. Return a name for it in a test."""
     again = f"{container}-again"
     for status in node.pods[0]["status"]["containerStatuses"]:
         if status["name"] == container:
@@ -21,7 +21,7 @@ def restarted(node: ArbiterNode, container: str = "main") -> str:
     return again
 
 
-async def test_a_restarted_container_has_the_share_of_the_one_before_and_what_that_still_holds(
+async def test_a_restarted_container_has_the_same_share_and_the_memory_still_held(
     node: ArbiterNode,
 ) -> None:
     node.add_pod(
@@ -38,17 +38,17 @@ async def test_a_restarted_container_has_the_share_of_the_one_before_and_what_th
     assert await new("sum", 0) == 0
 
 
-async def test_of_the_container_that_was_nobody_new_gets_a_share_unless_it_is_the_pods_only_one(
+async def test_a_stopped_containers_id_gets_no_share_unless_the_pod_has_only_one(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB))
     restarted(node)
     late = await node.share(container="main")
-    assert (await late("hello"))["slot"] == 0  # whatever of the pod has the socket is of its one share
+    assert (await late("hello"))["slot"] == 0  # every container of the pod with the socket belongs to its one share
 
 
 @pytest.mark.slow
-async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_gets_no_new_ones(
+async def test_a_deleted_pods_processes_keep_their_limits_and_new_ones_are_refused(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer")
@@ -58,7 +58,7 @@ async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_get
     before = await process("limits")
     node.pods.clear()
     node.allocations.clear()
-    node.resizing.look()
+    node.resizing.refresh()
     refused = (await late("hello"))["refused"]
     assert refused == f"this node has no pod with the UID {arbiter_node.uid('trainer')}"
     assert await process("limits") == before
@@ -70,7 +70,7 @@ async def test_a_pod_that_is_deleted_keeps_its_processes_to_their_limits_and_get
 
 
 @pytest.mark.slow
-async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: ArbiterNode) -> None:
+async def test_a_pod_of_the_same_name_inherits_nothing(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first = await node.share()
     await first("hello")
@@ -80,7 +80,7 @@ async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: Arbite
     node.add_pod("other")
     node.pods[0]["metadata"]["name"] = "trainer"
     two = await node.share("other")
-    assert "refused" in await two("hello")  # the ledger says that its allocation is another pod's
+    assert "refused" in await two("hello")  # the ledger says that the allocation belongs to another pod
     node.allocations.clear()
     node.pods.clear()
     node.add_pod("other")
@@ -90,7 +90,7 @@ async def test_a_pod_of_the_same_name_has_nothing_of_the_one_before(node: Arbite
     assert node.used() == (100,)
 
 
-async def test_a_stopped_process_keeps_what_it_has_and_holds_up_nobody(node: ArbiterNode) -> None:
+async def test_a_stopped_process_keeps_its_memory_and_delays_no_other(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     stopped, other = await node.share(), await node.share()
     await stopped("hello")

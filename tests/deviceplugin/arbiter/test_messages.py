@@ -1,4 +1,4 @@
-"""What agent and arbiter tell each other comes back from bytes as it was."""
+"""Messages between agent and arbiter survive encoding and decoding."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 
 KINDS = typing.get_args(messages.Message)
 
 
 @pytest.mark.slow
 @given(st.one_of(*map(st.from_type, KINDS)))
-def test_every_message_comes_back(message: messages.Message) -> None:
-    assert repr(messages.read(messages.write(message))) == repr(message)  # as text: of numbers, NaN is not itself
+def test_every_message_survives_encoding(message: messages.Message) -> None:
+    # compare text, because NaN does not equal itself
+    assert repr(messages.read(messages.write(message))) == repr(message)
 
 
-def test_what_is_no_message_is_refused() -> None:
+def test_malformed_messages_are_refused() -> None:
     for data in (b'["Nothing",{}]', b'["NoEntry",{}]', b'["NoEntry",{"allocation":1}]', b"[]", b"{"):
         with pytest.raises(ValueError):
             messages.read(data)
 
 
-def test_a_turn_has_all_that_is_told_of_a_share_on_a_gpu() -> None:
+def test_a_lease_report_has_every_field_of_lease_usage() -> None:
     names = {field.name for field in dataclasses.fields(messages.LeaseReport)}
     assert names - {"share"} == {field.name for field in dataclasses.fields(LeaseUsage)} - {"tenant"}

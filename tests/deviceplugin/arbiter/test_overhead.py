@@ -1,4 +1,4 @@
-"""What is measured beyond the charges is in the limits page, by GPU, for as long as its process lives."""
+"""Memory measured beyond the charges is in the limits page, by GPU, as long as its process lives."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.host.kernel_process import KernelProcess
 
@@ -30,30 +30,30 @@ def overheads(group: ShareLedger) -> list[int]:
     return list(group.limits.overhead_bytes())
 
 
-def test_it_is_the_sum_over_the_processes_on_each_gpu(group: ShareLedger) -> None:
-    group.measured({0: [300, 0], 1: [200, 50]})
+def test_overhead_is_the_sum_over_the_processes_on_each_gpu(group: ShareLedger) -> None:
+    group.set_overheads({0: [300, 0], 1: [200, 50]})
     assert overheads(group) == [500, 50]
-    group.measured({0: [310, 0]})
+    group.set_overheads({0: [310, 0]})
     assert overheads(group) == [310, 0]
 
 
-def test_a_process_that_ends_takes_its_own_with_it_at_once(group: ShareLedger) -> None:
-    group.measured({0: [300, 10], 1: [200, 50]})
+def test_a_process_that_ends_takes_its_overhead_with_it_at_once(group: ShareLedger) -> None:
+    group.set_overheads({0: [300, 10], 1: [200, 50]})
     group.release(1)
     assert overheads(group) == [300, 10]
     group.release(0)
     assert overheads(group) == [0, 0]
 
 
-def test_a_slot_that_is_nobodys_any_more_counts_for_nothing(group: ShareLedger) -> None:
+def test_the_overhead_of_a_free_slot_is_ignored(group: ShareLedger) -> None:
     group.release(1)
-    group.measured({0: [300, 10], 1: [200, 50]})
+    group.set_overheads({0: [300, 10], 1: [200, 50]})
     assert overheads(group) == [300, 10]
 
 
-def test_other_limits_and_other_contexts_leave_it_as_it_is(group: ShareLedger) -> None:
-    group.measured({0: [300, 10]})
-    group.limits.expect(1, 250)
+def test_new_limits_and_context_charges_leave_the_overhead_as_it_is(group: ShareLedger) -> None:
+    group.set_overheads({0: [300, 10]})
+    group.limits.set_context_bytes(1, 250)
     group.limits.write([Grant(uuid, 4 << 30, 20, 30) for uuid in UUIDS])
     assert overheads(group) == [300, 10]
     assert [(record.memory_bytes, record.request_percent, record.context_bytes) for record in group.limits.read()] == [

@@ -1,4 +1,4 @@
-"""Two tenants whose kernels wait for each other across GPUs, as the collectives of training do: compared with the same without leases."""
+"""Two shares whose kernels wait for each other across GPUs, like collectives of training, compared with no leases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.programs import command
 pytestmark = pytest.mark.slow
 
 SECONDS = 1.5
-# Of what the driver's own time slices reach. With each GPU by itself it is a fraction of that, by chance.
+# Relative to the driver's own time slices. With an independent scheduler per GPU it is a random fraction of that.
 MIN_PART = 0.65
 WINDOWS = 3
 Order = tuple[int, int]
@@ -33,7 +33,7 @@ def _built() -> None:
 async def together(
     node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[Order, Order], *, threads: bool, preload: tuple[Path, ...]
 ) -> list[int]:
-    """How many steps each of two tenants did, which launch on the two GPUs in these orders."""
+    """Return the number of steps of each of two shares that launch on the two GPUs in these orders."""
     box = container.Container(node.socket.parent, gpus, preload)
     uuids = tuple(simulated.uuids(gpus)[:2])
     processes = []
@@ -66,11 +66,11 @@ async def together(
     ],
     ids=["the same order", "crosswise", "crosswise, cooperative", "a thread a GPU"],
 )
-async def test_two_tenants_with_collectives_across_two_gpus_lose_little_by_leases(
+async def test_two_shares_with_collectives_across_two_gpus_lose_little_to_leases(
     node: ArbiterNode, gpus: Path, symbol: str, orders: tuple[Order, Order], threads: bool
 ) -> None:
     sliced, got = list[list[int]](), list[list[int]]()
-    for _ in range(WINDOWS):  # other work of this machine takes a window now and then
+    for _ in range(WINDOWS):  # other work on this machine takes a window now and then
         sliced.append(await together(node, gpus, symbol, orders, threads=threads, preload=()))
         got.append(await together(node, gpus, symbol, orders, threads=threads, preload=(container.LIBRARY,)))
         least = MIN_PART * min(map(sum, sliced))

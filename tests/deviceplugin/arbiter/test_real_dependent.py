@@ -1,4 +1,4 @@
-"""Random programs whose work waits for other work end with the library as they end without it, whoever is beside them."""
+"""Random programs whose work waits for other work end with the library as they do without it, with any neighbours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.programs import command
 pytestmark = pytest.mark.slow
 
 PROGRAM = Path(container.__file__).with_name("random_dependent.py")
-SECONDS = 90  # it takes one or two, without leases
+SECONDS = 90  # it takes one or two without leases
 HELD_MS, WINDOWS = 120, 3  # the library itself may hold one for 50
 
 
@@ -40,7 +40,7 @@ async def _line(process: subprocess.Popen[str]) -> str:
 async def run(
     node: ArbiterNode, gpus: Path, seed: int, neighbour: Callable[[], None], *, preload: tuple[Path, ...]
 ) -> float:
-    """The longest launch, in milliseconds."""
+    """Return the longest launch, in milliseconds."""
     chance = random.Random(seed)
     processes, count, threads = chance.choice([1, 1, 2]), chance.choice([1, 2, 3]), chance.choice([2, 2, 3])
     box = container.Container(node.socket.parent, gpus, preload)
@@ -73,19 +73,21 @@ async def run(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_what_ends_without_the_library_ends_with_it(node: ArbiterNode, gpus: Path, seed: int) -> None:
+async def test_a_process_that_ends_without_the_library_gives_its_lease_back(
+    node: ArbiterNode, gpus: Path, seed: int
+) -> None:
     node.server.leases.settle()
     await run(node, gpus, seed, neighbours.busy, preload=())
     await run(node, gpus, seed, neighbours.busy, preload=(container.LIBRARY,))
 
 
 @pytest.mark.parametrize("seed", range(6, 12))
-async def test_no_launch_is_held_for_long_beside_a_neighbour_that_does_nothing(
+async def test_launches_are_not_held_for_long_next_to_an_idle_neighbour(
     node: ArbiterNode, gpus: Path, seed: int
 ) -> None:
     node.server.leases.settle()
     longest, held = list[float](), list[float]()
-    for _ in range(WINDOWS):  # other work of this machine takes a window now and then
+    for _ in range(WINDOWS):  # other work on this machine takes a window now and then
         longest.append(await run(node, gpus, seed, neighbours.idle, preload=()))
         held.append(await run(node, gpus, seed, neighbours.idle, preload=(container.LIBRARY,)))
         if min(held) <= max(longest) + HELD_MS:

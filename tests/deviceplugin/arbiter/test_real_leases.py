@@ -1,4 +1,6 @@
-"""The library that ships, the arbiter that ships, a simulated GPU: shares measured by work done, and what breaks nobody."""
+"""The real library and arbiter on a simulated GPU: shares measured by completed work, and failures that break no
+program.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from tests.interposer import container
 pytestmark = pytest.mark.slow
 
 WINDOWS = 3
-AS_PID_ONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")  # as the first process of a container is
+AS_PID_ONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")  # as the first process of a container has
 SOURCE = simulated.ROOT / "bench" / "launches" / "load.c"
 
 
 @pytest.fixture(scope="session")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that launches in one of several ways, and says how much it got done."""
+    """A program that launches in one of several ways, and prints how much it got done."""
     simulated.build()
     subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
     program = tmp_path_factory.mktemp("load") / "load"
@@ -37,7 +39,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Programs:
-    """Programs in containers of a node, each of a pod of its own."""
+    """Programs in containers of a node, each in a pod of its own."""
 
     def __init__(self, node: ArbiterNode, gpus: Path, load: Path) -> None:
         self._node = node
@@ -50,7 +52,7 @@ class Programs:
     async def ready(
         self, request: int, limit: int, mode: str = "async", kernel_us: int = 1000, *, within: Sequence[str] = ()
     ) -> AsyncIterator[subprocess.Popen[str]]:
-        """One that is about to begin; `within`: a command that runs it."""
+        """Start a program that waits for its signal to begin. `within`: a command that wraps it."""
         pod = f"pod{len(self.pods) + 1}"
         self.pods.append(pod)
         self._node.add_pod(pod, GivenShare(("main",), (self._uuid,), request, limit, 1 << 28))
@@ -68,7 +70,7 @@ def programs(node: ArbiterNode, gpus: Path, load: Path) -> Programs:
 
 
 def begin(process: subprocess.Popen[str], *, after: float = 0.7, seconds: float = 1.5) -> None:
-    """Let it begin now; count from `after` seconds on."""
+    """Let the program begin now, and count from `after` seconds on."""
     assert process.stdin is not None
     now = int(time.monotonic() * 1000)
     process.stdin.write(f"{now} {now + int(after * 1000)} {now + int((after + seconds) * 1000)}\n")
@@ -76,7 +78,7 @@ def begin(process: subprocess.Popen[str], *, after: float = 0.7, seconds: float 
 
 
 async def percent(process: subprocess.Popen[str], kernel_us: int = 1000) -> float:
-    """How much of the GPU's time it had."""
+    """Return the program's part of the GPU's time."""
     output, errors = await asyncio.to_thread(process.communicate, timeout=30)
     assert process.returncode == 0, errors
     launches, milliseconds, *_ = output.split()
@@ -87,9 +89,9 @@ Window = Callable[[], Awaitable[tuple[float, float]]]
 
 
 async def split(window: Window, first_percent: tuple[float, float], together_percent: float) -> None:
-    """Two have their shares: the first so much of what both had, and both at least so much of the GPU.
+    """Whether the first program got this part of what both got, and both together this part of the GPU, in any window.
 
-    Other work of this machine takes a window now and then; who takes a share takes it in all of them.
+    Other work on this machine takes a window now and then; a share that takes too much does so in all of them.
     """
     for _ in range(WINDOWS):
         first, second = await window()
@@ -100,7 +102,9 @@ async def split(window: Window, first_percent: tuple[float, float], together_per
 
 
 async def reaches(window: Callable[[], Awaitable[float]], least_percent: float) -> None:
-    """One has so much of the GPU: other work of this machine takes a window, and whoever keeps it away takes all."""
+    """Whether a program reaches this part of the GPU in any window: other work on this machine takes only some
+    windows.
+    """
     had = [await window()]
     while had[-1] <= least_percent and len(had) < WINDOWS:
         had.append(await window())
@@ -115,12 +119,12 @@ async def test_two_shares_split_the_gpu_as_they_asked(programs: Programs, mode: 
             begin(two)
             return await asyncio.gather(percent(first, kernel_us), percent(two, kernel_us))
 
-    # Loose, for a busy machine: bench/interposer.py has the exact figures.
+    # Loose bounds, for a busy machine: bench/interposer.py has exact figures.
     await split(window, (24, 36), 60)
 
 
 async def keeps(window: Callable[[], Awaitable[float]], least_percent: float, most_percent: float) -> None:
-    """One has so much of the GPU: less where the machine is busy, and more where a turn goes over into the window."""
+    """Whether a program gets about this part: less on a busy machine, and more if a turn extends into the window."""
     had = [await window()]
     while not least_percent < had[-1] < most_percent and len(had) < WINDOWS:
         had.append(await window())
@@ -136,9 +140,9 @@ async def test_a_limit_is_kept_when_alone(programs: Programs) -> None:
     await keeps(window, 10, 34)
 
 
-async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
+async def test_an_idle_neighbour_leaves_all_of_the_gpu(programs: Programs) -> None:
     async def window() -> float:
-        # What is queued of such kernels outlasts a wait for a processor.
+        # The queued kernels last longer than a wait for a CPU.
         async with programs.ready(30, 100, kernel_us=20_000) as program, programs.ready(70, 100):
             begin(program)
             return await percent(program, 20_000)
@@ -147,7 +151,7 @@ async def test_an_idle_neighbour_leaves_everything(programs: Programs) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobody(
+async def test_a_process_killed_or_stopped_with_the_lease_delays_no_other(
     programs: Programs, how: signal.Signals
 ) -> None:
     async def window() -> float:
@@ -161,7 +165,7 @@ async def test_a_process_that_is_killed_or_stopped_with_the_lease_holds_up_nobod
     await reaches(window, 80)
 
 
-async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
+async def test_programs_continue_through_a_restart_of_the_agent_and_share_after_it(
     programs: Programs, node: ArbiterNode
 ) -> None:
     async def window() -> tuple[float, float]:
@@ -173,14 +177,14 @@ async def test_programs_go_on_through_a_restart_of_the_agent_and_share_after_it(
             await asyncio.sleep(0.3)
             await node.start()
             shares = await asyncio.gather(percent(first), percent(two))
-            assert {usage.tenant.pod for usage in node.server.leases.held()} <= set(programs.pods)
+            assert {usage.tenant.pod for usage in node.server.leases.usage()} <= set(programs.pods)
             return shares
 
     await split(window, (20, 40), 60)
 
 
 @pytest.mark.parametrize(("count", "least_percent"), [(2, 38), (10, 5)])
-async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_after_the_other(
+async def test_without_an_agent_shares_of_equal_pids_launch_in_turn(
     programs: Programs, node: ArbiterNode, count: int, least_percent: float
 ) -> None:
     async def window() -> list[float]:
@@ -195,7 +199,7 @@ async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_af
         await node.start()
         return shares
 
-    best = [0.0] * count  # of ten, one or another misses its turns in every window where the machine is busy
+    best = [0.0] * count  # on a busy machine, one of ten misses its turns in every window
     for _ in range(WINDOWS):
         best = list(map(max, best, await window()))
         if min(best) > least_percent:
@@ -203,9 +207,9 @@ async def test_without_an_agent_shares_whose_programs_have_one_pid_launch_one_af
     pytest.fail(f"the best of {WINDOWS} windows: {best}")
 
 
-async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Programs, node: ArbiterNode) -> None:
+async def test_a_paused_arbiter_stops_no_holder(programs: Programs, node: ArbiterNode) -> None:
     async def window() -> float:
-        node.server.leases.settle()  # it runs long enough to know who is alone
+        node.server.leases.settle()  # it runs long enough to know which share is alone
         async with programs.ready(50, 100) as program:
             begin(program, after=0.5, seconds=1)
             await asyncio.sleep(0.3)
@@ -217,14 +221,12 @@ async def test_a_paused_arbiter_stops_nobody_who_holds_the_gpu(programs: Program
     await reaches(window, 80)
 
 
-async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
-    programs: Programs, node: ArbiterNode
-) -> None:
+async def test_a_new_limit_applies_to_a_running_program(programs: Programs, node: ArbiterNode) -> None:
     node.server.leases.settle()
 
     async def window() -> float:
-        # One that waits for its kernels: what another one had queued while it was alone would have to run out first. They
-        # are long, so that little is lost to waiting for a processor after each.
+        # A program that waits for its kernels: work that another one queued while alone would have to run out first.
+        # The kernels are long, so that waiting for a CPU after each costs little.
         async with programs.ready(10, 100, "sync", 5000) as program:
             begin(program)
             await asyncio.sleep(0.3)
@@ -234,9 +236,7 @@ async def test_a_limit_that_comes_while_a_program_runs_is_kept_from_then_on(
     await keeps(window, 10, 34)
 
 
-async def test_requests_that_are_swapped_while_programs_run_are_had_from_then_on(
-    programs: Programs, node: ArbiterNode
-) -> None:
+async def test_swapped_requests_apply_to_running_programs(programs: Programs, node: ArbiterNode) -> None:
     async def window() -> tuple[float, float]:
         async with programs.ready(30, 100) as first, programs.ready(70, 100) as two:
             begin(first)

@@ -1,4 +1,4 @@
-"""The library that ships, the arbiter that ships, simulated GPUs: the limit bites to the byte, and is given back."""
+"""The real library and arbiter on simulated GPUs: the memory limit is exact to the byte, and freed memory returns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_program_sees_its_share_and_is_refused_the_byte_above(box: conta
     assert f"refused {LIMIT + 1}" in shown, shown
 
 
-async def test_a_killed_programs_memory_is_there_for_the_next_one(box: container.Container, node: ArbiterNode) -> None:
+async def test_a_killed_programs_memory_is_free_for_the_next_one(box: container.Container, node: ArbiterNode) -> None:
     async with probe(box, "--allocate", str(LIMIT), "--hold", "60") as holder:
         await waiting.until(lambda: (node.used() or (0,))[0] == LIMIT)
         shown = await output(box, "--allocate", "1")
@@ -64,7 +64,7 @@ async def test_a_killed_programs_memory_is_there_for_the_next_one(box: container
     await waiting.until(lambda: node.used() is None)
 
 
-async def test_a_program_waits_for_the_memory_of_a_pod_that_was_deleted_by_force(
+async def test_a_program_waits_for_the_memory_of_a_force_deleted_pod(
     box: container.Container, node: ArbiterNode
 ) -> None:
     node.gpu_bytes = LIMIT * 3 // 2
@@ -72,7 +72,7 @@ async def test_a_program_waits_for_the_memory_of_a_pod_that_was_deleted_by_force
         await waiting.until(lambda: (node.used() or (0,))[0] == LIMIT)
         (entry,), node.pods, node.allocations = node.allocations, [], []
         node.add_pod("next", *entry.shares)
-        node.resizing.look()
+        node.resizing.refresh()
         environment = {"TEST_POD": "next", "TEST_CONTAINER": "main"}
         with container.finishing(box.start([container.PROBE, "--allocate", str(LIMIT)], environment)) as following:
             await waiting.until(lambda: node.server.connections == 2)
@@ -83,7 +83,7 @@ async def test_a_program_waits_for_the_memory_of_a_pod_that_was_deleted_by_force
             assert f"allocated {LIMIT}" in out, out + errors
 
 
-async def test_a_program_goes_on_through_a_restart_of_the_agent(box: container.Container, node: ArbiterNode) -> None:
+async def test_a_program_continues_through_a_restart_of_the_agent(box: container.Container, node: ArbiterNode) -> None:
     async with probe(box, "--allocate", str(LIMIT // 2), "--hold", "60") as holder:
         await waiting.until(lambda: (node.used() or (0,))[0] == LIMIT // 2)
         await node.stop()
@@ -95,7 +95,7 @@ async def test_a_program_goes_on_through_a_restart_of_the_agent(box: container.C
         assert holder.poll() is None
 
 
-async def test_a_process_of_another_pod_gets_a_sentence_and_no_gpu(box: container.Container) -> None:
+async def test_a_process_of_another_pod_gets_a_reason_and_no_gpu(box: container.Container) -> None:
     environment = {"TEST_POD": "ghost", "TEST_CONTAINER": "main"}
     with container.finishing(box.start([container.PROBE, "--allocate", "1"], environment)) as process:
         out, errors = await asyncio.to_thread(process.communicate, timeout=30)

@@ -1,4 +1,4 @@
-"""The library that ships, the arbiter that ships, a simulated GPU: programs at full speed while their share is resized."""
+"""The real library and arbiter on a simulated GPU: programs at full speed while their share is resized."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def box(_library: None, node: ArbiterNode, gpus: Path) -> container.Container:
 
 
 async def said(process: subprocess.Popen[str], line: str) -> list[int]:
-    """What it answers."""
+    """Return the program's answer."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line + "\n")
@@ -58,7 +58,7 @@ async def program(box: container.Container, function: Callable[[], None]) -> Asy
 
 
 def step(node: ArbiterNode, dice: random.Random) -> str:
-    """What placer and user do next."""
+    """Let the placer or the user make a change."""
     share = node.allocations[0].shares[0]
     sizes = {resize.memory_bytes for resize in node.resizes}
     if share.shrink_to_bytes is None and dice.random() < 0.5:
@@ -76,10 +76,10 @@ def step(node: ArbiterNode, dice: random.Random) -> str:
     return "waited"
 
 
-async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_ever_in_use(
+async def test_no_byte_above_the_limit_is_used_at_full_speed_and_through_restarts(
     box: container.Container, node: ArbiterNode, gpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.01)
     dice, done, most = random.Random(3), [], 0
     async with (
         program(box, resized.storm) as first,
@@ -92,7 +92,7 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
                 (group,) = node.groups.all()
                 counted, before = node.allocations[0].shares[0].memory_bytes, group.tenant.memory_bytes
                 used = await asyncio.to_thread(gpu.most_used)
-                # While it was looked at, the limit may have become lower, and not higher.
+                # The limit may have become lower meanwhile, but not higher.
                 assert used <= min(counted, max(before, group.tenant.memory_bytes))
                 most = max(most, used)
                 done.append(step(node, dice))
@@ -104,7 +104,7 @@ async def test_at_full_speed_and_through_restarts_no_byte_above_the_limit_is_eve
     assert most > 100 * MIB
 
 
-async def test_a_program_that_only_has_memory_finds_the_next_agent_and_is_resized_by_it(
+async def test_an_idle_program_with_memory_finds_the_next_agent_and_is_resized(
     box: container.Container, node: ArbiterNode
 ) -> None:
     async with program(box, resized.quiet) as quiet:

@@ -1,4 +1,4 @@
-"""The arbiter is killed again and again in the middle of handovers, and its clients go on as if it had not been."""
+"""The arbiter is killed again and again during handovers, and its clients do not notice."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ __all__ = ["load"]  # a fixture
 
 KILLS = 5
 MANY_KILLS = 20
-STARTED = (1.0, 2.0, 4.0)  # two interpreters, one after the other: longer, where other work of this machine delays them
-SETTLED = 2.0  # within half a second all have found the next one
+STARTED = (1.0, 2.0, 4.0)  # two interpreters in sequence; longer on a busy machine
+SETTLED = 2.0  # all clients reconnect within half a second
 
 
 class Arbiter:
-    """One after another, at the same place."""
+    """Arbiters in sequence, at the same socket."""
 
     def __init__(self, directory: Path, uuid: str) -> None:
         self._command = (sys.executable, "-m", "tests.deviceplugin.arbiter.arbiter_process", str(directory), uuid)
@@ -49,7 +49,7 @@ class Arbiter:
         await self._process.wait()
 
     async def held(self) -> dict[str, list[int]]:
-        """By pod, what it holds, in bytes, and by how many processes."""
+        """Return the held bytes and the number of processes by pod."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
@@ -66,7 +66,7 @@ async def started(directory: Path, uuid: str) -> AsyncIterator[Arbiter]:
         await made.kill()
 
 
-async def test_an_arbiter_that_is_killed_in_a_handover_is_followed_by_one_that_knows(
+async def test_after_a_kill_during_a_handover_the_next_arbiter_knows_the_shares(
     short_path: Path, gpus: Path, load: Path
 ) -> None:
     dice = random.Random(6)
@@ -122,22 +122,20 @@ async def test_the_child_of_a_fork_after_a_restart_has_its_files_and_no_connecti
 
 
 def answer(program: subprocess.Popen[str]) -> str:
-    """Its next line."""
+    """Return the program's next line."""
     assert program.stdout is not None
     assert select.select([program.stdout], [], [], 30)[0], "no answer"
     return program.stdout.readline().strip()
 
 
 def say(program: subprocess.Popen[str]) -> None:
-    """Let it stand still, or go on."""
+    """Stop the program, or let it continue."""
     assert program.stdin is not None
     program.stdin.write("\n")
     program.stdin.flush()
 
 
-async def test_an_arbiter_that_is_killed_twenty_times_knows_to_the_byte_what_is_held(
-    short_path: Path, gpus: Path
-) -> None:
+async def test_an_arbiter_killed_twenty_times_knows_the_held_bytes_exactly(short_path: Path, gpus: Path) -> None:
     dice = random.Random(7)
     async with started(short_path, simulated.uuids(gpus)[0]) as arbiter:
         box = container.Container(short_path / "arbiter", gpus)
@@ -153,7 +151,7 @@ async def test_an_arbiter_that_is_killed_twenty_times_knows_to_the_byte_what_is_
             for round_number in range(MANY_KILLS):
                 await asyncio.sleep(dice.uniform(0.0, 0.3))
                 await arbiter.kill()
-                if round_number % 5 == 4:  # one dies while nobody looks, and another one comes in its place
+                if round_number % 5 == 4:  # one dies while no arbiter runs, and another takes its place
                     dead = programs["pod1"].pop()
                     dead.kill()
                     dead.wait(10)

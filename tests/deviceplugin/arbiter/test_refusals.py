@@ -1,4 +1,4 @@
-"""Who gets no share is told why, in one sentence; and who may get one soon is waited for."""
+"""Processes without a share get the reason in one sentence, and the lookup waits for shares that may appear soon."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.slow
 
 async def test_a_process_outside_any_pod(node: ArbiterNode) -> None:
     stranger = await node.share(environment=False)
-    assert await stranger("hello") == {"refused": "this process is in no container of a pod"}
+    assert await stranger("hello") == {"refused": "this process is not in a container of a pod"}
 
 
-async def test_a_pod_that_nobody_knows(node: ArbiterNode) -> None:
+async def test_an_unknown_pod(node: ArbiterNode) -> None:
     process = await node.share("ghost")
     assert await process("hello") == {"refused": f"this node has no pod with the UID {arbiter_node.uid('ghost')}"}
 
@@ -35,7 +35,7 @@ async def test_a_pod_without_an_allocation(node: ArbiterNode) -> None:
     }
 
 
-async def test_a_pod_that_points_at_anothers_allocation(node: ArbiterNode) -> None:
+async def test_a_pod_that_names_anothers_allocation(node: ArbiterNode) -> None:
     node.add_pod("trainer", holder="victim")
     process = await node.share()
     assert await process("hello") == {
@@ -52,14 +52,14 @@ async def test_a_container_without_a_share(node: ArbiterNode) -> None:
     assert await process("hello") == {"refused": "the container side of the pod default/trainer has no share of a GPU"}
 
 
-async def test_an_informer_that_lags_behind_is_asked_past(node: ArbiterNode) -> None:
+async def test_the_api_server_is_asked_if_an_informer_lags(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.seen_pods, node.seen_allocations = [], []
     process = await node.share()
     assert await process("hello") == {"gpus": 1, "slot": 0}
 
 
-async def test_an_allocation_that_nobody_knows(node: ArbiterNode) -> None:
+async def test_an_unknown_allocation(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.allocations.clear()
     process = await node.share()
@@ -68,7 +68,7 @@ async def test_an_allocation_that_nobody_knows(node: ArbiterNode) -> None:
     }
 
 
-async def test_a_container_is_waited_for_until_the_pods_status_names_it(node: ArbiterNode) -> None:
+async def test_the_lookup_waits_until_the_pods_status_names_the_container(node: ArbiterNode) -> None:
     shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
     node.add_pod("trainer", *shares, statuses=False)
     process = await node.share(container="side")
@@ -88,7 +88,7 @@ async def test_a_container_whose_name_never_comes(node: ArbiterNode, monkeypatch
     node.add_pod("trainer", *shares, statuses=False)
     process = await node.share()
     answer = await process("hello")
-    assert answer["refused"].startswith("the status of the pod default/trainer does not show yet which container ")
+    assert answer["refused"].startswith("the status of the pod default/trainer does not list the container ")
 
 
 async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
@@ -109,29 +109,29 @@ async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
     late = await node.share()
     answer = await late("hello")
     assert answer["refused"] == (
-        f"this node has no pod with the UID {arbiter_node.uid('trainer')}, and the API server could not be asked: "
+        f"this node has no pod with the UID {arbiter_node.uid('trainer')}, and the request to the API server failed: "
         "it does not answer"
     )
 
 
-async def test_many_that_wait_ask_the_api_server_once(node: ArbiterNode) -> None:
+async def test_many_waiting_lookups_ask_the_api_server_once(node: ArbiterNode) -> None:
     shares = await asyncio.gather(*(node.share("ghost") for _ in range(8)))
     await asyncio.gather(*(share("hello") for share in shares))
     assert node.asked < 8  # by how late the last of them is
 
 
-async def test_all_who_wait_for_a_question_are_told_why_it_could_not_be_asked() -> None:
+async def test_all_waiting_lookups_get_the_reason_of_a_failed_request() -> None:
     async def fail() -> None:
         await asyncio.sleep(0)
         raise api_errors.Unavailable("it does not answer")
 
-    flight = lookup.SingleFlight(fail, time.monotonic, again_seconds=3600.0)
+    flight = lookup.SingleFlight(fail, time.monotonic, min_interval_seconds=3600.0)
     async with asyncio.timeout(30):
-        outcomes = await asyncio.gather(*(flight.answered() for _ in range(8)), return_exceptions=True)
+        outcomes = await asyncio.gather(*(flight.wait_for_answer() for _ in range(8)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["it does not answer"] * 8
 
 
-async def test_a_share_that_moved_to_other_gpus_is_refused_while_the_old_ones_are_used(node: ArbiterNode) -> None:
+async def test_a_share_moved_to_other_gpus_is_refused_while_the_old_ones_are_used(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first = await node.share()
     await first("hello")

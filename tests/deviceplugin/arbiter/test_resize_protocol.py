@@ -1,7 +1,7 @@
-"""Placer, agent and processes, in any order and with any of them behind, dying or silent: memory is never given twice.
+"""Placer, agent and processes act in any order, lag, die or are silent, and no memory is ever given twice.
 
-What is real: the arbiter's ledgers, its records on disk, its restart, and processes with its pages. What is drawn: when
-each of them acts, what each of them has seen by then, and which answer is lost.
+The arbiter's ledgers, its records on disk, its restart, and the processes with their pages are real. Drawn at random
+are the order of actions, how much each party has seen, and which answers are lost.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from gpushare.gpunode import GpuNode, Resize
 from tests.deviceplugin import arbiter_node
 from tests.deviceplugin.arbiter_node import ArbiterNode, Share
@@ -31,18 +31,18 @@ class BrokenLawError(AssertionError):
 
 
 class KilledError(Exception):
-    """The agent is killed in the middle of something."""
+    """The agent is killed during an action."""
 
 
 class World:
-    """One share of one pod on one GPU of MOST bytes, and everybody who has to do with it."""
+    """One share of one pod on one GPU of MAX bytes, with placer, agent and processes."""
 
     def __init__(self, node: ArbiterNode, dice: random.Random) -> None:
         self.node, self.dice = node, dice
-        self.resizes: tuple[Resize, ...] = ()  # in the GPUNode; what the agent has seen of it is `node.resizes`
+        self.resizes: tuple[Resize, ...] = ()  # in the GPUNode; `node.resizes` is what the agent has seen
         self.version = self.seen_version = 0
         self.shares: list[Share] = []
-        self.away: list[Share] = []  # that have not come back to the agent since it was restarted
+        self.away: list[Share] = []  # processes that have not reconnected since the agent's restart
         self.held: dict[Share, int] = {}
         self.done: set[str] = set()
         node.writes_status = False
@@ -54,16 +54,16 @@ class World:
         return self.node.allocations[0].shares[0]
 
     def hear(self) -> None:
-        """The informer tells the agent."""
+        """Let the agent's informer catch up."""
         if self.version >= self.seen_version:
             self.node.seen_allocations = list(self.node.allocations)
             self.node.resizes, self.seen_version = self.resizes, self.version
-            self.node.resizing.look()
+            self.node.resizing.refresh()
 
     def write(self) -> None:
-        """The agent writes the status; the answer may be lost."""
+        """Let the agent write the status; the answer may be lost."""
         seen = GpuNode("node-a", allocations=tuple(self.node.seen_allocations or ()), resizes=self.node.resizes)
-        entries = self.node.resizing.follow(seen)
+        entries = self.node.resizing.apply(seen)
         if entries and self.seen_version != self.version:
             return  # a conflict
         if entries != self.resizes:
@@ -78,29 +78,29 @@ class World:
         await self._dying(self.write)
 
     async def _dying(self, act: Callable[[], None]) -> None:
-        """Do it, and perhaps be killed right before or after something is written down."""
+        """Run the action, and perhaps kill the agent right before or after a disk write."""
         groups = self.node.groups
-        keep = groups.keep
+        record = groups.record
 
-        def keep_or_die(*what: Any) -> bool:
+        def record_or_die(*what: Any) -> bool:
             if self.dice.random() < 0.1:
                 raise KilledError
-            kept = keep(*what)
+            kept = record(*what)
             if self.dice.random() < 0.1:
                 raise KilledError
             return kept
 
-        groups.keep = keep_or_die  # type: ignore[method-assign]
+        groups.record = record_or_die  # type: ignore[method-assign]
         try:
             act()
         except KilledError:
             self.done.add("killed")
             await self._begin_again()
         finally:
-            vars(groups).pop("keep", None)
+            vars(groups).pop("record", None)
 
     def place(self) -> None:
-        """The placer, which reads and writes in one."""
+        """Let the placer read and write."""
         share, now = self.share, {resize.memory_bytes for resize in self.resizes}
         if share.shrink_to_bytes is not None and now == {share.shrink_to_bytes}:
             self._put("gave up", memory_bytes=share.shrink_to_bytes, shrink_to_bytes=None)
@@ -109,7 +109,7 @@ class World:
         elif share.shrink_to_bytes is not None and self.dice.random() < 0.5:
             self._put("took back", shrink_to_bytes=None)
         elif share.memory_bytes > 10:
-            # Few sizes, so that a wish comes back to what it was before.
+            # Use few sizes, so that earlier ones recur.
             self._put("asked", shrink_to_bytes=self.dice.randrange(10, share.memory_bytes, 10))
 
     def _put(self, what: str, **amounts: Any) -> None:
@@ -122,7 +122,7 @@ class World:
         self.version += 1
 
     async def use(self) -> None:
-        """A process takes memory, or gives some back."""
+        """Let a process allocate or free memory."""
         if not self.shares:
             return
         process = self.dice.choice(self.shares)
@@ -136,7 +136,7 @@ class World:
             self.held[process] -= amount
 
     async def come_or_go(self) -> None:
-        """A process begins, or is killed."""
+        """Start or kill a process."""
         if len(self.shares) < 3:
             process = await self.node.share()
             await process("hello")
@@ -151,7 +151,7 @@ class World:
                 self.node.groups.reap(group)
 
     async def restart(self) -> None:
-        """The agent is killed and begins again; it has written nothing down on its way out."""
+        """Kill the agent without a last write, and start it again."""
         if self.dice.random() < 0.2:
             self.done.add("restarted")
             await self._begin_again()
@@ -162,7 +162,7 @@ class World:
         self.away = list(self.shares)
 
     async def come_back(self) -> None:
-        """A process finds the agent again: it has new pages, then goes by them, and then says so."""
+        """Let a process reconnect: it gets new pages, uses them, and then sends a message."""
         if self.away:
             process = self.away.pop(self.dice.randrange(len(self.away)))
             await process("close")
@@ -170,7 +170,7 @@ class World:
             await process("reclaim")
 
     async def check(self) -> None:
-        """The laws."""
+        """Check the laws."""
         held = sum(self.held.values())
         if held > self.share.memory_bytes:
             raise BrokenLawError(f"{held} bytes are in use of {self.share}")
@@ -182,7 +182,7 @@ class World:
 
 
 async def live(node: ArbiterNode, seed: int) -> set[str]:
-    """STEPS of a life; return what came to pass in it."""
+    """Run STEPS random actions, and return the kinds of events that happened."""
     world = World(node, random.Random(seed))
     acts: list[Callable[[], Any]] = [world.hear_or_die, world.write_or_die, world.place, world.use, world.use]
     acts += [world.come_or_go, world.come_back, world.restart]
@@ -195,7 +195,7 @@ async def live(node: ArbiterNode, seed: int) -> set[str]:
 
 
 async def lives(directory: Path, count: int) -> set[str]:
-    """Several, one after the other; return what came to pass in any."""
+    """Run several lives in sequence, and return the kinds of events that happened."""
     done: set[str] = set()
     for seed in range(count):
         (directory / str(seed)).mkdir()
@@ -204,7 +204,7 @@ async def lives(directory: Path, count: int) -> set[str]:
     return done
 
 
-async def test_no_byte_is_used_that_the_ledger_has_given_to_somebody_else(short_path: Path) -> None:
+async def test_no_byte_is_used_that_the_ledger_has_given_to_another_share(short_path: Path) -> None:
     done = await lives(short_path, 4)
     assert done == {"gave up", "grew", "took back", "asked", "restarted", "killed"}
 
@@ -215,9 +215,9 @@ def _forgetful(node: GpuNode, entry: Any, position: int) -> int:
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "what was told is not looked at": (tenant, "memory_bytes", _forgetful),
-    "pages of earlier agents are not looked at": (ShareLedger, "outdated", False),
-    "what is in use is not looked at": (ShareLedger, "held_bytes", lambda _: 0),
+    "the published limit is ignored": (tenant, "memory_bytes", _forgetful),
+    "pages of earlier agents are ignored": (ShareLedger, "outdated", False),
+    "memory in use is ignored": (ShareLedger, "held_bytes", lambda _: 0),
 }
 
 

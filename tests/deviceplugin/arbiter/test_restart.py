@@ -1,4 +1,4 @@
-"""An agent that is restarted under living containers: nothing is lost, and nothing is given twice."""
+"""The agent restarts under living containers: nothing is lost, and nothing is given twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deviceplugin.arbiter import share_ledger
+from deviceplugin.arbiter.ledgers import share_ledger
 from deviceplugin.host import kernel_process
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -17,7 +17,7 @@ async def restart(node: ArbiterNode) -> None:
     await node.start()
 
 
-async def test_a_new_process_shares_the_ledger_of_those_from_before(node: ArbiterNode) -> None:
+async def test_a_new_process_shares_the_ledger_of_earlier_ones(node: ArbiterNode) -> None:
     node.add_pod("trainer", gpus=2)
     first = await node.share()
     await first("hello")
@@ -28,7 +28,7 @@ async def test_a_new_process_shares_the_ledger_of_those_from_before(node: Arbite
     assert (await two("hello"))["slot"] == 1
     assert await two("sum", 1) == 100
     await two("charge", 1, 20)
-    assert await first("sum", 1) == 120  # also the one from before, with its old limits page, counts the new one
+    assert await first("sum", 1) == 120  # the earlier process, with its old limits page, counts the new one too
 
 
 async def test_a_running_process_needs_no_agent(node: ArbiterNode) -> None:
@@ -42,7 +42,7 @@ async def test_a_running_process_needs_no_agent(node: ArbiterNode) -> None:
     assert node.used() == (100,)
 
 
-async def test_it_comes_back_to_its_own_slot(node: ArbiterNode) -> None:
+async def test_a_process_reconnects_to_its_own_slot(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -53,7 +53,7 @@ async def test_it_comes_back_to_its_own_slot(node: ArbiterNode) -> None:
     assert await process("sum", 0) == 100
 
 
-async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> None:
+async def test_a_process_that_died_while_no_agent_ran_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
@@ -67,7 +67,7 @@ async def test_what_died_while_nobody_looked_is_cleared(node: ArbiterNode) -> No
 
 
 @pytest.mark.slow
-async def test_what_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
+async def test_a_process_that_dies_after_the_restart_is_cleared(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("hello")
@@ -102,13 +102,13 @@ async def test_a_process_that_became_another_program_in_between_is_dropped(node:
     assert node.used() == (0,)
 
 
-async def test_a_process_whose_names_are_no_text_is_one_like_others(node: ArbiterNode) -> None:
+async def test_a_process_whose_names_are_not_text_is_recovered(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     first, two = await node.share(), await node.share()
     await first("disguise", node.directory)
     assert (await first("hello"))["slot"] == 0
     await first("charge", 0, 100)
-    who = kernel_process.identified(first.pid)
+    who = kernel_process.with_start(first.pid)
     assert who is not None
     await restart(node)
     assert node.used() == (100,)
@@ -120,7 +120,7 @@ async def test_a_process_whose_names_are_no_text_is_one_like_others(node: Arbite
     await waiting.until(lambda: node.used() == (0,))
 
 
-async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> None:
+async def test_a_record_of_another_boot_is_ignored(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -132,7 +132,7 @@ async def test_a_record_of_another_boot_is_not_believed(node: ArbiterNode) -> No
     assert not path.exists()
 
 
-async def test_a_pid_that_was_given_again_is_another_process(node: ArbiterNode) -> None:
+async def test_a_reused_pid_is_another_process(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
@@ -159,7 +159,7 @@ async def test_a_broken_record_is_dropped_and_harms_no_other(node: ArbiterNode) 
     assert node.used() == (100,)
 
 
-async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
+async def test_after_a_restart_no_slot_beyond_the_old_slot_count_is_assigned(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer")
@@ -170,17 +170,15 @@ async def test_after_a_restart_no_slot_is_given_where_old_processes_do_not_look(
     (path,) = (node.directory / "state").iterdir()
     await node.stop()
     record = json.loads(path.read_text())
-    # As if the container had one slot only to look at, and this process had it.
+    # As if the container had a slot count of one, and this process had the slot.
     path.write_text(json.dumps({**record, "slot_count": 1}))
     await node.start()
     two = await node.share()
     answer = await two("hello")
-    assert answer["refused"].startswith(
-        "the node's agent was restarted, and until a process from before has ended, only 1 "
-    )
+    assert answer["refused"].startswith("the node's agent was restarted: until an earlier process ends, only 1 ")
 
 
-async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
+async def test_an_unreachable_ledger_is_not_replaced_by_an_empty_one(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -195,14 +193,14 @@ async def test_a_ledger_that_cannot_be_opened_is_not_replaced_by_an_empty_one(
         await node.start()
     two = await node.share()
     assert await two("hello") == {
-        "refused": "the node's agent was restarted and may not look into this container's other processes (it needs "
-        "SYS_PTRACE and CHECKPOINT_RESTORE): restart the container"
+        "refused": "the node's agent was restarted and cannot inspect this container's other processes (it lacks "
+        "SYS_PTRACE or CHECKPOINT_RESTORE): restart the container"
     }
-    await restart(node)  # now it may
+    await restart(node)  # now it has the capabilities
     assert node.used() == (100,)
 
 
-async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process(
+async def test_an_unreachable_ledger_is_forgotten_with_its_last_process(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer")
@@ -217,7 +215,7 @@ async def test_a_ledger_that_cannot_be_opened_is_forgotten_with_its_last_process
     assert (await two("hello"))["slot"] == 0
 
 
-async def test_the_socket_is_one_that_others_find_after_the_restart(node: ArbiterNode) -> None:
+async def test_other_users_can_connect_to_the_socket_after_the_restart(node: ArbiterNode) -> None:
     await restart(node)
     assert node.socket.stat().st_mode & 0o777 == 0o666
     assert [path.name for path in node.socket.parent.iterdir()] == ["arbiter.sock"]

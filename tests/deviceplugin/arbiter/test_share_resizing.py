@@ -1,4 +1,4 @@
-"""Shares that are given more or less while their processes run: real processes, and a GPUNode that changes."""
+"""Shares are resized while their processes run: real processes, and a GPUNode that changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOLD = "of-trainer"
 
 
 async def limits(share: Share) -> list[list[int]]:
-    """Memory, request and limit on each GPU, as a process sees them."""
+    """Return memory, request and limit on each GPU, as a process sees them."""
     return [record[1:] for record in (await share("limits"))["records"]]
 
 
@@ -28,7 +28,7 @@ async def joined(node: ArbiterNode, count: int = 1, container: str = "main") -> 
     return shares
 
 
-async def test_more_is_there_at_once_for_every_process(node: ArbiterNode) -> None:
+async def test_an_increase_reaches_every_process_at_once(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB, gpus=2)
     shares = await joined(node, 2)
     node.change(memory_bytes=2 * GIB, request_percent=60, limit_percent=80)
@@ -36,7 +36,7 @@ async def test_more_is_there_at_once_for_every_process(node: ArbiterNode) -> Non
         assert await limits(share) == [[2 * GIB, 60, 80]] * 2
 
 
-async def test_what_one_container_is_given_is_nothing_to_another(node: ArbiterNode) -> None:
+async def test_a_resize_leaves_other_containers_alone(node: ArbiterNode) -> None:
     node.add_pod(
         "trainer", GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 30, GIB)
     )
@@ -46,7 +46,7 @@ async def test_what_one_container_is_given_is_nothing_to_another(node: ArbiterNo
     assert await limits(side) == [[GIB, 20, 30]]
 
 
-async def test_memory_that_nobody_uses_is_given_up_and_told(node: ArbiterNode) -> None:
+async def test_unused_memory_is_given_up_and_reported(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB, gpus=2)
     first, two = await joined(node, 2)
     await first("charge", 1, 100)
@@ -70,7 +70,7 @@ async def test_memory_that_one_gpu_needs_is_given_up_on_none(node: ArbiterNode) 
 
 
 @pytest.mark.slow
-async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -> None:
+async def test_memory_is_given_up_as_soon_as_it_is_unused(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     first, two = await joined(node, 2)
     await first("charge", 0, 100)
@@ -80,18 +80,18 @@ async def test_it_is_given_up_as_soon_as_it_is_used_no_more(node: ArbiterNode) -
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),))
 
 
-async def test_what_is_measured_beyond_what_was_charged_is_in_use_too(node: ArbiterNode) -> None:
+async def test_measured_overhead_counts_as_used(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
     (group,) = node.groups.all()
-    group.limits.measure(0, 30)
+    group.limits.set_overhead(0, 30)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, 130),)
 
 
 @pytest.mark.slow
-async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_have(node: ArbiterNode) -> None:
+async def test_an_absurd_figure_of_a_program_is_capped_at_the_schemas_maximum(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     for process in await joined(node, 3):
         await process("charge", 0, (1 << 63) - 1)
@@ -100,7 +100,7 @@ async def test_a_figure_that_a_program_has_made_up_is_one_that_the_gpunode_can_h
 
 
 @pytest.mark.slow
-async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_the_charges(node: ArbiterNode) -> None:
+async def test_no_memory_is_given_up_before_overhead_is_measured(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -112,7 +112,7 @@ async def test_nothing_is_given_up_before_it_was_measured_what_is_held_beyond_th
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 100),))
 
 
-async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(node: ArbiterNode) -> None:
+async def test_without_a_process_memory_is_given_up_at_once_and_new_ones_get_less(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, 120, 0),)
@@ -120,7 +120,7 @@ async def test_without_a_process_it_is_given_up_at_once_and_newcomers_find_less(
     assert await limits(process) == [[120, 50, 100]]
 
 
-async def test_who_joins_later_finds_less_too(node: ArbiterNode) -> None:
+async def test_a_process_that_joins_later_gets_the_lower_limit(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     await joined(node)
     node.change(shrink_to_bytes=120)
@@ -128,13 +128,13 @@ async def test_who_joins_later_finds_less_too(node: ArbiterNode) -> None:
     assert await limits(two) == [[120, 50, 100]]
 
 
-async def test_a_wish_that_is_taken_back_gives_the_memory_back_once_that_is_told(node: ArbiterNode) -> None:
+async def test_a_withdrawn_decrease_restores_the_limit_once_that_is_published(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     node.change(shrink_to_bytes=120)
     node.writes_status = False  # the API server does not answer
     node.change(shrink_to_bytes=None)
-    assert await limits(process) == [[120, 50, 100]]  # the placer may just have read that it is held to it
+    assert await limits(process) == [[120, 50, 100]]  # the placer may just have read the published limit
     node.writes_status = True
     node.write_status()
     assert node.resizes == ()
@@ -142,7 +142,7 @@ async def test_a_wish_that_is_taken_back_gives_the_memory_back_once_that_is_told
     assert await limits(process) == [[GIB, 50, 100]]
 
 
-async def test_newcomers_to_an_empty_share_find_what_was_told_until_it_is_taken_back(node: ArbiterNode) -> None:
+async def test_new_processes_get_the_published_limit_until_it_is_withdrawn(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     node.change(shrink_to_bytes=120)
     node.writes_status = False
@@ -151,7 +151,7 @@ async def test_newcomers_to_an_empty_share_find_what_was_told_until_it_is_taken_
     assert await limits(process) == [[120, 50, 100]]
 
 
-async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
+async def test_a_smaller_decrease_and_then_a_larger_one(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -163,7 +163,7 @@ async def test_a_smaller_wish_and_a_greater_one(node: ArbiterNode) -> None:
     await waiting.until(lambda: node.groups.all()[0].tenant.memory_bytes == 300)
 
 
-async def test_what_the_ledger_has_given_away_is_gone_whoever_uses_it(node: ArbiterNode) -> None:
+async def test_memory_that_the_ledger_has_given_away_is_taken_even_if_used(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 100)
@@ -171,7 +171,7 @@ async def test_what_the_ledger_has_given_away_is_gone_whoever_uses_it(node: Arbi
     assert await limits(process) == [[50, 50, 100]]
 
 
-async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode) -> None:
+async def test_a_figure_that_keeps_changing_is_published_rarely(node: ArbiterNode) -> None:
     now = 0.0
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
@@ -181,22 +181,22 @@ async def test_a_figure_that_always_changes_is_not_always_told(node: ArbiterNode
     resizes = node.resizes
     now = 5.0
     await process("charge", 0, 1)
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == resizes
     now = 16.0
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
-    node.resizing.look()
+    node.resizing.refresh()
     await process("charge", 0, 1)
     now = 35.0  # the second figure stays for twice as long
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == (Resize(TOLD, 0, GIB, 201),)
     now = 36.0
-    node.resizing.look()
+    node.resizing.refresh()
     assert node.resizes == (Resize(TOLD, 0, GIB, 202),)
 
 
-async def test_after_a_restart_what_was_told_holds_for_everybody(node: ArbiterNode) -> None:
+async def test_after_a_restart_the_published_limit_applies_to_all(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (first,) = await joined(node)
     await first("charge", 0, 100)
@@ -209,7 +209,7 @@ async def test_after_a_restart_what_was_told_holds_for_everybody(node: ArbiterNo
     assert await limits(first) == [[120, 50, 100]]
 
 
-async def test_after_a_restart_nothing_is_promised_for_processes_that_have_not_come_back(node: ArbiterNode) -> None:
+async def test_after_a_restart_nothing_is_promised_before_processes_reconnect(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     first, two = await joined(node, 2)
     await node.stop()
@@ -221,42 +221,42 @@ async def test_after_a_restart_nothing_is_promised_for_processes_that_have_not_c
     await first("reclaim")
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
     await two("close")
-    await two("hello")  # it has the page now, but nobody knows yet whether it goes by it
+    await two("hello")  # it has the new page, but has not yet proved that it uses it
     assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
     await two("reclaim")
     assert node.resizes == (Resize(TOLD, 0, 120, 0),)
     assert await limits(first) == await limits(two) == [[120, 50, 100]]
 
 
-async def test_after_a_restart_more_reaches_those_that_come_back(node: ArbiterNode) -> None:
+async def test_after_a_restart_an_increase_reaches_processes_that_reconnect(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await node.stop()
     await node.start()
     node.change(memory_bytes=2 * GIB)
-    assert await limits(process) == [[GIB, 50, 100]]  # nobody can write the page that it has
+    assert await limits(process) == [[GIB, 50, 100]]  # its old page cannot be written
     await process("close")
     await process("hello")
     assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
-async def test_a_disk_that_takes_nothing_lets_nothing_be_promised(
+async def test_nothing_is_promised_while_the_disk_cannot_be_written(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     with monkeypatch.context() as full:
-        full.setattr(node.groups, "keep", lambda *_: False)
+        full.setattr(node.groups, "record", lambda *_: False)
         node.change(shrink_to_bytes=120)
         assert node.resizes == (Resize(TOLD, 0, GIB, 0),)
         node.change(shrink_to_bytes=None, memory_bytes=2 * GIB)
         assert await limits(process) == [[GIB, 50, 100]]
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.01)
-    node.resizing.look()
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.01)
+    node.resizing.refresh()
     assert await limits(process) == [[2 * GIB, 50, 100]]
 
 
-async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
+async def test_processes_keep_their_limits_when_their_allocation_vanishes(
     node: ArbiterNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -264,10 +264,10 @@ async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
     await first("charge", 0, 100)
     kept = list(node.allocations)
     node.allocations.clear()
-    node.resizing.look()
-    node.resizing.look()
+    node.resizing.refresh()
+    node.resizing.refresh()
     assert await limits(first) == [[GIB, 50, 100]]
-    assert sum("does not have a share" in record.message for record in caplog.records) == 1
+    assert sum("is not in the ledger" in record.message for record in caplog.records) == 1
     two = await node.share()
     assert "is not in this node's GPUNode" in (await two("hello"))["refused"]
     node.allocations += kept
@@ -275,14 +275,14 @@ async def test_an_allocation_that_vanishes_leaves_its_processes_what_they_had(
     assert await limits(first) == [[2 * GIB, 50, 100]]
 
 
-async def test_a_share_on_other_gpus_is_not_the_one_that_runs(node: ArbiterNode) -> None:
+async def test_a_share_on_other_gpus_is_not_the_running_one(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     node.change(gpu_uuids=(GPUS[1],), memory_bytes=2 * GIB)
     assert await limits(process) == [[GIB, 50, 100]]
 
 
-async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
+async def test_nothing_is_promised_for_processes_that_cannot_be_inspected(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -290,7 +290,7 @@ async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
     (process,) = await joined(node)
     await node.stop()
     monkeypatch.setattr(kernel_process, "mapping", lambda *_, **__: kernel_process.Mapping(known=False, link=None))
-    monkeypatch.setattr(share_resizing, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(share_resizing, "RETRY_SECONDS", 0.05)
     await node.start()
     node.change(shrink_to_bytes=120)
     assert node.resizes == (Resize(TOLD, 0, GIB, GIB),)
@@ -298,7 +298,7 @@ async def test_nothing_is_promised_of_processes_that_cannot_be_looked_into(
     await waiting.until(lambda: node.resizes == (Resize(TOLD, 0, 120, 0),))
 
 
-async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower_limit_until_it_says_otherwise(
+async def test_deleting_the_gpunode_after_a_decrease_keeps_the_lower_limit(
     node: ArbiterNode,
 ) -> None:
     node.add_pod("trainer", memory=GIB)
@@ -308,10 +308,10 @@ async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower
     assert await limits(process) == [[200, 50, 100]]
     entries, node.allocations = node.allocations, []  # recreated, and not adopted yet
     node.resizes = ()
-    node.resizing.look()
+    node.resizing.refresh()
     assert await limits(process) == [[200, 50, 100]]
     node.allocations = entries
-    node.change(shrink_to_bytes=None)  # adopted: as it was held before the wish, which is asked for again
+    node.change(shrink_to_bytes=None)  # adopted with the limit from before the decrease, which is then requested again
     assert await limits(process) == [[GIB, 50, 100]]
     assert node.resizes == ()
     node.change(shrink_to_bytes=200)
@@ -319,13 +319,13 @@ async def test_a_gpunode_that_is_deleted_after_a_wish_to_shrink_leaves_the_lower
     assert node.resizes == (Resize(TOLD, 0, 200, 100),)
 
 
-async def test_a_gpunode_that_is_deleted_before_the_wish_was_tried_leaves_what_is_in_use(node: ArbiterNode) -> None:
+async def test_deleting_the_gpunode_before_a_decrease_keeps_what_is_used(node: ArbiterNode) -> None:
     node.add_pod("trainer", memory=GIB)
     (process,) = await joined(node)
     await process("charge", 0, 500)
     node.change(shrink_to_bytes=200)
     entries, node.allocations, node.resizes = node.allocations, [], ()
-    node.resizing.look()
+    node.resizing.refresh()
     assert await limits(process) == [[GIB, 50, 100]]
     node.allocations = entries
     node.change()

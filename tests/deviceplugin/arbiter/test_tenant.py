@@ -1,4 +1,4 @@
-"""What a container was given."""
+"""The share of a container, from the pods and the GPUNode."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_container_gets_its_own_share_on_each_gpu() -> None:
 
 
 @pytest.mark.parametrize(("identity", "share"), [("c1", 0), ("c2", 1), ("c3", 1)])
-def test_of_several_shares_the_status_says_which(identity: str, share: int) -> None:
+def test_the_pods_status_selects_one_of_several_shares(identity: str, share: int) -> None:
     answer = find(identity, pod(main="c1", side="c2", **{"warm-up": "c3"}), node(MAIN, SIDE))
     assert isinstance(answer, Tenant)
     assert answer.share == share
@@ -59,13 +59,13 @@ def test_containers_of_one_share_have_one_key_and_others_another() -> None:
 
 
 @pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"])
-def test_a_container_of_any_kind_is_known_by_the_status(kind: str) -> None:
+def test_the_status_identifies_every_kind_of_container(kind: str) -> None:
     manifest = {"status": {kind: [{"name": "main", "containerID": "cri-o://abc"}]}}
     assert tenant.container_name(manifest, "abc") == "main"
     assert tenant.container_name(manifest, "cri-o://abc") is None
 
 
-def test_the_id_that_a_container_had_before_it_was_restarted_is_nobodys() -> None:
+def test_the_id_of_a_restarted_containers_predecessor_is_unknown() -> None:
     before = {"terminated": {"containerID": "containerd://old", "exitCode": 1}}
     manifest = {
         "status": {
@@ -83,20 +83,20 @@ def test_a_pod_with_one_share_needs_no_status() -> None:
     assert isinstance(find("c1", pod(), node(MAIN)), Tenant)
 
 
-def test_a_pod_with_several_waits_for_it() -> None:
+def test_a_pod_with_several_shares_waits_for_its_status() -> None:
     answer = find("c1", pod(), node(MAIN, SIDE))
     assert isinstance(answer, NotYet)
     assert answer.missing is Missing.CONTAINER
 
 
 @pytest.mark.parametrize("there", [None, GpuNode("node-a")], ids=["no GPUNode", "no allocation"])
-def test_an_allocation_that_is_not_there_is_missing(there: GpuNode | None) -> None:
+def test_an_absent_allocation_is_missing(there: GpuNode | None) -> None:
     answer = find("c1", pod(main="c1"), there)
     assert isinstance(answer, NotYet)
     assert answer.missing is Missing.ALLOCATION
 
 
-def test_a_pod_that_is_not_there_is_missing() -> None:
+def test_an_absent_pod_is_missing() -> None:
     answer = tenant.find(Container(UID, "c1"), pods=[], node=node(MAIN))
     assert answer == NotYet(Missing.POD, f"this node has no pod with the UID {UID}")
 
@@ -106,26 +106,26 @@ def test_a_pod_that_is_not_there_is_missing() -> None:
     [{"namespace": "other"}, {"name": "other"}, {"uid": "other"}, {"namespace": "other", "name": "", "uid": ""}],
     ids=str,
 )
-def test_an_annotation_is_not_believed_against_the_ledger(holder: dict[str, str]) -> None:
+def test_the_ledger_overrides_the_annotation(holder: dict[str, str]) -> None:
     refusal = find("c1", pod(main="c1"), node(MAIN, **holder))
     assert isinstance(refusal, Refusal)
     assert "not by the pod ml/trainer" in str(refusal)
 
 
 @pytest.mark.parametrize("holder", [{"uid": ""}, {"name": "", "uid": ""}], ids=str)
-def test_what_the_ledger_does_not_know_yet_is_no_contradiction(holder: dict[str, str]) -> None:
+def test_an_allocation_without_uid_yet_is_no_contradiction(holder: dict[str, str]) -> None:
     assert isinstance(find("c1", pod(main="c1"), node(MAIN, **holder)), Tenant)
 
 
-def test_a_gpu_without_a_uuid_is_refused() -> None:
+def test_an_invalid_gpu_uuid_is_refused() -> None:
     refusal = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=("GPU-7",))))
-    assert refusal == Refusal("the allocation of the pod ml/trainer names GPU-7, no GPU's UUID")
+    assert refusal == Refusal("the allocation of the pod ml/trainer has the invalid GPU UUID GPU-7")
 
 
-def test_more_gpus_than_a_page_has_room_for_are_refused() -> None:
+def test_more_gpus_than_fit_into_a_page_are_refused() -> None:
     many = tuple(f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(contract.MAX_GPUS + 1))
     refusal = find("c1", pod(main="c1"), node(dataclasses.replace(MAIN, gpu_uuids=many)))
-    assert refusal == Refusal("a share of 64 GPUs is more than the 63 a container can have")
+    assert refusal == Refusal("the share has 64 GPUs, but a container can have 63 at most")
 
 
 @pytest.mark.parametrize("kind", ["GPU", "MIG"])
@@ -136,14 +136,14 @@ def test_a_uuid_is_sixteen_bytes(kind: str) -> None:
 SHARE = Tenant(UID, "ml", "trainer", ("main",), 0, (Grant(FIRST, 1000, 50, 80), Grant(SECOND, 1000, 50, 80)))
 
 
-@pytest.mark.parametrize("allocation", ["a1", ""])  # an earlier agent left none
-def test_a_share_that_runs_is_found_in_the_ledger_again(allocation: str) -> None:
+@pytest.mark.parametrize("allocation", ["a1", ""])  # records of earlier agents have none
+def test_a_running_share_is_found_in_the_ledger_again(allocation: str) -> None:
     there = node(MAIN)
-    entry = tenant.entry_of(dataclasses.replace(SHARE, allocation=allocation), there)
+    entry = tenant.find_allocation(dataclasses.replace(SHARE, allocation=allocation), there)
     assert entry == there.allocations[1]
     assert entry is not None
     after = dataclasses.replace(entry, shares=(dataclasses.replace(MAIN, request_percent=10),), latency=True)
-    renewed = tenant.renewed(SHARE, after, 7)
+    renewed = tenant.updated(SHARE, after, 7)
     assert renewed.grants == (Grant(FIRST, 7, 10, 80), Grant(SECOND, 7, 10, 80))
     assert (renewed.latency, renewed.allocation, renewed.memory_bytes) == (True, "a1", 7)
 
@@ -157,8 +157,8 @@ def test_a_share_that_runs_is_found_in_the_ledger_again(allocation: str) -> None
         node(),
     ],
 )
-def test_a_share_that_the_ledger_has_otherwise_is_not_the_one_that_runs(there: GpuNode) -> None:
-    assert tenant.entry_of(dataclasses.replace(SHARE, allocation="a1"), there) is None
+def test_a_different_share_in_the_ledger_is_not_the_running_one(there: GpuNode) -> None:
+    assert tenant.find_allocation(dataclasses.replace(SHARE, allocation="a1"), there) is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_share_that_the_ledger_has_otherwise_is_not_the_one_that_runs(there: G
         (400, (1000,), 400),
     ],
 )
-def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
+def test_the_memory_limit_is_the_lowest_of_ledger_shrink_and_status(
     shrink_to: int | None, told: tuple[int, ...], expected: int
 ) -> None:
     there = node(dataclasses.replace(MAIN, shrink_to_bytes=shrink_to))
@@ -180,19 +180,21 @@ def test_the_most_that_a_limit_may_be_is_the_least_that_anybody_relies_on(
     assert tenant.memory_bytes(there, there.allocations[1], 0) == expected
 
 
-def given(container: str, manifest: dict[str, Any], there: GpuNode | None) -> tenant.Given | Refusal | NotYet:
+def given(
+    container: str, manifest: dict[str, Any], there: GpuNode | None
+) -> tenant.StartingContainer | Refusal | NotYet:
     return tenant.find_by_name("ml", "trainer", container, pods=[{}, manifest], node=there)
 
 
-def test_a_container_that_is_about_to_start_is_known_by_its_name() -> None:
+def test_a_starting_container_is_found_by_its_name() -> None:
     there = node(MAIN, SIDE)
-    assert given("main", pod(), there) == tenant.Given("ml", "trainer", (FIRST, SECOND), pod_uid=UID)
+    assert given("main", pod(), there) == tenant.StartingContainer("ml", "trainer", (FIRST, SECOND), pod_uid=UID)
     named = {**pod(), "spec": {"runtimeClassName": "nvidia"}}
-    assert given("warm-up", named, there) == tenant.Given("ml", "trainer", (SECOND,), "nvidia", UID)
+    assert given("warm-up", named, there) == tenant.StartingContainer("ml", "trainer", (SECOND,), "nvidia", UID)
     assert given("other", pod(), there) == Refusal("the container other of the pod ml/trainer has no share of a GPU")
 
 
-def test_a_container_of_a_pod_or_allocation_that_is_not_known_may_become_known() -> None:
+def test_a_container_of_an_unknown_pod_or_allocation_may_appear_later() -> None:
     assert given("main", {}, node(MAIN)) == NotYet(Missing.POD, "this node has no pod ml/trainer")
     over = {**pod(), "status": {"phase": "Succeeded"}}
     assert given("main", over, node(MAIN)) == NotYet(Missing.POD, "this node has no pod ml/trainer")

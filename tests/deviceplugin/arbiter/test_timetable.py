@@ -1,4 +1,4 @@
-"""The laws of the parts in which shares launch while there is no arbiter."""
+"""The laws of the slots in which shares launch while no arbiter runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import timetable
+from deviceplugin.arbiter.ledgers import timetable
+from deviceplugin.arbiter.ledgers.timetable import LaunchSlot
 from deviceplugin.arbiter.tenant import Grant, Tenant
-from deviceplugin.arbiter.timetable import LaunchSlot
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
@@ -29,7 +29,7 @@ def share(name: str, request: int, limit: int = 100, gpus: list[str] | None = No
 
 
 def turns(shares: list[Tenant]) -> dict[str, tuple[tuple[int, int], ...]]:
-    """From when to when each launches, by pod and GPU."""
+    """Return begin and end of each share's slots, by pod and GPU."""
     return {
         key.removesuffix("-0"): tuple((slot.begin_permille, slot.begin_permille + slot.permille) for slot in slots)
         for key, slots in timetable.timetable(shares).items()
@@ -38,7 +38,7 @@ def turns(shares: list[Tenant]) -> dict[str, tuple[tuple[int, int], ...]]:
 
 @st.composite
 def nodes(draw: st.DrawFn, sets: list[list[str]] = ANY, most_percent: int = 100) -> list[Tenant]:
-    """Shares that together ask for no more than the GPUs; some ask for nothing."""
+    """Draw shares whose requests fit onto the GPUs; some have no request."""
     left = dict.fromkeys(GPUS, most_percent)
     shares = []
     for number in range(draw(st.integers(0, 20))):
@@ -61,7 +61,7 @@ def by_gpu(shares: list[Tenant]) -> dict[str, list[tuple[Tenant, LaunchSlot]]]:
 
 
 @given(nodes())
-def test_no_two_launch_at_once_and_nobody_never(shares: list[Tenant]) -> None:
+def test_no_two_shares_launch_at_once_and_every_share_launches(shares: list[Tenant]) -> None:
     for there in by_gpu(shares).values():
         spans = sorted((turn.begin_permille, turn.begin_permille + turn.permille) for _, turn in there)
         assert all(begin < end for begin, end in spans)
@@ -70,7 +70,7 @@ def test_no_two_launch_at_once_and_nobody_never(shares: list[Tenant]) -> None:
 
 
 @given(nodes())
-def test_nobody_has_more_than_its_limit_and_nobody_less_than_its_request_but_for_those_that_ask_for_nothing(
+def test_every_share_gets_its_request_and_stays_within_its_limit(
     shares: list[Tenant],
 ) -> None:
     for tenant, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
@@ -80,32 +80,32 @@ def test_nobody_has_more_than_its_limit_and_nobody_less_than_its_request_but_for
 
 
 @given(nodes(most_percent=80))
-def test_where_there_is_room_for_those_that_ask_for_nothing_everybody_has_its_request(shares: list[Tenant]) -> None:
+def test_with_room_for_shares_without_a_request_all_requests_are_met(shares: list[Tenant]) -> None:
     for tenant, turn in itertools.chain.from_iterable(by_gpu(shares).values()):
         assert turn.permille >= 10 * tenant.grants[0].request_percent
 
 
 @given(nodes(NESTED))
-def test_in_nested_sets_a_share_launches_on_all_of_its_gpus_at_once(shares: list[Tenant]) -> None:
+def test_in_nested_sets_a_share_launches_on_all_its_gpus_at_once(shares: list[Tenant]) -> None:
     assert all(len(set(slots)) == 1 for slots in timetable.timetable(shares).values())
 
 
 @given(nodes([[uuid] for uuid in GPUS]))
-def test_no_time_is_left_over_that_somebody_may_have(shares: list[Tenant]) -> None:
+def test_no_time_is_left_that_a_share_may_have(shares: list[Tenant]) -> None:
     for there in by_gpu(shares).values():
         at_their_limit = all(turn.permille == 10 * tenant.grants[0].limit_percent for tenant, turn in there)
         assert at_their_limit or sum(turn.permille for _, turn in there) == 1000
 
 
 @given(nodes(), st.randoms())
-def test_it_is_the_same_whoever_came_first(shares: list[Tenant], dice: random.Random) -> None:
+def test_the_timetable_does_not_depend_on_the_order_of_shares(shares: list[Tenant], dice: random.Random) -> None:
     mixed = list(shares)
     dice.shuffle(mixed)
     assert dict(timetable.timetable(mixed)) == dict(timetable.timetable(shares))
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=60))
-def test_also_where_more_was_given_than_there_is_no_two_launch_at_once(amounts: list[tuple[int, int]]) -> None:
+def test_no_two_shares_launch_at_once_even_when_overcommitted(amounts: list[tuple[int, int]]) -> None:
     there = by_gpu([share(f"pod{number}", *amount) for number, amount in enumerate(amounts)])[GPUS[0]]
     spans = sorted((turn.begin_permille, turn.begin_permille + turn.permille) for _, turn in there)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
@@ -117,8 +117,8 @@ def test_also_where_more_was_given_than_there_is_no_two_launch_at_once(amounts: 
     [
         ([(50, 100), (50, 100)], [(0, 500), (500, 1000)]),
         ([(10, 100)] * 10, [(100 * number, 100 * number + 100) for number in range(10)]),
-        ([(20, 100), (40, 100)], [(0, 333), (333, 1000)]),  # what nobody asked for goes by request
-        ([(30, 30), (30, 100)], [(0, 300), (300, 1000)]),  # what one may not have, the other gets
+        ([(20, 100), (40, 100)], [(0, 333), (333, 1000)]),  # unclaimed time is split by request
+        ([(30, 30), (30, 100)], [(0, 300), (300, 1000)]),  # time above one limit goes to the other share
         ([(10, 10)], [(0, 100)]),
         ([(50, 100)], [(0, 1000)]),
         ([(100, 100), (0, 100)], [(0, 990), (990, 1000)]),
@@ -130,7 +130,7 @@ def test_examples(amounts: list[tuple[int, int]], expected: list[tuple[int, int]
     assert [span for (span,) in turns(shares).values()] == expected
 
 
-def test_gangs_come_first_and_others_fill_what_lies_between() -> None:
+def test_gangs_come_first_and_others_fill_the_gaps() -> None:
     shares = [
         share("a", 50, 50, GPUS[:1]),
         share("b", 50, 100, GPUS[1:2]),
@@ -145,8 +145,8 @@ def test_gangs_come_first_and_others_fill_what_lies_between() -> None:
     }
 
 
-def test_a_gang_that_finds_no_common_moment_has_its_request_on_each_gpu_by_itself() -> None:
-    """Each two of three GPUs are shared by halves: the third of such gangs cannot launch on both at once."""
+def test_a_gang_without_a_common_time_has_its_request_on_each_gpu() -> None:
+    """Three gangs share three GPUs in pairs, by halves: the third gang cannot launch on both its GPUs at once."""
     pairs = [GPUS[0:2], GPUS[1:3], [GPUS[0], GPUS[2]]]
     shares = [share(f"pair{number}", 50, 100, gpus) for number, gpus in enumerate(pairs)]
     assert turns(shares) == {
@@ -156,17 +156,17 @@ def test_a_gang_that_finds_no_common_moment_has_its_request_on_each_gpu_by_itsel
     }
 
 
-def test_more_shares_than_there_are_moments_are_told_nothing() -> None:
+def test_more_shares_than_thousandths_get_no_slots() -> None:
     table = timetable.timetable([share(f"pod{number}", 0) for number in range(1001)])
     assert set(table.values()) == {(timetable.NO_TURN,)}
 
 
 async def said(process: arbiter_node.Share) -> list[list[int]]:
-    """From when and for how long a process launches on each of its GPUs, as its page says."""
+    """Return begin and length of a process's slots, as its page has them."""
     return list((await process("limits"))["turns"])
 
 
-async def test_pages_say_it_as_shares_come_and_go_and_are_resized(node: ArbiterNode) -> None:
+async def test_pages_are_updated_as_shares_come_go_and_are_resized(node: ArbiterNode) -> None:
     for pod in ("one", "two"):
         node.add_pod(pod, GivenShare(("main",), tuple(arbiter_node.GPUS[:2]), 30, 100, 1 << 20))
     first = await node.share("one")
@@ -187,7 +187,7 @@ async def test_pages_say_it_as_shares_come_and_go_and_are_resized(node: ArbiterN
     assert await said(first) == [[0, 1000]] * 2
 
 
-async def test_the_next_agent_says_it_too(node: ArbiterNode) -> None:
+async def test_the_next_agent_publishes_the_timetable_too(node: ArbiterNode) -> None:
     for pod, request in (("one", 20), ("two", 30)):
         node.add_pod(pod, GivenShare(("main",), (arbiter_node.GPUS[0],), request, 50, 1 << 20))
     shares = [await node.share("one"), await node.share("two")]

@@ -1,4 +1,4 @@
-"""Shares that are given another request or limit in the middle of leases, waits and debts, on the virtual clock."""
+"""Requests and limits change during leases, waits and debts, on the virtual clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import lease_scheduler
-from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling import lease_scheduler
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
 from tests.deviceplugin.arbiter import virtual_gpu
 from tests.deviceplugin.arbiter.virtual_gpu import MS, SECOND, BrokenLawError, VirtualGpu, Worker
 
@@ -16,7 +16,7 @@ Changes = list[tuple[int, str, Entitlement]]
 
 
 def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> VirtualGpu:
-    """Run them through the changes, and look whether what each has last is kept from its change on."""
+    """Run the workers through the changes, and check each share's last amounts from their change on."""
     gpu = VirtualGpu(workers)
     for when_ns, key, given_then in changes:
         gpu.give(when_ns, key, given_then)
@@ -26,7 +26,7 @@ def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> Virt
     virtual_gpu.check_ceiling(gpu, SECOND, ahead_ns)
     virtual_gpu.check_ceiling(gpu, WINDOW, ahead_ns)
     virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
-    for key, seat in gpu.turns.seats.items():
+    for key, seat in gpu.turns.shares.items():
         if seat.account.held_ns != virtual_gpu.within(gpu.charged[key], 0, gpu.now_ns):
             raise BrokenLawError(f"{key} was charged what it did not have")
     return gpu
@@ -34,7 +34,7 @@ def check(workers: list[Worker], changes: Changes, *, seconds: int = 15) -> Virt
 
 @st.composite
 def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
-    """Workers, and what they are given later: never more than the GPU at once."""
+    """Draw workers and later amounts, which never exceed the GPU."""
 
     def amounts() -> list[tuple[int, int]]:
         left, pairs = 100, []
@@ -55,7 +55,7 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
         )
         for amount in amounts()
     ]
-    # Every millisecond of a turn, so that what is in the middle of something is met.
+    # Draw every millisecond of a turn, so that changes hit every phase.
     when_ns = draw(st.integers(2000, 2200)) * MS
     later = [Entitlement(*amount, latency=draw(st.booleans())) for amount in amounts()]
     return workers, [(when_ns, str(number), entitlement) for number, entitlement in enumerate(later)]
@@ -64,7 +64,7 @@ def resized(draw: st.DrawFn) -> tuple[list[Worker], Changes]:
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(resized())
-def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_its_new_limit(
+def test_after_a_change_every_share_gets_its_new_request_within_its_new_limit(
     drawn: tuple[list[Worker], Changes],
 ) -> None:
     check(*drawn)
@@ -80,7 +80,7 @@ def test_from_its_change_on_every_share_has_its_new_request_and_none_more_than_i
         ([(20, 100)], [(20, 20)], [20]),
     ],
 )
-def test_who_always_wants_gets_what_is_its_own_within_a_second_of_the_change(
+def test_a_busy_share_gets_its_new_part_within_a_second_of_the_change(
     before: list[tuple[int, int]], after: list[tuple[int, int]], expected: list[float]
 ) -> None:
     changes = [(5 * SECOND + 17 * MS, str(number), Entitlement(*pair)) for number, pair in enumerate(after)]
@@ -88,29 +88,29 @@ def test_who_always_wants_gets_what_is_its_own_within_a_second_of_the_change(
     assert virtual_gpu.shares(gpu, 6 * SECOND, 16 * SECOND) == pytest.approx(expected, abs=1.5)
 
 
-def test_a_lower_limit_ends_the_turn_that_is_on() -> None:
+def test_a_lower_limit_ends_the_current_turn() -> None:
     gpu = VirtualGpu([Worker(Entitlement(10, 100))])
     gpu.give(2 * SECOND + MS, "0", Entitlement(10, 10))
     gpu.run(3 * SECOND)
-    # What may be had at once by the new limit, and the time to give it back; a turn that is alone is of 100 ms.
+    # The new limit's burst, and the time to return the GPU; a turn without competition lasts 100 ms.
     assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 2 * SECOND + 90 * MS) < 60 * MS
     assert virtual_gpu.within(gpu.charged["0"], 2 * SECOND + MS, 3 * SECOND) < 0.1 * SECOND + 60 * MS
 
 
-def test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change() -> None:
+def test_a_change_neither_forgives_nor_increases_a_debt() -> None:
     books = Account(Entitlement(50, 50), 0)
     books.set(0, wanting=True, charge=PayingAccount.OWED)
     books.set(4 * SECOND, charge=PayingAccount.NOTHING)  # a kernel of four seconds
     before = (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns)
     books.change(Entitlement(10, 20), 4 * SECOND)
     assert (books.owed_ns, books.room_ns, books.surplus_ns, books.held_ns) == before
-    # It had two seconds more than its limit, and pays them back by the one that it has now.
+    # It had two seconds more than its limit, and pays them back at its current limit.
     assert books.eligible_in_ns() == pytest.approx(10 * SECOND, rel=0.05)
     books.change(Entitlement(10, 40), 4 * SECOND)
     assert books.eligible_in_ns() == pytest.approx(5 * SECOND, rel=0.05)
 
 
-def test_what_was_owed_by_a_greater_request_runs_out_and_is_not_gone_at_once() -> None:
+def test_time_owed_by_an_earlier_request_runs_down_gradually() -> None:
     books = Account(Entitlement(80, 100), 0)
     books.set(0, wanting=True)
     books.pass_time(20 * SECOND)
@@ -123,7 +123,7 @@ def test_what_was_owed_by_a_greater_request_runs_out_and_is_not_gone_at_once() -
     assert books.owed_ns == pytest.approx(SECOND)
 
 
-def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> None:
+def test_a_waiting_share_that_joins_the_latency_class_is_served_at_once() -> None:
     gpu = VirtualGpu([Worker(Entitlement(50, 100)), Worker(Entitlement(50, 100), starts_ns=SECOND)])
     gpu.run(2 * SECOND)
     waiting = next(key for key in gpu.workers if key != gpu.turns.holder)
@@ -133,16 +133,16 @@ def test_who_becomes_of_the_latency_class_while_it_waits_is_served_at_once() -> 
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "a turn goes on by the old limit": (lease_scheduler.LeaseScheduler, "_curtail", lambda *_: None),
-    "a change is not taken": (Account, "change", lambda *_: None),
-    "a change forgives": (Account, "change", lambda self, entitlement, now: self.__init__(entitlement, now)),
+    "a turn keeps the old limit": (lease_scheduler.LeaseScheduler, "_apply_limit", lambda *_: None),
+    "a change is ignored": (Account, "change", lambda *_: None),
+    "a change forgives debts": (Account, "change", lambda self, entitlement, now: self.__init__(entitlement, now)),
 }
 
 
 def battery() -> None:
-    """What between them meets every law."""
-    test_a_lower_limit_ends_the_turn_that_is_on()
-    test_a_debt_is_neither_forgiven_nor_made_greater_by_a_change()
+    """Run workloads that together exercise every law."""
+    test_a_lower_limit_ends_the_current_turn()
+    test_a_change_neither_forgives_nor_increases_a_debt()
     check([Worker(Entitlement(30, 100)), Worker(Entitlement(70, 100))], [(2 * SECOND, "0", Entitlement(30, 30))])
 
 

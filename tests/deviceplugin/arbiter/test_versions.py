@@ -1,4 +1,4 @@
-"""The arbiter beside libraries of other versions of the protocol: what they agree on, and what is passed over."""
+"""The arbiter with libraries of other protocol versions: the negotiated version, and messages that are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def message(kind: int, version: int, body: bytes = b"", *, newest: int = 0) -> b
 
 
 async def heard(client: socket.socket) -> tuple[int, int, bytes]:
-    """Type, version and body of the next message; nothing at the end of the connection."""
+    """Return type, version and body of the next message; empty at the end of the connection."""
     async with asyncio.timeout(10):
         data = await asyncio.get_running_loop().sock_recv(client, contract.WIRE_MAX)
     if not data:
@@ -37,7 +37,7 @@ async def heard(client: socket.socket) -> tuple[int, int, bytes]:
 
 @contextlib.asynccontextmanager
 async def greeted(node: ArbiterNode, oldest: int, newest: int) -> AsyncIterator[tuple[socket.socket, int]]:
-    """A library of this range, and the version that it was welcomed in."""
+    """Connect a library with this range. Return it, and the version of its welcome."""
     with contextlib.closing(await connect(node)) as client:
         client.send(message(contract.MESSAGE_HELLO, oldest, bytes(32), newest=newest))
         kind, version, _ = await heard(client)
@@ -55,7 +55,7 @@ RANGES = {"0.1.0": (1, 0, 1), "this release": (1, 2, 2), "a later one": (2, 9, 2
 
 
 @pytest.mark.parametrize(("oldest", "newest", "agreed"), RANGES.values(), ids=RANGES.keys())
-async def test_all_that_is_said_is_of_the_version_that_both_speak(
+async def test_all_messages_have_the_negotiated_version(
     node: ArbiterNode, oldest: int, newest: int, agreed: int
 ) -> None:
     async with greeted(node, oldest, newest) as (client, version):
@@ -68,34 +68,32 @@ async def test_all_that_is_said_is_of_the_version_that_both_speak(
     await waiting.until(lambda: node.server.versions == {})
 
 
-async def test_what_only_a_newer_library_knows_is_passed_over(node: ArbiterNode) -> None:
+async def test_message_types_of_newer_libraries_are_ignored(node: ArbiterNode) -> None:
     async with greeted(node, 1, 2) as (client, _):
         client.send(message(UNKNOWN, 2, bytes(100)))
         client.send(message(contract.MESSAGE_RECLAIM, 2, bytes(8)))
         assert (await heard(client))[0] == contract.MESSAGE_RECLAIMED, "the first was ignored, and the second read"
 
 
-async def test_nothing_is_passed_over_before_hello(node: ArbiterNode) -> None:
+async def test_no_message_is_ignored_before_hello(node: ArbiterNode) -> None:
     with contextlib.closing(await connect(node)) as client:
         client.send(message(UNKNOWN, 2))
         assert await heard(client) == (0, 0, b"")
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 65535])
-async def test_who_changes_the_version_is_told_so_in_the_one_that_was_agreed_on(
-    node: ArbiterNode, version: int
-) -> None:
+async def test_a_changed_version_is_refused_in_the_negotiated_one(node: ArbiterNode, version: int) -> None:
     async with greeted(node, 1, 2) as (client, _):
         client.send(message(contract.MESSAGE_RECLAIM, version))
         kind, spoken, body = await heard(client)
         assert (kind, spoken) == (contract.MESSAGE_REFUSED, 2)
         assert body.split(b"\0")[0].decode() == (
-            f"the library said something in version {version} of the protocol: version 2 was agreed on"
+            f"the library sent a message in version {version} of the protocol after version 2 was agreed on"
         )
         assert await heard(client) == (0, 0, b"")
 
 
-async def test_a_library_that_is_too_new_is_refused_in_a_version_that_it_understands(node: ArbiterNode) -> None:
+async def test_a_too_new_library_is_refused_in_a_version_that_it_understands(node: ArbiterNode) -> None:
     with contextlib.closing(await connect(node)) as client:
         client.send(message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
         kind, version, body = await heard(client)
@@ -103,11 +101,11 @@ async def test_a_library_that_is_too_new_is_refused_in_a_version_that_it_underst
         assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 2" in body
 
 
-async def test_who_is_refused_for_that_is_told_to_the_agent_in_the_same_words(node: ArbiterNode) -> None:
+async def test_the_agent_gets_the_same_reason_as_the_refused_library(node: ArbiterNode) -> None:
     refusals: list[tuple[Container, str]] = []
-    node.server.unspoken = lambda *what: refusals.append(what)
+    node.server.on_library_refused = lambda *what: refusals.append(what)
     async with greeted(node, 1, 2) as (client, _):
-        client.send(message(contract.MESSAGE_RECLAIM, 9))  # nothing that a release of ours says
+        client.send(message(contract.MESSAGE_RECLAIM, 9))  # no release of ours sends this
         assert (await heard(client))[0] == contract.MESSAGE_REFUSED
     assert refusals == []
     with contextlib.closing(await connect(node)) as client:

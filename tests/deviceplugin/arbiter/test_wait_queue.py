@@ -1,4 +1,4 @@
-"""The queues of those that wait have the same head as a look at all of them would find, and cost less than that."""
+"""The queues have the same head as a scan of all waiting shares would find, and cost less."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import next_share
-from deviceplugin.arbiter.account import Account, Entitlement, PayingAccount
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
-from deviceplugin.arbiter.seat import Revoke
-from deviceplugin.arbiter.wait_queue import WaitQueue
+from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.gpu_share import Revoke
+from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler
+from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 
 KEYS = st.integers(0, 7).map(str)
@@ -28,7 +28,7 @@ STEPS = st.one_of(
 
 @pytest.mark.slow
 @given(st.lists(GIVEN, min_size=8, max_size=8), st.lists(STEPS, max_size=40))
-def test_the_head_is_whom_a_look_at_all_would_choose(gives: list[Entitlement], steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_the_head_is_the_choice_among_all(gives: list[Entitlement], steps: list[tuple]) -> None:  # type: ignore[type-arg]
     accounts = {str(number): Account(entitlement, 0) for number, entitlement in enumerate(gives)}
     waiting, now = WaitQueue(), 0
     for what, *rest in steps:
@@ -57,13 +57,13 @@ def test_the_head_is_whom_a_look_at_all_would_choose(gives: list[Entitlement], s
 
 
 def standing(account: Account) -> tuple[float, ...]:
-    """What decides; of two that have no more coming to them than a window's worth, or have a window's worth, neither is first."""
+    """Return the sort key. Two shares below or above a window's worth are equal."""
     owed = account.owed_ns if next_share.is_owed(account) else 0
     most = account.entitlement.request_percent / 100 * 10_000 * MS
     return (account.entitlement.latency and owed > 0, min(owed, max(most, 50 * MS)), 0 if owed else account.surplus_ns)
 
 
-def test_who_waits_no_more_is_not_served() -> None:
+def test_a_removed_share_is_not_served() -> None:
     waiting = WaitQueue()
     account = Account(Entitlement(50, 100), 0)
     waiting.add("one", account, 0)
@@ -72,7 +72,7 @@ def test_who_waits_no_more_is_not_served() -> None:
     assert (waiting.first(MS), len(waiting), waiting.next_ns(MS)) == (None, 0, None)
 
 
-def test_who_is_kept_back_by_its_limit_begins_when_it_is_time_to() -> None:
+def test_a_throttled_share_begins_when_its_limit_allows() -> None:
     waiting = WaitQueue()
     account = Account(Entitlement(10, 10), 0)
     account.set(0, wanting=True, charge=PayingAccount.OWED)
@@ -85,7 +85,7 @@ def test_who_is_kept_back_by_its_limit_begins_when_it_is_time_to() -> None:
 
 
 def looks(shares: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How many books are looked at in a turn, beside so many shares that wait."""
+    """Count the accounts that a turn inspects with this many waiting shares."""
     turns, now, count = LeaseScheduler(), 0, 0
     for number in range(shares):
         turns.join(str(number), Entitlement(100 // shares, 100), now)

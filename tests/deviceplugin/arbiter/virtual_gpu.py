@@ -1,7 +1,7 @@
-"""GPUs on a virtual clock: the arbiter's turns, and shares that launch as real programs do. Nothing here sleeps.
+"""GPUs on a virtual clock: the arbiter's scheduler, and shares that launch like real programs. Nothing here sleeps.
 
-A `Worker` is a share's program on one GPU: while it has something to do and its gate is open, it keeps the GPU busy;
-after a revoke its last work takes `drain_ns` to run out. `busy` and `pause` make it come and go.
+A `Worker` is a share's program on one GPU. While it has work and its gate is open, it keeps the GPU busy. After a
+revoke, its last work takes `drain_ns` to run out. `bursts` make it come and go.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from deviceplugin.arbiter.account import MILLISECOND_NS, Entitlement
-from deviceplugin.arbiter.lease_scheduler import LeaseScheduler
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, Entitlement
+from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open
+from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler
 
 MS = MILLISECOND_NS
 SECOND = 1000 * MS
@@ -23,14 +23,14 @@ MESSAGE_NS = MS // 10
 
 @dataclasses.dataclass
 class Worker:
-    """How a share behaves. `bursts`: (busy, idle) in nanoseconds, over and over; none: it always wants."""
+    """A share's behaviour. `bursts`: repeating pairs of busy and idle nanoseconds; empty: it always wants the GPU."""
 
     given: Entitlement
     drain_ns: int = 2 * MS
     bursts: tuple[tuple[int, int], ...] = ()
     starts_ns: int = 0
-    closes: bool = True  # says that its gate is closed before its work has run out
-    closes_ns: int = 0  # so long before
+    closes: bool = True  # reports its closed gate before its work has run out
+    closes_ns: int = 0  # this long before
     open: bool = False
     working: bool = False
     doing: bool = False
@@ -38,7 +38,7 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class Span:
-    """A share was charged, or wanted the GPU, from then to then."""
+    """An interval in which a share was charged, or wanted the GPU."""
 
     begin_ns: int
     end_ns: int
@@ -49,7 +49,7 @@ class BrokenLawError(AssertionError):
 
 
 class VirtualGpu:
-    """One GPU with its workers; `charged` and `wanted` say what happened, by worker."""
+    """One GPU with its workers. `charged` and `wanted` record what happened, by worker."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = {str(number): worker for number, worker in enumerate(workers)}
@@ -57,7 +57,7 @@ class VirtualGpu:
         self.now_ns = 0
         self.charged: dict[str, list[Span]] = {key: [] for key in self.workers}
         self.wanted: dict[str, list[Span]] = {key: [] for key in self.workers}
-        self.since_ns = dict.fromkeys(self.workers, 0)  # since when each has what it has
+        self.since_ns = dict.fromkeys(self.workers, 0)  # since when each has its current amounts
         self.handovers = 0
         self._order = itertools.count()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -86,7 +86,7 @@ class VirtualGpu:
                     raise BrokenLawError(f"the turn does not go on at {at}")
 
     def give(self, when_ns: int, key: str, entitlement: Entitlement) -> None:
-        """Give a worker something else then, whatever it does; the laws hold it to that from then on."""
+        """Change a worker's amounts at this time. From then on the laws apply to the new ones."""
 
         def change() -> None:
             self.workers[key].given = entitlement
@@ -98,7 +98,7 @@ class VirtualGpu:
     def _pass(self, to_ns: int) -> None:
         if to_ns < self.now_ns:
             raise BrokenLawError("time went back")
-        for key, seat in self.turns.seats.items():
+        for key, seat in self.turns.shares.items():
             seat.account.pass_time(to_ns)
             got = seat.account.held_ns - self._held[key]
             self._held[key] = seat.account.held_ns
@@ -157,24 +157,26 @@ class VirtualGpu:
         self._do(self.turns.closed(key, self.now_ns))
 
     def _check(self) -> None:
-        """Nobody waits who could be served; and no two are open, and no two pay but for one that is late."""
+        """Check that no share waits that could be served, and that no two are open or pay at once, except a late
+        one.
+        """
         able = [
             key
-            for key, seat in self.turns.seats.items()
+            for key, seat in self.turns.shares.items()
             if seat.account.wanting
             and seat.phase is None
             and seat.account.room_ns >= choice_room(seat.account.entitlement)
         ]
         if able and self.turns.holder is None:
             raise BrokenLawError(f"at {self.now_ns} the GPU is idle while {able} wait")
-        in_time = [seat for seat in self.turns.seats.values() if seat.phase not in {None, LeasePhase.LATE}]
+        in_time = [seat for seat in self.turns.shares.values() if seat.phase not in {None, LeasePhase.LATE}]
         paying = [seat for seat in in_time if seat.account.charge.value != "nothing"]
         if len(paying) != bool(in_time):
             raise BrokenLawError(f"at {self.now_ns} {len(paying)} of {len(in_time)} pay")
 
 
 def choice_room(entitlement: Entitlement) -> float:
-    """What a share must have left of its limit to begin, said here once more, independently."""
+    """Return the room that a share needs to begin, computed independently."""
     limit = entitlement.limit_percent / 100
     period = 100 * MS if entitlement.latency else 150 * MS
     return min(40 * MS, max(limit * period, 20 * MS) * (1 - limit)) if limit < 1 else float("-inf")
@@ -188,14 +190,14 @@ def _extend(spans: list[Span], begin_ns: int, end_ns: int) -> None:
 
 
 def within(spans: list[Span], begin_ns: int, end_ns: int) -> int:
-    """How much of a window the spans cover; they are in order, one after the other."""
+    """Return how much of a window the spans cover; they are in order."""
     first = bisect.bisect_right(spans, begin_ns, key=lambda span: span.end_ns)
     after = bisect.bisect_left(spans, end_ns, key=lambda span: span.begin_ns)
     return sum(min(span.end_ns, end_ns) - max(span.begin_ns, begin_ns) for span in spans[first:after])
 
 
 def check_ceiling(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
-    """No window has more of a share than its limit, and what it may do at once."""
+    """Check that no window has more of a share than its limit plus its burst."""
     for key, worker in gpu.workers.items():
         for span in gpu.charged[key]:
             begin_ns = max(span.begin_ns, gpu.since_ns[key])
@@ -208,7 +210,7 @@ def check_ceiling(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
 
 
 def check_floor(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
-    """Every window that a share wants the GPU all through has its request in it."""
+    """Check that every window in which a share always wants the GPU has its request."""
     for key, worker in gpu.workers.items():
         least = worker.given.request_percent / 100 * window_ns - slack_ns
         since_ns = max(gpu.since_ns.values())
@@ -222,7 +224,7 @@ def check_floor(gpu: VirtualGpu, window_ns: int, slack_ns: int) -> None:
 
 
 def check_waits(gpu: VirtualGpu, longest_ns: int) -> None:
-    """Nobody who has a request waits longer than that."""
+    """Check that no share with a request waits longer than that."""
     for key, worker in gpu.workers.items():
         if not worker.given.request_percent:
             continue
@@ -233,5 +235,5 @@ def check_waits(gpu: VirtualGpu, longest_ns: int) -> None:
 
 
 def shares(gpu: VirtualGpu, begin_ns: int, end_ns: int) -> list[float]:
-    """What each worker had of a window, in percent."""
+    """Return each worker's part of a window, in percent."""
     return [100 * within(gpu.charged[key], begin_ns, end_ns) / (end_ns - begin_ns) for key in gpu.workers]

@@ -1,38 +1,39 @@
 """Several GPUs on a virtual clock, and shares whose kernels wait for each other across them. Nothing here sleeps.
 
-A step is a kernel on each GPU of a tenant, and of those that it meets, which ends a while after all of them have begun;
-until then it keeps its GPU busy. Kernels of two shares on one GPU take turns, as the driver lets them.
+A step is a kernel on each GPU of a tenant, and of the tenants that it meets. It ends a while after all of them have
+begun, and until then keeps its GPU busy. Kernels of two shares on one GPU alternate, as with the driver's time slices.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-from deviceplugin.arbiter.account import Entitlement
-from deviceplugin.arbiter.coscheduled_gpu import CoscheduledGpu
-from deviceplugin.arbiter.gangs import Gangs
-from deviceplugin.arbiter.seat import Command, LeasePhase, Open, Revoke
+from deviceplugin.arbiter.scheduling.account import Entitlement
+from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.arbiter.scheduling.gangs import Gangs
+from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open, Revoke
 from tests.deviceplugin.arbiter.virtual_gpu import MS, BrokenLawError
 
 TICK_NS = MS // 5
 KERNEL_NS = 2 * MS
-IDLE_NS = 1 * MS  # a lease goes back after so long without work, while others wait
+IDLE_NS = 1 * MS  # an idle lease is returned after this time, while others wait
 MAX_SETTLES = 20
 
 
 @dataclasses.dataclass
 class Tenant:
-    """A share on these GPUs. `threads`: each GPU has a thread that launches; or one launches on one after the other.
+    """A share on these GPUs. `threads`: each GPU has its own launching thread; otherwise one thread launches on all in
+    turn.
 
-    tail_ns: its first GPU goes on for so long after each step, while it has nothing to do on the others.
-    again_ns: so long after a step's first launch it launches once more on that GPU, and on the others only then.
+    tail_ns: its first GPU is busy for this long after each step, while the others are idle. again_ns: this long after a
+    step's first launch it launches on that GPU again, and only then on the others.
     """
 
     gpus: tuple[int, ...]
     given: Entitlement
     threads: bool = True
     group: str = ""
-    meets: str = ""  # its kernels wait for those of others with the same
+    meets: str = ""  # its kernels wait for those of tenants with the same name
     tail_ns: int = 0
     again_ns: int = 0
     steps: int = 0
@@ -41,8 +42,8 @@ class Tenant:
     asked_ns: dict[int, int] = dataclasses.field(default_factory=dict)  # a message is on its way
     done_ns: float = 0  # of the step that all have begun
     first_ns: int = 0  # when the step's first launch was
-    once_more: int = 0  # the step of which the first GPU has had both launches
-    idle_ns: dict[int, int] = dataclasses.field(default_factory=dict)  # since when, with the lease
+    once_more: int = 0  # the step whose two launches the first GPU has had
+    idle_ns: dict[int, int] = dataclasses.field(default_factory=dict)  # since when it is idle with the lease
 
     def is_launched(self, gpu: int) -> bool:
         return self.launched.get(gpu, 0) > self.steps
@@ -68,7 +69,7 @@ class Tenant:
 
 
 class VirtualNode:
-    """GPUs with their tenants. `together`: as the arbiter does it; or each GPU by itself."""
+    """GPUs with their tenants. `together`: scheduled as the arbiter does it; otherwise each GPU independently."""
 
     def __init__(self, count: int, tenants: dict[str, Tenant], *, together: bool = True) -> None:
         self.turns = {str(number): CoscheduledGpu() for number in range(count)}
@@ -107,7 +108,7 @@ class VirtualNode:
                 self._settle()
         for gpu in tenant.gpus:
             self._give_back_if_idle(key, tenant, gpu)
-            seat = self.turns[str(gpu)].seats[key]
+            seat = self.turns[str(gpu)].shares[key]
             if seat.phase is LeasePhase.REVOKED and tenant.again_ns and tenant.is_stuck():
                 self._obey(gpu, self.turns[str(gpu)].closed(key, self.now_ns))
                 self._settle()

@@ -40,7 +40,7 @@ def test_creates_and_destroys_a_thousand_exports_in_a_small_share(start: Start, 
     _all_is_back(node, client, (LIMIT - CONTEXT) // PIECE)
 
 
-def test_exports_leave_no_charge_beside_other_processes(start: Start) -> None:
+def test_exports_leave_no_charge_while_other_processes_run(start: Start) -> None:
     node = start(pods={"trainer": (LIMIT, 0), "other": (LIMIT, 0)})
     beside, other = _client(node), _client(node, "other")
     assert beside(f"c.allocate({2 * PIECE})[0]") == "0"

@@ -55,7 +55,7 @@ def judged(pid: int, start_ticks: int, container: Container | None = TRAINER) ->
 
 
 def started(pid: int) -> int:
-    identity = kernel_process.identified(pid)
+    identity = kernel_process.with_start(pid)
     assert identity is not None
     return identity[1]
 
@@ -114,7 +114,7 @@ def test_reports_the_missing_capability(victim: subprocess.Popen[bytes], monkeyp
     assert "lacks the capability KILL" in auditor.kill(seen_process, identify=lambda _: TRAINER)
 
 
-def test_closes_every_descriptor(victim: subprocess.Popen[bytes]) -> None:
+def test_kill_closes_every_pidfd(victim: subprocess.Popen[bytes]) -> None:
     before = pidfds()
     other = os.pidfd_open(victim.pid)
     assert pidfds() == before + 1  # the count works
@@ -175,7 +175,7 @@ def test_kills_nothing_on_a_gpu_of_another_mode(mode: Mode) -> None:
         pytest.param({"orphaned": True, "with_library": True}, id="with an orphaned ledger"),
     ],
 )
-def test_kills_nothing_in_doubt(changes: dict[str, Any]) -> None:
+def test_spares_a_process_that_may_be_limited(changes: dict[str, Any]) -> None:
     assert processes_to_kill(seen(process(**changes))) == []
 
 

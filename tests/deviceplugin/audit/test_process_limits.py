@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.audit import audit_document, process_limits
 from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
@@ -77,12 +77,12 @@ def test_registered_process_is_limited() -> None:
 def test_unregistered_process_of_a_share_is_unlimited() -> None:
     kind, reason = state(seen(process(9)))
     assert kind is LimitState.UNLIMITED
-    assert reason == process_limits.GOT_AROUND
+    assert reason == process_limits.NOT_REGISTERED
     assert state(seen(process(9, with_library=False)))[1] == process_limits.NO_LIBRARY
     assert state(seen(process(9, orphaned=True))) == (LimitState.UNLIMITED, process_limits.ORPHANED)
     audit = judge(seen(process(), process(9)))
     assert status(audit) == ("False", "ProcessUnlimited")
-    assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) got around its limits")
+    assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) bypassed its limits")
     assert "the pod ml/trainer runs without limits on GPU 0" in audit_document.condition(audit).message
 
 
@@ -141,7 +141,7 @@ def test_no_process_is_exempt_by_name(name: str) -> None:
 def test_process_outside_of_known_containers_is_foreign(name: str, outside: str) -> None:
     kind, reason = state(seen(process(9, name=name, container=None, outside=outside)))
     assert kind is LimitState.FOREIGN
-    assert reason == f"{outside}, and it may use what shares were promised"
+    assert reason == f"{outside}, and it may use memory and compute that belong to shares"
 
 
 def test_process_with_an_unreachable_ledger_is_limited() -> None:
@@ -230,7 +230,7 @@ def test_overhead_beyond_the_limit_is_reported_but_in_force() -> None:
     (share,) = judge(seen(process(), record=record)).shares
     assert share.in_force
     assert share.beyond_bytes == GIB
-    assert share.reason.startswith("with contexts it holds 1Gi more than its limit")
+    assert share.reason.startswith("including contexts, it uses 1Gi more than its limit")
 
 
 def test_backfill_reservation_is_not_a_share() -> None:

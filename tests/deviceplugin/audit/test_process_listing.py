@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import pages
-from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit import process_listing
 from deviceplugin.audit.overhead import Reading
@@ -60,7 +60,7 @@ def group() -> ShareLedger:
 
 
 def joined(group: ShareLedger) -> kernel_process.KernelProcess:
-    identity = kernel_process.identified(os.getpid())
+    identity = kernel_process.with_start(os.getpid())
     assert identity is not None
     who = kernel_process.KernelProcess(*identity, os.pidfd_open(os.getpid()))
     group.admit(who, 3)
@@ -69,7 +69,7 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
 
 def test_reads_ledgers_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
-    group.limits.expect(0, 250)
+    group.limits.set_context_bytes(0, 250)
     result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([GPU], [group], [])
     assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
     (process,) = result.seen.processes
@@ -202,7 +202,7 @@ def test_reading_mappings_of_one_container_is_limited_per_scan(
         time.sleep(0.01)
         return frozenset()
 
-    monkeypatch.setattr(kernel_process, "identified", lambda pid, **_: (pid, 7))
+    monkeypatch.setattr(kernel_process, "with_start", lambda pid, **_: (pid, 7))
     monkeypatch.setattr(kernel_process, "mapped_files", mapped_files)
     looks = process_listing.ProcessScanner(
         Listing(*(nvml.NvmlProcess(pid, 1000) for pid in range(1, 42))),  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_reading_mappings_of_one_container_is_limited_per_scan(
 
 def test_only_processes_from_before_the_loss_are_orphaned() -> None:
     """Any process can create something that looks like a ledger."""
-    own = kernel_process.identified(os.getpid())
+    own = kernel_process.with_start(os.getpid())
     assert own is not None
     descriptor = os.memfd_create(pages.LEDGER_NAME)
     os.ftruncate(descriptor, mmap.PAGESIZE)

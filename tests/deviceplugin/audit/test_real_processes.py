@@ -115,7 +115,7 @@ def test_reports_contexts_that_exceed_a_limit(start: Callable[..., AuditNode]) -
     (share,) = node.audit()["audit"]["shares"]
     assert (share["chargedBytes"], share["overheadBytes"]) == (CONTEXT, CONTEXT)
     assert share["inForce"]
-    assert share["reason"].startswith("with contexts it holds 299Mi more than its limit")
+    assert share["reason"].startswith("including contexts, it uses 299Mi more than its limit")
     assert client("c.info()") == str((0, CONTEXT + MIB))
     assert client("c.allocate(1)[0]") == "2"
     assert beyond(node("figures")) == CONTEXT - MIB
@@ -185,7 +185,7 @@ def test_reports_limits_that_differ_from_the_gpunode(start: Callable[..., AuditN
     report = node.audit(1)
     (share,) = report["audit"]["shares"]
     assert (share["inForce"], share["limitBytes"], share["enforcedBytes"]) == (False, 2 * LIMIT, LIMIT)
-    assert "held to a request of 50%, a limit of 100% and 1Gi of memory" in share["reason"]
+    assert "run with a request of 50%, a limit of 100% and 1Gi of memory" in share["reason"]
     assert condition(report)[:2] == ("False", "LimitsDiffer")
 
 

@@ -1,11 +1,11 @@
-"""A program in a container: opens device files when it is told to, and prints what became of it.
+"""A program in a container that opens device files on command, and prints the results.
 
-open PATH        opens it; "yes", or why not
+open PATH        opens it; "yes", or the error
 thread PATH      the same in another thread
 fork PATH        in a child
-become           lives on as the same program again (exec), with the same pid
+become           becomes the same program again (exec), with the same pid
 node PATH N M    makes a device file
-time PATH COUNT  microseconds of the processor that one of so many opens takes, with its close
+time PATH COUNT  CPU microseconds of one open and close, out of this many
 """
 
 from __future__ import annotations

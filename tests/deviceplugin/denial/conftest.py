@@ -1,4 +1,4 @@
-"""A pod's cgroup in which the kernel asks who opens device files."""
+"""A pod's cgroup in which the kernel checks opens of device files."""
 
 from __future__ import annotations
 

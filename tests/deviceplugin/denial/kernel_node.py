@@ -1,7 +1,6 @@
-"""A hierarchy of cgroup v2 with a pod in it, a bpf file system, and processes that open device files there.
+"""A hierarchy of cgroup v2 with a pod, a bpf file system, and processes that open device files there.
 
-The devices are /dev/loop-control and others of the major number 10 in place of the driver's: whoever may, opens them, and
-nothing comes of it.
+The devices are /dev/loop-control and others of major number 10, in place of the driver's: opening them has no effect.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial, registered
+from deviceplugin.denial import denial_program, registered
 
 MISC, LOOP_CONTROL = 10, 237
 CONTAINER = "5d" * 32
@@ -26,7 +25,7 @@ HIERARCHIES = [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
 
 
 class Process:
-    """A process in a cgroup, and in a pid namespace of its own if it is `contained`; it does what `child.py` says."""
+    """A process in a cgroup, which runs `child.py`; `contained`: in a pid namespace of its own."""
 
     def __init__(self, cgroup: Path, *, contained: bool) -> None:
         unshare = "unshare --pid --fork --kill-child" if contained else ""
@@ -69,7 +68,7 @@ class Process:
 
 
 class KernelNode:
-    """`bpf` and `cgroups` are what an agent would be given; `uid` is the pod's."""
+    """A node with one pod, whose UID is `uid`. An agent would get `bpf` and `cgroups`."""
 
     def __init__(self, directory: Path, hierarchy: Path, stack: contextlib.ExitStack) -> None:
         self.bpf = directory / "bpf"
@@ -88,22 +87,24 @@ class KernelNode:
         os.mknod(self.device, 0o20666, os.makedev(MISC, LOOP_CONTROL))
 
     def process(self, *, contained: bool = True, covered: bool = True) -> Process:
-        """One in the pod's container, or in the pod beside it; or of the node itself, as a runtime's hook is."""
+        """Start a process in the pod's container, in the pod next to it, or of the node itself, like a runtime's
+        hook.
+        """
         made = Process(self.container if covered else self.beside, contained=contained)
         self._stack.callback(made.end)
         return made
 
-    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial.DenialProgram:
-        """An agent's, as it begins."""
-        made = denial.opened(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
+    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial_program.DenialProgram:
+        """Load the program as a starting agent does."""
+        made = denial_program.load(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
         self._stack.callback(made.close)
         return made
 
     def enforced(self) -> registered.RegisteredMap:
-        """The program is attached to the pod, and an arbiter there; what is returned is what it tells the kernel by."""
+        """Attach the program to the pod, with an arbiter running, and return the map."""
         made = self.opened()
         known = registered.RegisteredMap(made.map_descriptor)
-        known.beat()
+        known.renew()
         assert made.attach([self.uid]) == {self.uid}
         return known
 
@@ -115,7 +116,9 @@ class KernelNode:
 
 
 def hierarchy() -> Path:
-    """Where cgroup v2 is mounted; skips the test where there is none, or the kernel lets us load no program."""
+    """Return where cgroup v2 is mounted; skips the test without it, or if the kernel does not allow loading a
+    program.
+    """
     if os.geteuid() != 0:
         pytest.skip("needs root, to make cgroups and load programs into the kernel")
     root = next((hierarchy for hierarchy in HIERARCHIES if (hierarchy / "cgroup.controllers").exists()), None)

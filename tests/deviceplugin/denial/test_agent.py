@@ -1,4 +1,4 @@
-"""The agent as it runs, with `--deny-unregistered`: its own arbiter, the real kernel, and the next agent."""
+"""The running agent with `--deny-unregistered`: its own arbiter, the real kernel, and the next agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial, program, registered
+from deviceplugin.denial import denial_program, program, registered
 from deviceplugin.denial import kernel as bpf
 from gpushare import contract
 from tests.deviceplugin import agent_process, waiting
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.slow
 STRANGER = program.KEY.pack(1 << 30)  # no process has such a pid
 
 
-async def test_it_beats_and_leaves_to_the_next_agent_what_the_kernel_knows(
+async def test_the_arbiter_renews_its_time_and_the_next_agent_inherits_the_map(
     kernel: KernelNode, short_path: Path, gpus: Path
 ) -> None:
     more = ("--deny-unregistered", f"--bpf-root={kernel.bpf}", f"--cgroup-root={kernel.cgroups}")
-    kept = kernel.bpf / denial.DIRECTORY / denial.MAP
+    kept = kernel.bpf / denial_program.DIRECTORY / denial_program.MAP
     agent_process.has_served(short_path, gpus)
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
@@ -55,13 +55,13 @@ def opened(path: Path) -> bpf.Map:
 
 
 def until(entries: bpf.Map) -> float:
-    """Until when an arbiter is taken to be there, in seconds of the kernel's clock."""
+    """Return until when an arbiter counts as running, in seconds of the kernel's clock."""
     value = entries.get(program.KEY.pack(program.ARBITER_KEY))
     assert value is not None
     return float(program.VALUE.unpack(value)[0]) / 1e9
 
 
-async def test_where_it_cannot_be_the_agent_runs_and_says_why(short_path: Path, gpus: Path) -> None:
+async def test_where_denial_is_impossible_the_agent_runs_and_says_why(short_path: Path, gpus: Path) -> None:
     more = ("--deny-unregistered", f"--cgroup-root={short_path}")
     async with agent_process.running(
         "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, more=more

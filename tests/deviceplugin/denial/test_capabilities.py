@@ -1,4 +1,4 @@
-"""Which capabilities the agent needs to deny anybody a device: those that the component adds, and no fewer."""
+"""The agent needs exactly the capabilities that the component adds to deny devices."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ ROOT = Path(__file__).parents[3]
     [
         ("bpf,+net_admin,+perfmon", "looking", "1\n1\n"),
         ("sys_admin", "looking", "1\n1\n"),
-        ("net_admin,+perfmon", "looking", "the agent lacks BPF of its"),
-        ("bpf,+perfmon", "looking", "the agent lacks NET_ADMIN of its"),
-        ("bpf,+net_admin", "looking", "the agent lacks PERFMON of its"),
+        ("net_admin,+perfmon", "looking", "the agent lacks the capabilities BPF"),
+        ("bpf,+perfmon", "looking", "the agent lacks the capabilities NET_ADMIN"),
+        ("bpf,+net_admin", "looking", "the agent lacks the capabilities PERFMON"),
         ("net_admin,+perfmon", "trying", "the kernel "),
         ("bpf,+perfmon", "trying", "the kernel "),
         ("bpf,+net_admin", "trying", "the kernel "),
     ],
 )
-def test_it_takes_those_that_the_component_adds(kernel: KernelNode, capabilities: str, how: str, answer: str) -> None:
+def test_the_components_capabilities_are_necessary_and_sufficient(
+    kernel: KernelNode, capabilities: str, how: str, answer: str
+) -> None:
     limited = ["setpriv", f"--inh-caps=-all,+{capabilities}", f"--bounding-set=-all,+{capabilities}"]
     python = command(denying.denies, str(kernel.bpf), str(kernel.cgroups), kernel.uid, how)
     result = subprocess.run([*limited, *python], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)

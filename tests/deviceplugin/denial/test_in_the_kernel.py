@@ -1,4 +1,4 @@
-"""What the kernel lets processes of a pod open: real processes, cgroups and device files, the real program."""
+"""Which device files the kernel lets processes of a pod open: real processes, cgroups, device files and program."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial, registered
+from deviceplugin.denial import denial_program, registered
 from tests.deviceplugin.denial.kernel_node import LOOP_CONTROL, MISC, KernelNode
 
 DENIED = "EPERM"
 
 
-def test_whoever_is_not_registered_gets_no_device_and_all_else(kernel: KernelNode) -> None:
+def test_an_unregistered_process_gets_everything_except_the_device(kernel: KernelNode) -> None:
     process = kernel.process()
     assert process.ask("open", kernel.device) == "yes"
     kernel.enforced()
@@ -29,7 +29,7 @@ def test_the_path_makes_no_difference(kernel: KernelNode, tmp_path: Path) -> Non
     assert process.ask("open", own) == DENIED
 
 
-def test_who_registers_gets_it_with_all_threads_and_no_child(kernel: KernelNode) -> None:
+def test_a_registered_process_gets_the_device_with_its_threads_but_not_its_children(kernel: KernelNode) -> None:
     known = kernel.enforced()
     process = kernel.process()
     known.add(*process.who)
@@ -41,20 +41,20 @@ def test_who_registers_gets_it_with_all_threads_and_no_child(kernel: KernelNode)
     assert process.ask("open", kernel.device) == DENIED
 
 
-def test_another_program_in_its_place_is_denied_before_anybody_has_heard_of_it(kernel: KernelNode) -> None:
+def test_a_program_after_exec_is_denied_before_the_arbiter_notices(kernel: KernelNode) -> None:
     known = kernel.enforced()
     process = kernel.process()
     known.add(*process.who)
     assert process.ask("open", kernel.device) == "yes"
     before = process.who
     assert process.ask("become") == "ready"
-    assert process.who == before  # to /proc it is the same
+    assert process.who == before  # /proc shows the same
     assert process.ask("open", kernel.device) == DENIED
     known.add(*process.who)  # it registers itself
     assert process.ask("open", kernel.device) == "yes"
 
 
-def test_another_process_that_has_its_pid_later_is_denied(kernel: KernelNode) -> None:
+def test_a_later_process_with_the_same_pid_is_denied(kernel: KernelNode) -> None:
     known = kernel.enforced()
     process = kernel.process()
     pid, start_ticks = process.who
@@ -62,36 +62,36 @@ def test_another_process_that_has_its_pid_later_is_denied(kernel: KernelNode) ->
     assert process.ask("open", kernel.device) == DENIED
 
 
-def test_a_process_of_the_node_in_the_cgroup_of_the_pod_is_left_alone(kernel: KernelNode) -> None:
+def test_a_process_of_the_node_in_the_pods_cgroup_is_allowed(kernel: KernelNode) -> None:
     kernel.enforced()
     assert kernel.process(contained=False).ask("open", kernel.device) == "yes"
 
 
-def test_without_an_arbiter_for_long_it_is_as_if_nobody_had_ever_been_denied(kernel: KernelNode) -> None:
+def test_after_a_long_time_without_an_arbiter_every_process_is_allowed(kernel: KernelNode) -> None:
     made = kernel.opened()
     made.attach([kernel.uid])
     process = kernel.process()
-    assert process.ask("open", kernel.device) == "yes"  # none has ever been there
+    assert process.ask("open", kernel.device) == "yes"  # no arbiter has ever run
     seconds = registered.AWAY_SECONDS
     for ago_seconds, answer in ((seconds - 60, DENIED), (seconds + 1, "yes"), (0, DENIED)):
         of_then = time.monotonic_ns() - round(ago_seconds * 1e9)
-        registered.RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).beat()
+        registered.RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).renew()
         assert process.ask("open", kernel.device) == answer
 
 
 @pytest.mark.slow
-def test_the_next_agent_has_who_is_registered_and_nobody_gets_in_between(kernel: KernelNode) -> None:
+def test_the_next_agent_inherits_the_registered_processes_without_a_gap(kernel: KernelNode) -> None:
     known = kernel.enforced()
     process, stranger = kernel.process(), kernel.process()
     known.add(*process.who)
     assert process.ask("open", kernel.device) == "yes"
-    following = kernel.opened(majors=frozenset({MISC, denial.program.DRIVERS_MAJOR}))
+    following = kernel.opened(majors=frozenset({MISC, denial_program.program.DRIVERS_MAJOR}))
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
-    registered.RegisteredMap(following.map_descriptor).keep([process.who])
+    registered.RegisteredMap(following.map_descriptor).replace([process.who])
     following.attach([kernel.uid])
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
     assert process.ask("become") == "ready"
-    registered.RegisteredMap(following.map_descriptor).keep([process.who])
+    registered.RegisteredMap(following.map_descriptor).replace([process.who])
     assert process.ask("open", kernel.device) == DENIED

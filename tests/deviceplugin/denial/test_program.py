@@ -1,4 +1,4 @@
-"""The program and where it finds things, as far as that can be said without a kernel."""
+"""The program and its field offsets, as far as they can be tested without a kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from deviceplugin.denial import kernel_fields, program
+from deviceplugin.denial import program
 from deviceplugin.host import identity
 
 DEVICES = """Character devices:
@@ -61,8 +61,8 @@ def types() -> bytes:
     return made.bytes()
 
 
-def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -> None:
-    offsets = kernel_fields.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
+def test_fields_are_found_even_inside_unnamed_members() -> None:
+    offsets = program.offsets(types(), {"task_struct": ("pid", "tgid", "flag"), "pid": ("level",)})
     assert offsets == {
         ("task_struct", "pid"): 0,
         ("task_struct", "tgid"): 24,
@@ -74,19 +74,19 @@ def test_fields_are_found_where_they_are_also_in_what_has_no_name_of_its_own() -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (types()[:40], "end in the middle"),
-        (b"", "end in the middle"),
-        (b"\0" * 64, "not in the form"),
+        (types()[:40], "are truncated"),
+        (b"", "are truncated"),
+        (b"\0" * 64, "unknown format"),
         (types().replace(b"tgid", b"xxxx"), "have no task_struct.tgid"),
         (types().replace(b"task_struct", b"task_strict"), "have no task_struct.tgid"),
     ],
 )
-def test_a_kernel_that_does_not_tell_is_an_error_that_says_what_is_missing(text: bytes, said: str) -> None:
-    with pytest.raises(kernel_fields.FieldsError, match=said):
-        kernel_fields.offsets(text, {"task_struct": ("tgid",)})
+def test_a_kernel_without_the_types_is_an_error_that_names_them(text: bytes, said: str) -> None:
+    with pytest.raises(program.FieldsError, match=said):
+        program.offsets(text, {"task_struct": ("tgid",)})
 
 
-def test_the_drivers_devices_are_those_that_have_its_name() -> None:
+def test_the_drivers_devices_are_found_by_name() -> None:
     assert program.majors(DEVICES) == {195, 234, 510}
     assert program.majors("") == {195}
 
@@ -110,5 +110,5 @@ def test_every_jump_is_within_the_program() -> None:
         ("podman-4d6741be.scope", None),
     ],
 )
-def test_a_pod_is_known_by_the_name_of_its_cgroup(name: str, uid: str | None) -> None:
+def test_a_pod_is_identified_by_the_name_of_its_cgroup(name: str, uid: str | None) -> None:
     assert identity.pod_of(name) == uid

@@ -1,4 +1,4 @@
-"""Real clients of the real arbiter, and what it tells the kernel of them."""
+"""Real clients of the real arbiter, and what it registers with the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.deviceplugin.denial import kernel_node
 
 
 class Told:
-    """What the kernel was told: the ticks at which each process that is registered started, by its pid."""
+    """The registered processes: start ticks by pid."""
 
     def __init__(self, descriptor: int) -> None:
         self._map = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
@@ -32,7 +32,7 @@ class Told:
 
 @pytest.fixture
 def descriptor() -> Iterator[int]:
-    """The map that the kernel looks into."""
+    """The map that the kernel reads."""
     kernel_node.hierarchy()
     made = registered.make()
     yield made
@@ -52,7 +52,7 @@ async def node(short_path: Path, descriptor: int) -> AsyncIterator[tuple[Arbiter
         await made.stop()
 
 
-async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_it_ends(
+async def test_a_process_is_registered_before_it_is_welcomed_and_until_it_ends(
     node: tuple[ArbiterNode, Told],
 ) -> None:
     arbiter, registry = node
@@ -65,7 +65,7 @@ async def test_a_process_is_known_to_the_kernel_before_it_is_welcomed_and_until_
     assert await registry.becomes()
 
 
-async def test_one_that_is_another_program_is_registered_no_more(node: tuple[ArbiterNode, Told]) -> None:
+async def test_a_process_that_became_another_program_is_unregistered(node: tuple[ArbiterNode, Told]) -> None:
     arbiter, registry = node
     share = await arbiter.share()
     await share("hello")
@@ -75,7 +75,7 @@ async def test_one_that_is_another_program_is_registered_no_more(node: tuple[Arb
     assert await registry.becomes(share.pid)
 
 
-async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
+async def test_the_next_arbiter_registers_exactly_the_living_processes(
     node: tuple[ArbiterNode, Told],
 ) -> None:
     arbiter, registry = node
@@ -83,13 +83,13 @@ async def test_the_next_arbiter_tells_of_those_that_still_live_and_of_no_others(
     await stays("hello")
     await ends("hello")
     await arbiter.stop()
-    assert set(registry()) == {stays.pid, ends.pid}  # nobody who runs loses its GPU meanwhile
+    assert set(registry()) == {stays.pid, ends.pid}  # no running process loses its GPU meanwhile
     await ends.kill()
     await arbiter.start()
     assert set(registry()) == {stays.pid}
 
 
-async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(
+async def test_a_process_that_the_kernel_cannot_register_is_refused(
     node: tuple[ArbiterNode, Told], descriptor: int
 ) -> None:
     arbiter, _ = node
@@ -98,4 +98,4 @@ async def test_nobody_is_welcomed_of_whom_the_kernel_cannot_be_told(
     os.close(no_map)
     share = await arbiter.share()
     answer = await share("hello")
-    assert "the kernel could not be told that this process may use its GPU" in answer["refused"]
+    assert "the kernel did not register this process" in answer["refused"]

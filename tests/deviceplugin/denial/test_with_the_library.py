@@ -1,5 +1,6 @@
-"""Programs in a pod whose devices are denied to who is not registered: the real library, arbiter and kernel; the simulated
-driver opens its device file first, as the real one does."""
+"""Programs in a pod whose devices are denied to unregistered processes: the real library, arbiter and kernel. The
+simulated driver opens its device file first, like the real one.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ NVML = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
 
 
 class Pod:
-    """A pod with a share of half a GiB of the one GPU there is."""
+    """A pod with a share of half a GiB of the only GPU."""
 
     def __init__(self, container: Container, kernel: kernel_node.KernelNode) -> None:
         self._container = container
@@ -43,7 +44,7 @@ class Pod:
     async def run(self, *command: object) -> subprocess.CompletedProcess[str]:
         entering = ["/bin/sh", "-c", ENTER, "sh", str(self._cgroup), *map(str, command)]
         environment = {"TEST_POD": "trainer", "TEST_CONTAINER": "main"}
-        # Beside the arbiter, which is in this process.
+        # Run next to the arbiter, which is in this process.
         return await asyncio.to_thread(self._container.run, entering, environment)
 
 
@@ -64,7 +65,7 @@ def gpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def static(tmp_path: Path) -> Path:
-    """A program without a loader that opens a file, and prints what became of it."""
+    """A program without a loader that opens a file and prints the result."""
     subprocess.run(["gcc", "-static", "-o", tmp_path / "opens", Path(__file__).with_name("opens.c")], check=True)
     return tmp_path / "opens"
 
@@ -80,7 +81,7 @@ async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid
     made = ArbiterNode(short_path)
     denied = kernel.opened()
     made.registered = registered.RegisteredMap(denied.map_descriptor)
-    made.registered.beat()
+    made.registered.renew()
     made.add_pod("trainer", GivenShare(("main",), (uuid,), 50, 100, 1 << 29))
     await made.start()
     denied.attach([kernel.uid])
@@ -88,23 +89,23 @@ async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid
     await made.stop()
 
 
-async def test_a_program_that_uses_cuda_has_its_share(pod: Pod) -> None:
+async def test_a_cuda_program_gets_its_share(pod: Pod) -> None:
     result = await pod.run(PROBE, "--allocate", "256MiB,512MiB")
     assert result.stdout.splitlines()[1:] == ["allocated 268435456", "refused 536870912: CUDA_ERROR_OUT_OF_MEMORY"]
     (line,) = result.stderr.splitlines()
     assert line == "gpushare: 512 MiB refused: 256 of the container's 512 MiB are in use (gpushare.io/memory)"
 
 
-async def test_a_program_that_only_looks_by_nvml_sees_its_gpu(pod: Pod) -> None:
+async def test_a_program_that_only_uses_nvml_sees_its_gpu(pod: Pod) -> None:
     result = await pod.run(sys.executable, "-c", NVML)
     assert (result.stdout.strip(), result.stderr) == ("1", "")
 
 
-async def test_a_static_program_gets_none(pod: Pod, static: Path) -> None:
+async def test_a_static_program_gets_no_gpu(pod: Pod, static: Path) -> None:
     assert (await pod.run(static, pod.control)).stdout == "denied\n"
 
 
-async def test_a_program_that_the_library_is_not_in_gets_none(pod: Pod) -> None:
+async def test_a_program_without_the_library_gets_no_gpu(pod: Pod) -> None:
     result = await pod.run("env", "-u", "LD_PRELOAD", PROBE, "--allocate", "1GiB")
     assert result.returncode == 1
     assert "allocated" not in result.stdout

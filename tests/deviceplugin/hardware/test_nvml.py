@@ -53,7 +53,7 @@ def test_xid_names_its_gpu_even_if_lost(gpus: Path) -> None:
 
 
 @pytest.mark.slow
-def test_wait_takes_its_time_even_beside_a_lost_gpu(gpus: Path) -> None:
+def test_wait_lasts_until_its_timeout_despite_a_lost_gpu(gpus: Path) -> None:
     output = simulated.printed(gpus, nvml_driver.waits_beside_a_lost_one)
     assert output == [None, True]
 

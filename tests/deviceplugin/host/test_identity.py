@@ -16,7 +16,7 @@ ID = "5d" * 32
 OTHER_UID = "11111111-2222-3333-4444-555555555555"
 OTHER_ID = "ab" * 32
 OURS = Container(UID, ID)
-# What a container may make below its own cgroup: any names, so also those of kubelet and runtime, and what ends lines.
+# Cgroup names that a container may make below its own: also those of kubelet and runtime, and line separators.
 OTHERS = (
     f"pod{OTHER_UID}/{OTHER_ID}",
     f"kubepods-pod{OTHER_UID.replace('-', '_')}.slice/crio-{OTHER_ID}.scope",
@@ -78,7 +78,7 @@ BELOW = st.one_of(
         pytest.param(f"/kubepods/pod{UID}/{ID}/kubepods/pod{OTHER_UID}/{OTHER_ID}", id="pretending to be another"),
     ],
 )
-def test_a_container_is_known_by_its_cgroup(path: str) -> None:
+def test_a_container_is_identified_by_its_cgroup(path: str) -> None:
     assert identity.parse(f"0::{path}\n") == OURS
 
 
@@ -94,7 +94,7 @@ def test_a_container_is_known_by_its_cgroup(path: str) -> None:
         "",
     ],
 )
-def test_what_is_no_container_of_a_pod_is_refused(path: str) -> None:
+def test_processes_outside_a_pods_container_are_refused(path: str) -> None:
     assert identity.parse(f"0::{path}\n") == identity.IN_NO_POD
 
 
@@ -113,17 +113,18 @@ def test_what_is_no_container_of_a_pod_is_refused(path: str) -> None:
         f"/kubepods/xpod{UID}/{ID}",
         f"/kubepods/pod{OTHER_UID}/scratch/pod{UID}/{ID}",
         f"/kubepods/burstable/pod{UID}/crio-conmon-{ID}",
-        f"/kubepods/pod{UID.replace('-', '')}/{ID}",  # a static pod, which can have no share: a hash in place of a UID
-        f"/kubepods-pod{UNDERSCORED}.slice/crio-conmon-{ID}.scope",  # CRI-O's own process beside the container
+        # a static pod, which cannot have a share: a hash in place of a UID
+        f"/kubepods/pod{UID.replace('-', '')}/{ID}",
+        f"/kubepods-pod{UNDERSCORED}.slice/crio-conmon-{ID}.scope",  # CRI-O's own process next to the container
         f"/system.slice/containerd.service/kubepods-pod{UNDERSCORED}.slice:cri-containerd:{ID[:-1]}",
         f"/kubepods/pod{UID}/../pod{OTHER_UID}/{ID}",
     ],
 )
-def test_what_is_below_kubepods_without_being_understood_is_not_taken_for_the_hosts(path: str) -> None:
+def test_an_unknown_form_below_kubepods_is_not_mistaken_for_the_host(path: str) -> None:
     assert identity.parse(f"0::{path}\n") == identity.NOT_UNDERSTOOD
 
 
-def test_hierarchies_of_version_one_agree() -> None:
+def test_hierarchies_of_cgroup_v1_agree() -> None:
     mixed = f"9:name=systemd:/\n4:memory:/kubepods/pod{UID}/{ID}\n1:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"
     assert identity.parse(mixed) == OURS
 
@@ -156,7 +157,7 @@ def test_whole_texts_as_kernels_write_them(text: str) -> None:
     assert identity.parse(text) == OURS
 
 
-def test_hierarchies_that_disagree_are_refused() -> None:
+def test_contradicting_hierarchies_are_refused() -> None:
     text = f"4:memory:/kubepods/pod{UID}/{ID}\n1:cpu:/kubepods/pod{OTHER_UID}/{OTHER_ID}\n"
     assert identity.parse(text) == identity.IN_SEVERAL
 
@@ -168,5 +169,5 @@ def test_no_text_makes_it_fail(text: str) -> None:
 
 @pytest.mark.slow
 @given(st.lists(BELOW, max_size=6), st.sampled_from([f"/kubepods/pod{UID}/{ID}", f"/../pod{UID}/crio-{ID}"]))
-def test_nothing_below_a_container_changes_who_it_is(below: list[str], own: str) -> None:
+def test_cgroups_below_a_container_do_not_change_its_identity(below: list[str], own: str) -> None:
     assert identity.parse("0::" + "/".join([own, *below]) + "\n") == OURS

@@ -1,4 +1,4 @@
-"""Real processes in real cgroups, seen by an agent that has a cgroup namespace of its own, as containers of cgroup v2 do."""
+"""Real processes in real cgroups, seen by an agent in its own cgroup namespace, as containers of cgroup v2 have one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.deviceplugin.arbiter.programs import threads
 from tests.deviceplugin.host.test_identity import ENDS_OF_LINES, OTHERS
 from tests.programs import PATH, command
 
-ROOTS = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")]  # of version one, and of version two
+ROOTS = [Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")]  # cgroup v1 and v2
 ID, AGENTS_ID = "5d" * 32, "ab" * 32
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A cgroup of this test alone."""
+    """A cgroup for this test alone."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("needs root and unshare, to make cgroups and namespaces")
     for hierarchy in ROOTS:
@@ -47,7 +47,7 @@ def root() -> Iterator[Path]:
 
 
 def entering(cgroup: Path, *command: str) -> list[str]:
-    """A command that runs in this cgroup."""
+    """Return a command that runs in this cgroup."""
     cgroup.mkdir(parents=True)
     return ["/bin/sh", "-c", f'echo $$ > {cgroup}/cgroup.procs && exec "$@"', "sh", *command]
 
@@ -60,7 +60,7 @@ def entering(cgroup: Path, *command: str) -> list[str]:
         ("kubepods.slice/kubepods-pod{}.slice/cri-containerd-" + ID + ".scope", "system.slice/k3s.service"),
     ],
 )
-def test_a_container_is_known_from_inside_a_cgroup_namespace(root: Path, below: str, agent: str) -> None:
+def test_a_container_is_identified_from_inside_a_cgroup_namespace(root: Path, below: str, agent: str) -> None:
     uid, agents_uid = str(uuid.uuid4()), str(uuid.uuid4())
     named = uid.replace("-", "_") if ".slice" in below else uid
     target = subprocess.Popen(
@@ -76,13 +76,13 @@ def test_a_container_is_known_from_inside_a_cgroup_namespace(root: Path, below: 
         seen = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     finally:
         target.communicate()
-    assert "/../" in seen  # it is seen from a namespace
+    assert "/../" in seen  # seen from a namespace
     assert root.name not in seen
     assert identity.parse(seen) == Container(uid, ID)
 
 
 @pytest.mark.parametrize("end", ENDS_OF_LINES, ids=ascii)
-def test_no_name_of_a_cgroup_below_a_container_hides_a_process(root: Path, end: str) -> None:
+def test_no_cgroup_name_below_a_container_hides_a_process(root: Path, end: str) -> None:
     uid = str(uuid.uuid4())
     own = root / "kubepods" / f"pod{uid}" / ID / f"x{end}0::" / OTHERS[0]
     process = subprocess.Popen(entering(own, "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -97,7 +97,7 @@ def test_no_name_of_a_cgroup_below_a_container_hides_a_process(root: Path, end: 
 
 
 def test_a_process_whose_first_thread_has_ended_is_in_its_container(root: Path) -> None:
-    """In version one, such a thread is in no cgroup."""
+    """In cgroup v1, such a thread is in no cgroup."""
     uid = str(uuid.uuid4())
     own = entering(root / "kubepods" / f"pod{uid}" / ID, *command(threads.first_thread_ends))
     process = subprocess.Popen(own, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATH})

@@ -1,4 +1,4 @@
-"""The arbiter's process and the agent's: leases go on while the agent stands still, and neither outlives the other."""
+"""The processes of arbiter and agent: leases are granted while the agent is stopped, and neither outlives the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURNS = 150
 
 
 class Agent:
-    """The agent's end, in a process of its own, and the arbiter that it has started, by its pid."""
+    """The agent's end in a process of its own, and the pid of the arbiter that it has started."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -58,7 +58,7 @@ def has_ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
 
 
-async def test_leases_go_on_while_the_agent_stands_still(short_path: Path) -> None:
+async def test_leases_are_granted_while_the_agent_is_stopped(short_path: Path) -> None:
     node = ArbiterNode(short_path)
     async with started(short_path) as agent, node.stack:
         await agent.listening()
@@ -67,7 +67,7 @@ async def test_leases_go_on_while_the_agent_stands_still(short_path: Path) -> No
         await two("hello")
         agent.signal(signal.SIGSTOP)
         assert await asyncio.gather(first("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
-        # Who comes meanwhile waits until the agent says what it was given.
+        # New processes wait until the agent sends their share.
         greeted = asyncio.create_task(late("hello"))
         assert await asyncio.gather(first("turns", TURNS), two("turns", TURNS)) == [TURNS, TURNS]
         assert not greeted.done()
@@ -86,7 +86,7 @@ async def test_an_arbiter_ends_with_its_agent_and_the_next_one_waits_for_that(sh
         first.signal(signal.SIGKILL)
         async with started(short_path) as second:
             listening = asyncio.create_task(second.listening())
-            # Long enough for it to take over what the first one still has, if nothing kept it from that.
+            # Long enough to take over the first one's ledgers, if nothing prevented that.
             await asyncio.sleep(1.0)
             assert not listening.done()
             assert not has_ended(first.arbiter)

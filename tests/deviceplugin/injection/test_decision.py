@@ -109,7 +109,7 @@ def test_pods_must_name_the_agents_runtime_class() -> None:
     assert decision.decide(DEFAULT, ()).allows("")
 
 
-def test_no_facts_change_a_configured_or_refuse_a_working_strategy() -> None:
+def test_a_configured_strategy_is_kept_and_a_working_one_never_refused() -> None:
     seen = itertools.product(
         ("", "containerd://1.6.20", "containerd://1.7.2", "containerd://2.0.0-rc.1", "cri-o://1.30.4", "?://"),
         (None, "", "nvidia"),

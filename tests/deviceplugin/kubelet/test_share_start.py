@@ -13,9 +13,9 @@ import grpc
 import pytest
 
 from deviceplugin.allocation import answer, cdi
-from deviceplugin.arbiter.tenant import Given
+from deviceplugin.arbiter.tenant import StartingContainer
 from deviceplugin.cdi import specs
-from deviceplugin.denial import covering
+from deviceplugin.denial import pod_denial
 from deviceplugin.injection import decision
 from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers, share_start
@@ -53,7 +53,7 @@ class Node:
 
     def __init__(self, directory: Path, injection: decision.Injection) -> None:
         self.injection = injection
-        self.given: dict[str, Given | Refusal] = {}
+        self.given: dict[str, StartingContainer | Refusal] = {}
         self.checkpoint = directory / kubelet_checkpoint.NAME
         self.known_pods: list[dict[str, Any]] = []
         self.cdi = directory / "cdi"
@@ -66,7 +66,7 @@ class Node:
             root=directory / "host",
         )
 
-    async def known(self, namespace: str, name: str, container: str) -> Given | Refusal:
+    async def known(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
         assert namespace == "ml"
         key = name if container == "main" else f"{name}/{container}"
         return self.given.get(key, Refusal("the API server did not answer in time"))
@@ -81,7 +81,7 @@ class Node:
         self.known_pods.append({"metadata": {"namespace": "ml", "name": pod, "uid": f"uid-{pod}"}})
 
     def gives(self, pod: str, *uuids: str, runtime_class: str = "") -> None:
-        self.given[pod] = Given("ml", pod, uuids, runtime_class)
+        self.given[pod] = StartingContainer("ml", pod, uuids, runtime_class)
 
     def settings(self) -> NodeSettings:
         return NodeSettings(device_list_strategies=self.injection.strategies)
@@ -93,7 +93,7 @@ class Node:
             held=lambda: pod_resources.held_by_all(self.kubelet.holdings, self.checkpoint, lambda: self.known_pods),
             find=self.known,
             descriptions=self.specs,
-            denied=covering.Covering(None, ""),
+            denied=pod_denial.PodDenial(None, ""),
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
@@ -177,7 +177,7 @@ async def test_ids_unknown_to_the_kubelet_do_not_start(node: Node) -> None:
 
 
 async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) -> None:
-    node.given["trainer/warm"] = Given("ml", "trainer", (SECOND,))
+    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (SECOND,))
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]
@@ -193,7 +193,7 @@ async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) ->
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])
 async def test_containers_that_reuse_ids_must_use_the_same_gpus(node: Node, uuid: str) -> None:
-    node.given["trainer/warm"] = Given("ml", "trainer", (uuid,))
+    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (uuid,))
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]

@@ -52,7 +52,7 @@ def test_labels_name_the_most_frequent_model() -> None:
 
 
 def test_unknown_mig_strategy_is_an_error() -> None:
-    with pytest.raises(gpu_labels.StrategyError, match="write one of none, single, mixed"):
+    with pytest.raises(gpu_labels.StrategyError, match="must be one of none, single, mixed"):
         gpu_labels.all_labels(FACTS, strategy="bogus", sharing=gpu_labels.LabelledSharing())
 
 

@@ -56,7 +56,7 @@ def test_gpu_in_use_keeps_its_mig_mode(gpus: Path) -> None:
 def test_refuses_infeasible_layouts_before_any_change(gpus: Path) -> None:
     output = simulated.printed(gpus, cutting.infeasible)
     assert output[0][0] == "refused"
-    assert output[0][1].endswith("of this, 4 × 1g.5gb + 1 × 3g.20gb fits")
+    assert output[0][1].endswith("; 4 × 1g.5gb + 1 × 3g.20gb would fit")
     assert output[0][2] is False
     assert output[1].startswith("NVIDIA A100-SXM4-40GB has no profile 1g.12gb")
 

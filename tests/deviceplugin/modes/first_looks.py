@@ -32,7 +32,7 @@ async def a_gpu_without_memory_information_takes_no_shares(node: Node) -> None:
     _without_memory(1)
     await node.reach("fractional")
     assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
-    assert "the driver does not tell how much memory it has, so it cannot be shared by annotation" in node.pending
+    assert "the driver does not report how much memory it has, so it cannot be shared by annotation" in node.pending
     assert len(node.advertised.value["gpushare.io/gpu-percent"]) == 300
     (event,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
     assert "GPU 1" in event, event

@@ -62,10 +62,12 @@ async def a_gpu_that_cannot_be_repaired_is_quarantined_and_reported_once(node: N
     finally:
         del node.mig.set_exclusive_process  # type: ignore[attr-defined]
     assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
-    assert "its compute mode is EXCLUSIVE_PROCESS, which lets a single process use it" in node.pending, node.pending
+    assert "its compute mode is EXCLUSIVE_PROCESS, which allows one process only" in node.pending, node.pending
     assert f"run `nvidia-smi -i {node.uuids[1]} -c 0`" in node.pending, node.pending
     (event,) = [line for line in node.cluster.told if line.startswith("GpuSetAside")]
-    assert event.startswith(f"GpuSetAside GPU 1 ({node.uuids[1]}) is to be fractional, and cannot be used: its compute")
+    assert event.startswith(
+        f"GpuSetAside GPU 1 ({node.uuids[1]}) is configured as fractional but cannot be used: its compute"
+    )
     await node.step()
     assert node.modes == ["fractional"] * 4
     assert not node.pending
@@ -77,7 +79,7 @@ async def a_gpu_that_an_administrator_prohibited_stays_closed(node: Node) -> Non
     pynvml.nvmlDeviceSetComputeMode(handle, pynvml.NVML_COMPUTEMODE_PROHIBITED)
     await node.step()
     assert node.modes[3] == "exclusive…"
-    assert "its compute mode is PROHIBITED, which lets nobody use it" in node.pending
+    assert "its compute mode is PROHIBITED, which allows no process" in node.pending
     assert node.facts()["compute"][3] == "PROHIBITED"
     await node.exclusive(node.uuids[3], False)
     await node.step()
@@ -130,7 +132,7 @@ async def a_gpu_that_lost_its_mig_mode_is_not_offered_whole(node: Node) -> None:
     await node.kubelet.holder.stop(None)  # so that the agent must not repair it
     await node.agent.step()
     assert GPU not in node.in_force.value.offered, node.in_force.value.offered[GPU]
-    assert "it has MIG off, and is to have 2 × 3g.20gb" in node.pending, node.pending
+    assert "it has MIG off, but should have 2 × 3g.20gb" in node.pending, node.pending
     assert "it is unknown which pods have devices of it" in node.pending, node.pending
 
 

@@ -57,7 +57,7 @@ async def _replaced(node: Node, before: str, after: str) -> None:
         # The owner of the MIG devices is unknown and may still need them. So the GPUs stay closed until the
         # configuration disables MIG.
         check(node.modes, [f"{after}…"] * len(node.uuids), "told")
-        assert node.pending.count("it is in MIG mode with 2 × 3g.20gb, of which a program can use one only") == 4
+        assert node.pending.count("it is in MIG mode with 2 × 3g.20gb, and a program can use only one of these") == 4
         assert sum("GpuSetAside" in line for line in node.cluster.told) == 4, node.cluster.told
         assert not any(device.healthy for devices in node.advertised.value.values() for device in devices)
         node.cluster.entries[after] += "mig: all-disabled\n"

@@ -19,9 +19,9 @@ def warnings(flags: str, *arguments: str, environment: dict[str, str] | None = N
 
 def test_a_flag_that_only_the_command_line_can_set_is_warned_about() -> None:
     (warning,) = warnings("mpsRoot: /run/nvidia/mps")
-    assert warning == "flags.mpsRoot /run/nvidia/mps has no effect: it is fixed when the agent starts, by --mps-root"
+    assert warning == "flags.mpsRoot /run/nvidia/mps has no effect: the agent takes it from --mps-root when it starts"
     (warning,) = warnings("failOnInitError: false")
-    assert "by --fail-on-init-error" in warning
+    assert "from --fail-on-init-error" in warning
 
 
 @pytest.mark.parametrize(

@@ -40,10 +40,10 @@ def test_modes_story(gpus: Path, short_path: Path, story: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("story", list(first_looks.STORIES))
-def test_incomplete_gpus(gpus: Path, short_path: Path, story: str) -> None:
+def test_modes_with_gpus_that_cannot_be_read_completely(gpus: Path, short_path: Path, story: str) -> None:
     run("first_looks", gpus, short_path, story)
 
 
 @pytest.mark.parametrize("story", list(slow_stories.STORIES))
-def test_slow_or_failing_parts(gpus: Path, short_path: Path, story: str) -> None:
+def test_modes_with_slow_or_failing_setup(gpus: Path, short_path: Path, story: str) -> None:
     run("slow_stories", gpus, short_path, story)

@@ -87,7 +87,7 @@ async def test_a_daemon_runs_with_its_limits_until_it_is_stopped(world: World) -
     await world.daemons.stop(UUID)
     assert not await world.answers()
     assert world.modes == {UUID: False}
-    assert world.daemons.problem(UUID) == "no MPS daemon is wanted for it"
+    assert world.daemons.problem(UUID) == "no MPS daemon is configured for it"
     assert not world.daemons.files(UUID).started.exists()
     assert not world.daemons.files(UUID).log.exists()
     assert not is_alive(pid)

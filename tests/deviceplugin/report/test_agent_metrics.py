@@ -8,8 +8,8 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from deviceplugin.arbiter.gpu_leases import LeaseUsage
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
+from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedShare as AuditedShare
 from deviceplugin.audit.node_audit import NodeAudit
@@ -128,7 +128,7 @@ def test_the_driver_measures_shares_that_the_arbiter_does_not(registry: promethe
 
 
 def test_the_command_line_reads_these_metrics(registry: prometheus_client.CollectorRegistry) -> None:
-    read = live_usage.of({"node-a": prometheus_client.generate_latest(registry).decode()})
+    read = live_usage.parse({"node-a": prometheus_client.generate_latest(registry).decode()})
     assert read.of_pod("node-a", "ml", "trainer", ["GPU-node-a-0"]) == live_usage.Used(1 << 30, 25.0)
     given = live_usage.GivenDevices("ml", "whole", "main", "nvidia.com/gpu", 2)
     assert read.devices_of("node-a", "GPU-node-a-1") == (given,)

@@ -126,7 +126,7 @@ def test_a_trimmed_pod_counts_as_the_whole_pod() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=6))
-def test_counters_have_room_for_all_that_the_ledger_has_room_for(pods: list[tuple[int, int]]) -> None:
+def test_the_count_admits_every_pod_that_fits_the_ledger(pods: list[tuple[int, int]]) -> None:
     """counted, given: the amounts of each pod on the only GPU."""
     used = 0
     manifests, entries = [], []

@@ -1,4 +1,4 @@
-/* Devices: what they are, and how they are waited for. */
+/* Devices: properties and synchronization. */
 #include <string.h>
 
 #include "runtime.h"
@@ -57,7 +57,7 @@ static const struct {
     FIELD(computeMode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE),
 };
 
-/* The same, of fields that are sizes. */
+/* The same for fields that are sizes. */
 static const struct {
     size_t offset;
     CUdevice_attribute attribute;

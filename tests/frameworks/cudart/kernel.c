@@ -1,6 +1,5 @@
-/* Kernels. What the compiler writes into a program registers each by the address of its stub and its name; the code
- * that comes with it is handed to the driver as it is. A kernel is looked up on a device when it is first used there.
- */
+/* Kernels. Compiler-generated code registers each kernel by its stub's address and its name; the embedded code is
+ * passed to the driver unchanged. A kernel is looked up on a device when it is first used there. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,7 @@
 
 #define FIRST_ROOM (1u << 16)
 
-/* What one compiled file brings along. */
+/* The embedded code of one compiled file. */
 typedef struct {
     const void *image;
     CUmodule modules[MAX_DEVICES];
@@ -19,11 +18,11 @@ typedef struct {
     const void *stub; /* NULL: free */
     const char *name;
     binary_t *binary;
-    CUfunction *functions; /* by device; NULL: never used */
+    CUfunction *functions; /* by device; NULL: unused so far */
 } kernel_t;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static kernel_t *kernels; /* a hash table with open addresses */
+static kernel_t *kernels; /* a hash table with open addressing */
 static size_t room, count;
 
 static kernel_t *place_of(kernel_t *table, size_t table_room, const void *stub) {
@@ -33,7 +32,7 @@ static kernel_t *place_of(kernel_t *table, size_t table_room, const void *stub) 
     return &table[at];
 }
 
-/* With the lock held. */
+/* Call it with the lock held. */
 static bool make_room(void) {
     if (count * 2 < room)
         return true;
@@ -62,7 +61,7 @@ API void __cudaRegisterFatBinaryEnd(void **binary) {
     (void)binary;
 }
 
-/* At the end of the program, when the driver may be gone. */
+/* Called when the program ends; the driver may already be gone. */
 API void __cudaUnregisterFatBinary(void **binary) {
     (void)binary;
 }
@@ -102,7 +101,7 @@ API void __cudaRegisterFunction(void **binary, const char *stub, char *device, c
     pthread_mutex_unlock(&mutex);
 }
 
-/* With the lock held. */
+/* Call it with the lock held. */
 static CUresult look_up(kernel_t *kernel, int device) {
     CUresult result = CUDA_SUCCESS;
     CUmodule *module = &kernel->binary->modules[device];
@@ -133,7 +132,7 @@ static CUresult function_of(const void *stub, CUfunction *function) {
     return result;
 }
 
-/* What stands between <<< and >>>, on its way to the stub. */
+/* The launch configuration between <<< and >>>, on its way to the stub. */
 static _Thread_local struct {
     dim3 grid, block;
     size_t shared_bytes;

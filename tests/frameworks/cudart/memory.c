@@ -1,4 +1,4 @@
-/* Memory: of devices, of the host, of pools and of other processes; copies and fills. */
+/* Memory: of devices, the host, pools and other processes; copies and fills. */
 #include <string.h>
 
 #include "runtime.h"
@@ -68,7 +68,7 @@ API cudaError_t cudaHostGetDevicePointer(void **pointer, void *host, unsigned fl
     return RUN(cuMemHostGetDevicePointer, (CUdeviceptr *)pointer, host, flags);
 }
 
-/* Memory that the driver does not know is the program's own, and that is no error. */
+/* Memory unknown to the driver is the program's, which is not an error. */
 API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *found, const void *pointer) {
     unsigned type = 0;
     bool managed = false;
@@ -90,7 +90,7 @@ API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *found, co
     return error;
 }
 
-/* Addresses say where memory is, so that the kind of a copy is not needed. */
+/* Addresses identify the kind of memory, so the kind of a copy is not needed. */
 API cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
     (void)kind;
     return RUN(cuMemcpy, address(to), address(from), bytes);

@@ -1,11 +1,11 @@
-/* The lazy start of the runtime, and what went wrong last. */
+/* Lazy initialization of the runtime, and the last error. */
 #include "runtime.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static CUcontext contexts[MAX_DEVICES]; /* primary ones, retained for good */
+static CUcontext contexts[MAX_DEVICES]; /* primary contexts, retained forever */
 static _Thread_local int device;
 static _Thread_local CUcontext bound;
 static _Thread_local cudaError_t last;
@@ -29,7 +29,7 @@ cudaError_t runtime_result(CUresult result) {
     return error;
 }
 
-/* Every time: in the child of a fork it must fail again. */
+/* Checked every time: it must fail again in a forked child. */
 CUresult runtime_begin(void) {
     return DRIVER(cuInit, 0);
 }
@@ -108,7 +108,7 @@ API cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsig
     int version = RUNTIME_API;
     CUresult result = DRIVER(cuDriverGetVersion, &version);
     if (version > RUNTIME_API)
-        version = RUNTIME_API; /* a driver that is older answers nothing for that */
+        version = RUNTIME_API; /* an older driver has no value for that */
     if (result == CUDA_SUCCESS)
         result = DRIVER(cuGetProcAddress, name, function, version, flags, &found);
     if (status != NULL)

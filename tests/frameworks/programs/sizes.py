@@ -1,4 +1,4 @@
-"""How much of a GPU can be had, in pieces."""
+"""Prints how much of a GPU can be allocated in pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes and gives back at random until it is told to stop; says how often it met the limit."""
+"""Allocates and frees at random until it is stopped; prints how often it reached the limit."""
 
 from __future__ import annotations
 

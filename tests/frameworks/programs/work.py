@@ -1,4 +1,4 @@
-"""What programs do with a GPU: train, capture, time, share with a process, fork."""
+"""Typical GPU work: training, graph capture, timing, sharing with a process, forking."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-/* What an arbiter answers, over a real socket: each message is a byte that says which pages go with it, two for its
- * length, and its bytes. The first one answers HELLO, all others come after; a second welcome is one to join again. */
+/* An arbiter's answers over a real socket. Each message is a byte that selects the pages sent with it, two bytes for
+ * its length, and its content. The first one answers HELLO; a second welcome makes the client join again. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@
 #define MOST_MESSAGES 16
 
 typedef enum { LIMITS, LEDGER } page_t;
-static int pages[2][KINDS]; /* as they should be; too short; of another layout; empty */
+static int pages[2][KINDS]; /* valid; too short; with another layout; empty */
 
 void report(const char *format, ...) {
     char line[1024];
@@ -73,7 +73,7 @@ static void use_share(void) {
     }
 }
 
-/* True: it went on with these pages. */
+/* Whether the client continued with these pages. */
 static bool welcome(int socket, arbiter_map_pages_t *take) {
     wire_welcome_result_t result;
     char sentence[512];

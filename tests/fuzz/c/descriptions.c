@@ -1,4 +1,4 @@
-/* A description of simulated GPUs, to their files. */
+/* A description of simulated GPUs, and the files made from it. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 #include "fuzz.h"
 #include "image/gpus.h"
 
-#define MOST_GPUS 3u /* that are made: their files are large */
+#define MOST_GPUS 3u /* GPUs to create: their files are large */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static description_t description;

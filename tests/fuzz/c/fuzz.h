@@ -1,4 +1,4 @@
-/* What the targets in C have in common. */
+/* Helpers of the C targets. */
 #ifndef GPUSHARE_FUZZ_H
 #define GPUSHARE_FUZZ_H
 
@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What libFuzzer calls, or `standalone.c`. */
+/* Called by libFuzzer or `standalone.c`. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A law of the target: what breaks it ends the run, and is kept. */
+/* A law of the target: an input that breaks it ends the run and is kept. */
 #define LAW(holds)                                                                                                     \
     do {                                                                                                               \
         if (!(holds)) {                                                                                                \
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                                                              \
     } while (0)
 
-/* An input is read from its front; what is not there any more is zeros. */
+/* Inputs are read from the front; bytes beyond the end read as zeros. */
 typedef struct {
     const uint8_t *at;
     size_t left;
@@ -44,7 +44,7 @@ static inline uint64_t input_number(input_t *input, size_t bytes) {
     return number;
 }
 
-/* The lowest descriptor that is free: the same before and after, if none was left open. */
+/* Return the lowest free descriptor, which is the same before and after if none leaked. */
 static inline int fuzz_free_descriptor(void) {
     int found = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0);
     LAW(found >= 0);
@@ -52,7 +52,7 @@ static inline int fuzz_free_descriptor(void) {
     return found;
 }
 
-/* A directory for the files of a target, of which whoever has started it disposes. */
+/* Return a directory for the target's files, which the caller of the program removes. */
 static inline void fuzz_make_directory(char *path, size_t size) {
     const char *above = getenv("TMPDIR");
     int length = snprintf(path, size, "%s/XXXXXX", above != NULL ? above : "/tmp");

@@ -1,5 +1,5 @@
-/* The file of a simulated GPU with other bytes in some places (each is a part of the file, where in it, and eight
- * bytes), opened and looked at as `simgpu show` and the drivers do. */
+/* The file of a simulated GPU with some bytes changed (each change is a section, an offset and eight bytes), opened
+ * and read as `simgpu show` and the drivers do. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -89,7 +89,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memset(gpus, 0, sizeof gpus);
     if (gpus_open(directory, GPUS_READ, gpus, &count) == GPUS_OK)
         look_at(&gpus[0]);
-    /* Drivers keep both for as long as they live. */
+    /* Drivers keep both open until they exit. */
     if (gpus[0].image != NULL)
         munmap(gpus[0].image, sizeof(image_file_t));
     if (gpus[0].descriptor > 0)

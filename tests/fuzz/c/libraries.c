@@ -1,4 +1,4 @@
-/* A library that a program is about to load, whatever is in the file: whether it may be CUDA, or need it. */
+/* A library with arbitrary content that a program is about to load: whether it may be CUDA, or depend on it. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 

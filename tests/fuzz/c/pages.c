@@ -1,5 +1,5 @@
-/* The limits page and the ledger, whatever is in them, and whatever peers write into them between two calls: how many
- * GPUs, which slot, how many steps; the steps; and then what is in the pages. */
+/* The limits page and the ledger with arbitrary content that peers change between two calls. The input has the
+ * number of GPUs, the slot, the number of steps, the steps, and the content of the pages. */
 #define _GNU_SOURCE
 #include <stdarg.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* The inputs that are named, one after the other: for a compiler that has no libFuzzer. */
+/* Runs the named inputs, one after the other: for compilers without libFuzzer. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -8,7 +8,7 @@ int main(int count, char **names) {
         LAW(file != NULL && fseek(file, 0, SEEK_END) == 0);
         size_t size = (size_t)ftell(file);
         rewind(file);
-        uint8_t *data = malloc(size > 0 ? size : 1); /* exactly so much, so that a look behind its end is seen */
+        uint8_t *data = malloc(size > 0 ? size : 1); /* exactly that size, so that a read beyond its end is detected */
         LAW(data != NULL && fread(data, 1, size, file) == size);
         fclose(file);
         (void)LLVMFuzzerTestOneInput(data, size);

@@ -1,4 +1,4 @@
-"""What the last agent left on disk, as the next one finds it; the first line says which file it is."""
+"""Files that the last agent left on disk, read by the next one; the first line names the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from deviceplugin.arbiter import ledger_record, pages, recovery_window, tenant
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.ledgers import ledger_record, pages, recovery
 from deviceplugin.audit import overhead
 from deviceplugin.disk import old_libraries, records
 from deviceplugin.hardware import gpu_health
@@ -63,7 +64,7 @@ def _contexts(path: Path) -> None:
 
 
 def _lost(path: Path) -> None:
-    ticks = recovery_window.read(path.with_suffix(""), "boot")
+    ticks = recovery.read_loss(path.with_suffix(""), "boot")
     assert ticks is None or ticks >= 0
 
 
@@ -96,7 +97,7 @@ READERS: Mapping[str, Callable[[Path], None]] = {
     "record.json": _record,
     gpu_health.FAULTS_NAME: _faults,
     overhead.CONTEXTS_NAME: _contexts,
-    f"records{recovery_window.SUFFIX}": _lost,
+    f"records{recovery.LOST_SUFFIX}": _lost,
     "libraries.json": _libraries,
     "book.json": _book,
     "config.toml": _containerd,

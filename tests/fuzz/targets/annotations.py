@@ -1,4 +1,4 @@
-"""The annotations of a pod, as JSON, to its request."""
+"""A pod's annotations as JSON, parsed to its request."""
 
 from __future__ import annotations
 

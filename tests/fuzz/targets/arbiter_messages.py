@@ -1,4 +1,4 @@
-"""What agent and arbiter's process tell each other."""
+"""Messages between the agent and the arbiter's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of an agent, as `audit` reads, judges and prints it."""
+"""An agent's audit, as `audit` reads, evaluates and prints it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(data: bytes) -> None:
         assert str(error)
         return
     nodes = sample.nodes()
-    verdict = auditing.judge(nodes, {nodes[0].name: report}, ready=frozenset({nodes[0].name}))
+    verdict = auditing.check(nodes, {nodes[0].name: report}, ready=frozenset({nodes[0].name}))
     chosen = options.Options(output=_OUTPUTS[len(data) % len(_OUTPUTS)])
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         audit.print_verdict(verdict, nodes, (), chosen)

@@ -1,4 +1,4 @@
-"""What clients of the arbiter send it, over real sockets: the first byte of each message says whose it is."""
+"""Messages of arbiter clients, over real sockets; the first byte of each message selects the client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import client_connection, connection_limits, leases, share_ledgers, tenant
+from deviceplugin.arbiter import client_connection, connection_limits, tenant
+from deviceplugin.arbiter.ledgers import share_ledgers
+from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.host import identity, kernel_process
 from gpushare import contract
 
@@ -22,7 +24,7 @@ _HEADER = struct.Struct(contract.WIRE_HEADER)
 _GPUS = tuple(f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(2))
 _CLIENTS = 3
 _LOOK_SECONDS = 5.0
-_CLOSE = 0x80  # in the first byte: the client ends its connection
+_CLOSE = 0x80  # in the first byte: the client closes its connection
 _ANSWERS = {
     contract.MESSAGE_WELCOME,
     contract.MESSAGE_REFUSED,
@@ -34,7 +36,7 @@ _ANSWERS = {
 
 
 class _Lookup:
-    """Every container but the last has half of the GPUs."""
+    """A lookup in which every container except the last has half of the GPUs."""
 
     async def tenant(self, container: identity.Container) -> tenant.Tenant:
         grants = tuple(tenant.Grant(uuid, 1 << 30, 50, 100) for uuid in _GPUS)
@@ -42,7 +44,7 @@ class _Lookup:
 
 
 class _Failures(logging.Handler):
-    """What the arbiter logs as a failure of its own."""
+    """Collects what the arbiter logs as internal failures."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -68,12 +70,12 @@ def run(data: bytes) -> None:
     assert not _FAILURES.found, _FAILURES.found
     until = time.monotonic() + _LOOK_SECONDS
     while (left := len(os.listdir("/proc/self/fd")) - before) > 0 and time.monotonic() < until:  # noqa: PTH208
-        time.sleep(0.001)  # a thread looks what a process has mapped
+        time.sleep(0.001)  # a thread reads the mappings of a process
     assert left <= 0, f"{left} descriptors are left"
 
 
 def _messages(data: bytes) -> list[tuple[int, bytes]]:
-    """Each is as long as its header says, or, where that is too long or no header is left, all that is there."""
+    """Split the input into messages as long as their headers say; without a valid header, the rest is one message."""
     messages = []
     while data and len(messages) < 64:
         who, data = data[0], data[1:]
@@ -94,19 +96,19 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
         ours.setblocking(False)
         theirs.setblocking(False)
         ends.append(theirs)
-        _, start_ticks = kernel_process.identified(os.getpid()) or (0, 0)
+        _, start_ticks = kernel_process.with_start(os.getpid()) or (0, 0)
         who = kernel_process.KernelProcess(os.getpid(), start_ticks + number, os.pidfd_open(os.getpid()))
         there.add(
             client_connection.ClientConnection(
                 ours,
                 who=who,
                 container=identity.Container(f"pod-{number // 2}", f"{number:064}"),
-                guest=connection_limits.ConnectedContainer(),
+                limits=connection_limits.ConnectedContainer(),
                 leases=turns,
                 lookup=_Lookup(),
-                groups=books,
+                ledgers=books,
                 closed=there.discard,
-                unspoken=lambda *_: None,
+                on_library_refused=lambda *_: None,
             )
         )
     try:
@@ -134,7 +136,7 @@ async def _say(end: socket.socket, who: int, message: bytes) -> None:
             end.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError:
             return
-    for _ in range(4):  # it is read, taken, and perhaps a task is begun for it
+    for _ in range(4):  # it is read, handled, and may start a task
         await asyncio.sleep(0)
     while end.fileno() >= 0:
         try:

@@ -1,4 +1,4 @@
-"""A configuration of a node, or a ConfigMap of them, as the agent and `config validate` read it."""
+"""A node's configuration, or a ConfigMap of them, as the agent and `config validate` read it."""
 
 from __future__ import annotations
 

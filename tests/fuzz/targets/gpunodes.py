@@ -1,4 +1,4 @@
-"""A GPUNode, as JSON, to what it says, and back."""
+"""A GPUNode as JSON, decoded and encoded again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(data: bytes) -> None:
     if isinstance(document.get("held"), str):
         _held(document["held"])
     if isinstance(document.get("metadata"), dict) and isinstance(document["metadata"].get("name"), str):
-        document["metadata"]["name"] = document["metadata"]["name"] and "gpu-1"  # an API server takes no odd ones
+        document["metadata"]["name"] = document["metadata"]["name"] and "gpu-1"  # the API server rejects invalid names
     try:
         node = codec.read(document)
     except errors.CodecError as error:

@@ -1,4 +1,4 @@
-"""What a kubelet asks of the plugin of a resource, in protobuf. The first byte says which call, and of what."""
+"""The kubelet's calls to a resource's plugin, in protobuf. The first byte selects call and resource."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CALLS = ("Allocate", "GetPreferredAllocation", "PreStartContainer")
 
 
 class AbortedError(Exception):
-    """As grpc ends a call."""
+    """Raised where grpc would abort the call."""
 
 
 class Context:
-    """Of a call."""
+    """The context of a call."""
 
     async def abort(self, _: Any, details: str) -> None:
         laws.check_sentence(details)

@@ -1,4 +1,4 @@
-"""The metrics of an agent, as `top` and `rightsize` read them."""
+"""An agent's metrics, as `top` and `rightsize` read them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from kubectl_gpushare.source import live_usage, peaks
 
 def run(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    usage = live_usage.of({"gpu-1": text})
+    usage = live_usage.parse({"gpu-1": text})
     for used in (*usage.shares.values(), *usage.gpus.values()):
         assert isinstance(used.memory_bytes, int)
         assert math.isfinite(used.compute_percent)
-    for peak in peaks.of([text]).values():
+    for peak in peaks.parse([text]).values():
         assert peak.compute_ratio is None or math.isfinite(peak.compute_ratio)

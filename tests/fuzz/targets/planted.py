@@ -1,4 +1,4 @@
-"""A fault two steps deep, to see that it is found."""
+"""A planted fault, two steps deep, that the fuzzer must find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The body of a review, to the answer: as `webhook.server` has it."""
+"""The body of a review, handled by `webhook.server`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(data: bytes) -> None:
 
 
 def _why(request: review.AdmissionRequest) -> str:
-    """The failure itself, which the webhook logs and does not raise."""
+    """Return the exception, which the webhook logs instead of raising."""
     logging.disable(logging.NOTSET)
     store = MemoryStore([_NODE])
     _LOOP.run_until_complete(Admission(store, Reservation(store, policy="fragmentation"), _METRICS).answer(request))

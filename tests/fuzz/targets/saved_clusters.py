@@ -1,4 +1,4 @@
-"""A file of `--from` or `-f`, to what a verb prints; the first line has the words of the command."""
+"""A file for `--from` or `-f`, and the verb's output; the first line has the command's arguments."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from kubectl_gpushare import cli
 from tests.fuzz import laws
-from tests.kubectl_gpushare import test_senseless_files as senseless
+from tests.kubectl_gpushare import test_malformed_files as malformed
 
 _DIRECTORY = Path(tempfile.mkdtemp())
 _OTHER = _DIRECTORY / "other.json"
 _OTHER.write_text('{"kind": "GPUNode", "metadata": {"name": "gpu-1"}}')
 COMMANDS = tuple(
-    [f"{words} --from {{path}}" for words in senseless.COMMANDS]
+    [f"{words} --from {{path}}" for words in malformed.COMMANDS]
     + ["fit -f {path} --from {other}", "simulate -f {path} --from {other}", "check --before-install -f {path}"]
 )
 
@@ -42,7 +42,7 @@ def run(data: bytes) -> None:
     err.flush()
     said = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
     assert code in (0, 1, 2), code
-    if code == 1 and not words.startswith(("audit", "check", "config")):  # those have what they could not tell
+    if code == 1 and not words.startswith(("audit", "check", "config")):  # these report what they could not read
         assert said.startswith(("error: ", "warning: ")), said
     for line in said.splitlines():
         if line:

@@ -1,4 +1,4 @@
-"""Small makers of objects, so that a test shows only what it is about."""
+"""Builders for API objects, so that a test shows only the fields it is about."""
 
 from __future__ import annotations
 

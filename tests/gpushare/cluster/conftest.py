@@ -1,4 +1,4 @@
-"""A client of a real API server, and a namespace to work in."""
+"""A client of a real API server, and a namespace for each test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpushare.cluster import api_client, api_errors
 from lab import access
 from tests.gpushare.cluster import waiting
 
-# A kind of our own: with a status, and with a watch cache that is younger than the API server.
+# A custom kind with a status, whose watch cache is younger than the API server.
 WIDGETS: Final = "widgets.test.gpushare.io"
 WIDGET_DEFINITION: Final[dict[str, Any]] = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -49,13 +49,13 @@ def namespace(api_server: access.Access) -> Iterator[str]:
 
 @pytest.fixture
 def config_maps(namespace: str) -> str:
-    """The path of a collection that nothing else uses."""
+    """The path of the ConfigMaps of a namespace that only this test uses."""
     return f"/api/v1/namespaces/{namespace}/configmaps"
 
 
 @pytest.fixture
 async def widgets(api_server: access.Access, api: api_client.ApiClient) -> AsyncIterator[str]:
-    """The path of the collection of a kind that exists for one test: Widgets, cluster-scoped, with a status."""
+    """The path of the Widgets: a cluster-scoped kind with a status that exists for one test only."""
     definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     created = await api.create(definitions, WIDGET_DEFINITION)
     path = "/apis/test.gpushare.io/v1/widgets"
@@ -64,7 +64,7 @@ async def widgets(api_server: access.Access, api: api_client.ApiClient) -> Async
     version = created["metadata"]["resourceVersion"]
     async with asyncio.timeout(30):
         await api.delete(f"{definitions}/{WIDGETS}")
-        # Deleting is a matter of finalizers; the next test must not find it half gone.
+        # Deletion waits for finalizers. The next test must not find a half-deleted kind.
         query = {"fieldSelector": f"metadata.name={WIDGETS}", "resourceVersion": version}
         async with api.watch(definitions, query) as events:
             async for event in events:
@@ -73,7 +73,7 @@ async def widgets(api_server: access.Access, api: api_client.ApiClient) -> Async
 
 
 async def _is_served(api: api_client.ApiClient, path: str) -> bool:
-    """Tell whether the API server has got round to watching a new kind itself; until then it answers 404 and 429."""
+    """Whether the API server watches a new kind; until then it answers 404 and 429."""
     try:
         async with api.watch(path, timeout_seconds=1):
             return True

@@ -1,4 +1,4 @@
-"""A bad network, to order: a TCP relay on loopback that can cut its connections, go silent, or refuse."""
+"""A TCP relay on loopback that simulates a bad network: it can reset connections, stall, or refuse them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import yaml
 
 
 class Proxy:
-    """Relays to `target` (host, port).
+    """A relay to `target` (host, port).
 
-    connections: how many were ever accepted.
+    connections: the number of connections accepted so far.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -37,17 +37,17 @@ class Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
 
     def cut(self) -> None:
-        """Reset every connection that there is; new ones are taken."""
+        """Reset all open connections; accept new ones."""
         for writer in self._writers:
             writer.transport.abort()
 
     def refuse(self, refusing: bool = True) -> None:
-        """Reset every connection, and from now on also every new one."""
+        """Reset all open connections, and every new one from then on."""
         self._refusing = refusing
         self.cut()
 
     def hold(self) -> None:
-        """Let nothing through, in either direction, without closing anything."""
+        """Stop relaying in both directions without closing any connection."""
         self.passing.clear()
 
     async def stop(self) -> None:
@@ -78,7 +78,7 @@ class Proxy:
         relays = [self._relay(reader, there_writer), self._relay(there_reader, writer)]
         tasks = [asyncio.create_task(relay) for relay in relays]
         try:
-            # One direction that ends, ends both: TLS has no use for half a connection.
+            # When one direction ends, end both: TLS cannot use half a connection.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
@@ -97,7 +97,7 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def before(server: str) -> AsyncIterator[Proxy]:
-    """Relay to the server of a URL."""
+    """Run a relay to the server of a URL."""
     address = parse.urlsplit(server)
     proxy = Proxy((address.hostname or "127.0.0.1", address.port or 443))
     await proxy.start()
@@ -108,7 +108,7 @@ async def before(server: str) -> AsyncIterator[Proxy]:
 
 
 def kubeconfig_through(kubeconfig: Path, port: int, target: Path, **user: Any) -> str:
-    """A copy of a kubeconfig that reaches the server by another port, perhaps as another user."""
+    """Write a copy of a kubeconfig that connects to another port, optionally as another user."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster = config["clusters"][0]["cluster"]
     host = cluster["server"].removeprefix("https://").rsplit(":", 1)[0]

@@ -17,7 +17,7 @@ from tests.gpushare.cluster import builders, tcp_proxy
 pytestmark = pytest.mark.apiserver
 
 
-async def test_an_object_lives_from_create_to_delete(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_objects_are_created_read_changed_and_deleted(api: api_client.ApiClient, config_maps: str) -> None:
     created = await api.create(config_maps, builders.config_map("life", a="1"))
     assert created["metadata"]["managedFields"][0]["manager"] == "gpushare-test"
     replaced = await api.replace(f"{config_maps}/life", {**created, "data": {"a": "2"}})
@@ -35,7 +35,7 @@ async def test_an_object_lives_from_create_to_delete(api: api_client.ApiClient, 
     ],
     ids=["merge", "json"],
 )
-async def test_patches(
+async def test_a_patch_is_applied_by_its_content_type(
     api: api_client.ApiClient,
     config_maps: str,
     body: Any,
@@ -60,7 +60,7 @@ async def test_a_dry_run_changes_nothing(api: api_client.ApiClient, config_maps:
         await api.get(f"{config_maps}/dry-too")
 
 
-async def test_what_the_api_server_refuses_says_why(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_errors_carry_the_reason_of_the_api_server(api: api_client.ApiClient, config_maps: str) -> None:
     first = await api.create(config_maps, builders.config_map("refused", a="1"))
     path = f"{config_maps}/refused"
     with pytest.raises(api_errors.AlreadyExists, match="already exists"):
@@ -85,7 +85,7 @@ async def test_a_service_account_without_rights_is_forbidden(
             await api.list("/api/v1/pods", keep=api_client.whole)
 
 
-async def test_a_long_list_comes_whole_though_it_comes_in_pages(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_a_list_of_several_pages_is_complete(api: api_client.ApiClient, config_maps: str) -> None:
     names = {f"page-{number:02}" for number in range(25)}
     await asyncio.gather(*(api.create(config_maps, builders.config_map(name)) for name in names))
     for query in ({"limit": 4}, {"limit": 4, "resourceVersion": "0"}, {}):
@@ -96,7 +96,7 @@ async def test_a_long_list_comes_whole_though_it_comes_in_pages(api: api_client.
         assert int(listing.resource_version) > 0
 
 
-async def test_selectors_reach_the_api_server_as_they_are(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_selectors_are_sent_to_the_api_server_unchanged(api: api_client.ApiClient, config_maps: str) -> None:
     body = builders.config_map("selected")
     body["metadata"]["labels"] = {"gpushare.io/group": "a+b".replace("+", "_")}
     await api.create(config_maps, body)
@@ -109,9 +109,7 @@ async def test_selectors_reach_the_api_server_as_they_are(api: api_client.ApiCli
         ] == ["selected"]
 
 
-async def test_a_watch_tells_what_happens_and_ends_when_its_time_is_over(
-    api: api_client.ApiClient, config_maps: str
-) -> None:
+async def test_a_watch_reports_changes_and_ends_at_its_timeout(api: api_client.ApiClient, config_maps: str) -> None:
     version = (await api.list(config_maps, keep=api_client.whole)).resource_version
     query = {"resourceVersion": version, "fieldSelector": "metadata.name=watched"}
     expected = ["ADDED", "MODIFIED", "DELETED"]
@@ -138,12 +136,12 @@ async def watch_to_the_end(
             pass
 
 
-async def test_a_watch_from_too_old_a_version_is_gone(api: api_client.ApiClient, widgets: str) -> None:
+async def test_a_watch_from_an_expired_version_raises_gone(api: api_client.ApiClient, widgets: str) -> None:
     with pytest.raises(api_errors.Gone, match="too old resource version"):
         await watch_to_the_end(api, widgets, {"resourceVersion": "1"}, then=lambda: None)
 
 
-async def test_a_get_outlives_connections_that_broke_while_idle_and_a_write_says_that_they_broke(
+async def test_gets_are_retried_on_broken_connections_and_writes_fail(
     api_server: access.Access, tmp_path: Path
 ) -> None:
     async with tcp_proxy.before(api_server.server) as proxy:
@@ -163,7 +161,7 @@ async def test_a_get_outlives_connections_that_broke_while_idle_and_a_write_says
             assert proxy.connections == before + 1
 
 
-async def test_a_watch_that_is_cut_is_unavailable_and_not_an_end(api_server: access.Access, tmp_path: Path) -> None:
+async def test_a_broken_watch_raises_unavailable(api_server: access.Access, tmp_path: Path) -> None:
     async with tcp_proxy.before(api_server.server) as proxy:
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
         async with api_client.connect(kubeconfig) as api:
@@ -171,7 +169,7 @@ async def test_a_watch_that_is_cut_is_unavailable_and_not_an_end(api_server: acc
                 await watch_to_the_end(api, "/api/v1/pods", {}, then=proxy.cut)
 
 
-async def test_an_api_server_that_does_not_answer_is_unavailable_in_time(
+async def test_a_silent_api_server_raises_unavailable_after_the_timeout(
     api_server: access.Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with (
@@ -187,7 +185,7 @@ async def test_an_api_server_that_does_not_answer_is_unavailable_in_time(
             await api.create("/api/v1/namespaces", {})
 
 
-async def test_a_token_that_is_replaced_while_we_run_is_used_at_once(
+async def test_a_replaced_token_is_used_by_the_next_call(
     api_server: access.Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare.cluster.api_connection.REFUSED_REREAD_SECONDS", 0.0)
@@ -205,7 +203,7 @@ async def test_a_token_that_is_replaced_while_we_run_is_used_at_once(
             assert "gitVersion" in await api.get("/version")
 
 
-async def test_in_a_pod_the_mounted_service_account_reaches_the_api_server(
+async def test_the_mounted_service_account_authenticates_to_the_api_server(
     api_server: access.Access, namespace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text(api_server.kubectl("create", "token", "default", f"--namespace={namespace}"))
@@ -220,7 +218,7 @@ async def test_in_a_pod_the_mounted_service_account_reaches_the_api_server(
         await opened.close()
 
 
-async def test_what_the_api_server_stamps_is_judged_by_its_own_clock(
+async def test_time_follows_the_clock_of_the_api_server(
     api_server: access.Access, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = time.time
@@ -231,7 +229,7 @@ async def test_what_the_api_server_stamps_is_judged_by_its_own_clock(
         assert abs(right() - api.time()) < 300.0
 
 
-async def test_an_exec_plugin_of_a_kubeconfig_gives_the_token(
+async def test_the_token_comes_from_the_exec_plugin_of_the_kubeconfig(
     api_server: access.Access, namespace: str, tmp_path: Path
 ) -> None:
     token = api_server.kubectl("create", "token", "default", f"--namespace={namespace}").strip()

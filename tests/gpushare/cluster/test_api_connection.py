@@ -1,4 +1,4 @@
-"""The mounted ServiceAccount, and what happens as its files are replaced; real kubeconfigs are in test_client."""
+"""The mounted ServiceAccount and the replacement of its files. test_api_client covers real kubeconfigs."""
 
 from __future__ import annotations
 
@@ -56,21 +56,21 @@ def trusted(tls: ssl.SSLContext | None) -> set[str]:
     return {dict(pair for (pair,) in ca["subject"])["commonName"] for ca in tls.get_ca_certs()}
 
 
-async def test_in_a_pod_the_mounted_service_account_is_used(mounted: Path) -> None:
+async def test_the_mounted_service_account_is_the_default_in_a_pod(mounted: Path) -> None:
     way = await api_connection.find(None, environment=SERVICE, service_account=mounted)
     assert way.access.server == "https://10.0.0.1:443"
     assert await way.authorization() == "Bearer first"
     assert trusted(way.tls) == {"first"}
 
 
-async def test_an_address_of_version_six_is_written_in_brackets(mounted: Path) -> None:
+async def test_ipv6_addresses_are_put_in_brackets(mounted: Path) -> None:
     way = await api_connection.find(
         None, environment={**SERVICE, "KUBERNETES_SERVICE_HOST": "fd00::1"}, service_account=mounted
     )
     assert way.access.server == "https://[fd00::1]:443"
 
 
-async def test_a_replaced_token_and_authority_are_taken_up_within_a_minute(mounted: Path) -> None:
+async def test_a_replaced_token_and_ca_are_reread_within_a_minute(mounted: Path) -> None:
     clock = Clock()
     way = await api_connection.find(None, environment=SERVICE, service_account=mounted, clock=clock)
     (mounted / "token").write_text("second")
@@ -82,7 +82,7 @@ async def test_a_replaced_token_and_authority_are_taken_up_within_a_minute(mount
     assert trusted(way.tls) == {"first", "second"}
 
 
-async def test_a_refused_token_is_read_anew_at_once_but_not_by_everybody(mounted: Path) -> None:
+async def test_a_rejected_token_is_reread_once_for_all_callers(mounted: Path) -> None:
     clock = Clock()
     way = await api_connection.find(None, environment=SERVICE, service_account=mounted, clock=clock)
     clock.now = 5.0
@@ -93,7 +93,7 @@ async def test_a_refused_token_is_read_anew_at_once_but_not_by_everybody(mounted
     assert set(headers) == {"Bearer token 0"}
 
 
-async def test_files_that_are_missing_for_a_moment_leave_the_last_ones_in_use(
+async def test_the_last_token_stays_in_use_while_its_file_is_missing(
     mounted: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
@@ -104,7 +104,7 @@ async def test_files_that_are_missing_for_a_moment_leave_the_last_ones_in_use(
     assert "No such file" in caplog.records[-1].__dict__["err"]
 
 
-async def test_what_is_missing_is_said(mounted: Path, tmp_path: Path) -> None:
+async def test_missing_credentials_are_named_in_the_error(mounted: Path, tmp_path: Path) -> None:
     with pytest.raises(api_errors.ClusterError, match="KUBERNETES_SERVICE_HOST"):
         await api_connection.find(None, environment={}, service_account=mounted)
     (mounted / "token").write_text("")
@@ -114,23 +114,23 @@ async def test_what_is_missing_is_said(mounted: Path, tmp_path: Path) -> None:
     (mounted / "ca.crt").write_text("nothing")
     with pytest.raises(api_errors.ClusterError, match="cannot use the credentials"):
         await api_connection.find(None, environment=SERVICE, service_account=mounted)
-    with pytest.raises(api_errors.ClusterError, match=r"no kubeconfig at .*/none; name one with"):
+    with pytest.raises(api_errors.ClusterError, match=r"no kubeconfig at .*/none; specify one with"):
         await api_connection.find(str(tmp_path / "none"))
 
 
-async def test_without_the_package_that_reads_kubeconfigs_it_is_said_what_to_do(
+async def test_a_missing_kubernetes_asyncio_is_reported_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # how Python itself marks what cannot be imported
+    monkeypatch.setitem(sys.modules, "kubernetes_asyncio", None)  # this makes Python's import fail
     (tmp_path / "config").write_text("{}")
     with pytest.raises(
-        api_errors.ClusterError, match=r"without the Python package kubernetes-asyncio.*leave --kubeconfig"
+        api_errors.ClusterError, match=r"without the Python package kubernetes-asyncio.*neither --kubeconfig"
     ):
         await api_connection.find(str(tmp_path / "config"), service_account=tmp_path)
 
 
 @pytest.mark.slow
-async def test_a_kubeconfig_that_makes_no_sense_is_named(tmp_path: Path) -> None:
+async def test_an_invalid_kubeconfig_is_named_in_the_error(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("apiVersion: v1\nkind: Config\nclusters: []\ncontexts: []\nusers: []\ncurrent-context: x\n")
     with pytest.raises(api_errors.ClusterError, match=r"cannot use the kubeconfig .*/kubeconfig: .*contexts"):

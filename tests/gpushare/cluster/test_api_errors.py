@@ -24,7 +24,9 @@ from gpushare.cluster import api_errors
         (504, "Timeout", api_errors.Unavailable),
     ],
 )
-def test_each_status_becomes_its_own_error(status: int, reason: str, kind: type[api_errors.ClusterError]) -> None:
+def test_each_http_status_maps_to_its_error_class(
+    status: int, reason: str, kind: type[api_errors.ClusterError]
+) -> None:
     body = json.dumps({"kind": "Status", "message": "it is so", "reason": reason, "code": status})
     error = api_errors.from_answer(status, body, doing="PUT /x")
     assert type(error) is kind
@@ -33,7 +35,7 @@ def test_each_status_becomes_its_own_error(status: int, reason: str, kind: type[
 
 
 @pytest.mark.parametrize("body", [b"<html>  bad\n gateway</html>", b"\xff\xfe", b"[1]", b"null", b""])
-def test_an_answer_that_no_api_server_wrote_still_becomes_a_sentence(body: bytes) -> None:
+def test_answers_of_a_proxy_become_a_readable_error(body: bytes) -> None:
     error = api_errors.from_answer(502, body, doing="GET /x")
     assert isinstance(error, api_errors.Unavailable)
     assert str(error).startswith("GET /x: ")
@@ -41,13 +43,13 @@ def test_an_answer_that_no_api_server_wrote_still_becomes_a_sentence(body: bytes
 
 
 @pytest.mark.parametrize("more", [[], "x", {"retryAfterSeconds": "soon"}, {"retryAfterSeconds": True}])
-def test_when_to_come_back_is_a_number_or_not_said(more: object) -> None:
+def test_an_invalid_retry_after_is_ignored(more: object) -> None:
     error = api_errors.from_status({"code": 503, "details": more}, doing="GET /x")
     assert isinstance(error, api_errors.Unavailable)
     assert error.retry_after_seconds is None
 
 
-def test_the_header_says_when_to_come_back_and_otherwise_the_body() -> None:
+def test_the_retry_after_header_overrides_the_body() -> None:
     body = json.dumps({"kind": "Status", "details": {"retryAfterSeconds": 7}})
     by_header = api_errors.from_answer(429, body, doing="GET /x", retry_after_seconds=2.0)
     by_body = api_errors.from_answer(429, body, doing="GET /x")

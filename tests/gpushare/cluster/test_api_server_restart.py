@@ -1,4 +1,4 @@
-"""What goes on when the API server is killed and comes back; on an API server of its own."""
+"""An informer across a crash and restart of the API server. The test starts a separate API server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kill_api_server(directory: Path) -> None:
     os.close(handle)
 
 
-async def test_an_informer_misses_nothing_while_the_api_server_is_killed_and_restarted(directory: Path) -> None:
+async def test_an_informer_misses_no_change_across_an_api_server_restart(directory: Path) -> None:
     administrator = await asyncio.to_thread(cluster.up, directory, node_count=0, owner=os.getpid())
     async with api_client.connect(str(administrator.kubeconfig)) as api, asyncio.timeout(120):
         follower = informer.Informer(api, CONFIG_MAPS, label_selector="follow")

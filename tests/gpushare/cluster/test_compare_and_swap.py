@@ -25,10 +25,10 @@ async def count(api: api_client.ApiClient, path: str) -> int:
     return int((await api.get(path))["data"]["count"])
 
 
-def overtaken(
+def change_before_write(
     monkeypatch: pytest.MonkeyPatch, api: api_client.ApiClient, faster: Callable[[], Awaitable[object]], *, times: int
 ) -> None:
-    """Somebody else is faster, so many times, between our read and our write."""
+    """Have another writer change the object between our read and our write, the given number of times."""
     replace, left = api.replace, iter(range(times))
 
     async def late(path: str, body: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def overtaken(
     monkeypatch.setattr(api, "replace", late)
 
 
-async def test_of_twenty_writers_at_once_none_is_lost(
+async def test_twenty_concurrent_writers_lose_no_update(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare_and_swap, "ATTEMPTS", 100)
@@ -49,7 +49,7 @@ async def test_of_twenty_writers_at_once_none_is_lost(
     assert await count(api, path) == 20
 
 
-async def test_a_change_that_is_always_too_late_gives_up_after_its_attempts(
+async def test_a_change_that_always_conflicts_fails_after_its_attempts(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = await counter(api, config_maps, "late")
@@ -61,21 +61,21 @@ async def test_a_change_that_is_always_too_late_gives_up_after_its_attempts(
         return {**increment(item), "metadata": {**item["metadata"]}}
 
     monkeypatch.setattr(compare_and_swap, "ATTEMPTS", 4)
-    overtaken(monkeypatch, api, lambda: api.patch(path, {"data": {"at": str(calls)}}), times=4)
+    change_before_write(monkeypatch, api, lambda: api.patch(path, {"data": {"at": str(calls)}}), times=4)
     with pytest.raises(api_errors.Conflict, match="gave up after 4 attempts"):
         await compare_and_swap.update(api, path, slow)
     assert calls == 4
     assert await count(api, path) == 0
 
 
-async def test_nothing_is_written_when_there_is_nothing_to_do(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_an_unchanged_object_is_not_written(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "idle")
     before = await api.get(path)
     assert await compare_and_swap.update(api, path, lambda _: None) == before
     assert await api.get(path) == before
 
 
-async def test_what_the_change_raises_is_passed_on_and_nothing_is_written(
+async def test_an_error_in_the_change_is_raised_and_nothing_is_written(
     api: api_client.ApiClient, config_maps: str
 ) -> None:
     path = await counter(api, config_maps, "raises")
@@ -89,7 +89,7 @@ async def test_what_the_change_raises_is_passed_on_and_nothing_is_written(
     assert await count(api, path) == 0
 
 
-async def test_a_change_that_drops_the_version_still_cannot_overwrite(
+async def test_a_change_without_resource_version_cannot_overwrite(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = await counter(api, config_maps, "careless")
@@ -98,31 +98,31 @@ async def test_a_change_that_drops_the_version_still_cannot_overwrite(
         metadata = {"name": item["metadata"]["name"], "namespace": item["metadata"]["namespace"]}
         return {**increment(item), "metadata": metadata}
 
-    overtaken(monkeypatch, api, lambda: api.patch(path, {"data": {"count": "1"}}), times=1)
+    change_before_write(monkeypatch, api, lambda: api.patch(path, {"data": {"count": "1"}}), times=1)
     await compare_and_swap.update(api, path, careless)
     assert await count(api, path) == 2
 
 
-async def test_an_object_that_was_made_anew_is_read_anew(
+async def test_an_object_that_was_recreated_is_read_again(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = await counter(api, config_maps, "anew")
+    path = await counter(api, config_maps, "recreated")
     first = await api.get(path)
 
-    async def made_anew() -> None:
+    async def recreate() -> None:
         await api.delete(path)
-        await counter(api, config_maps, "anew")
+        await counter(api, config_maps, "recreated")
 
-    overtaken(monkeypatch, api, made_anew, times=1)
+    change_before_write(monkeypatch, api, recreate, times=1)
     stored = await compare_and_swap.update(api, path, increment)
     assert stored["data"] == {"count": "1"}
     assert stored["metadata"]["uid"] != first["metadata"]["uid"]
 
 
-async def test_an_object_that_is_gone_is_not_found(
+async def test_a_deleted_object_raises_not_found(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = await counter(api, config_maps, "gone")
-    overtaken(monkeypatch, api, lambda: api.delete(path), times=1)
+    change_before_write(monkeypatch, api, lambda: api.delete(path), times=1)
     with pytest.raises(api_errors.NotFound):
         await compare_and_swap.update(api, path, increment)

@@ -14,13 +14,13 @@ from tests.gpushare.cluster import tcp_proxy, waiting
 
 pytestmark = pytest.mark.apiserver
 
-# Nobody is deposed by it because the machine is busy for a moment; and where somebody is to be.
+# CALM tolerates a busy machine; FAST is for tests in which the leader must change.
 CALM = lease.LeaseTiming(duration_seconds=20, renew_deadline_seconds=15.0, retry_seconds=0.1)
 FAST = lease.LeaseTiming(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
 
 
 class Candidate:
-    """An Election that keeps a diary, and a common list of who leads now."""
+    """A candidate that records when it starts and stops leading, in its diary and in a common list of leaders."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Candidate:
         self.leading.remove(self.me)
 
     @contextlib.asynccontextmanager
-    async def standing(self) -> AsyncIterator[None]:
+    async def running(self) -> AsyncIterator[None]:
         async with asyncio.timeout(60):
             task = asyncio.create_task(self.election.run())
             try:
@@ -64,15 +64,13 @@ async def stored(api: api_client.ApiClient, namespace: str, name: str) -> dict[s
     return spec
 
 
-async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(
-    api: api_client.ApiClient, namespace: str
-) -> None:
+async def test_one_candidate_leads_and_hands_over_when_it_stops(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidates = {me: Candidate(api, namespace, "many", me, leading) for me in ("a", "b", "c")}
     async with contextlib.AsyncExitStack() as stack:
         standing = {me: await stack.enter_async_context(contextlib.AsyncExitStack()) for me in candidates}
         for me, candidate in candidates.items():
-            await standing[me].enter_async_context(candidate.standing())
+            await standing[me].enter_async_context(candidate.running())
         for _ in range(2):
             await waiting.until(lambda: bool(leading))
             leader = candidates[leading[0]]
@@ -87,7 +85,7 @@ async def test_one_of_many_leads_and_when_it_leaves_another_does_at_once(
     assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("", 3)
 
 
-async def test_a_leader_that_is_cut_off_stops_before_another_starts(
+async def test_a_disconnected_leader_stops_before_another_starts(
     api_server: access.Access, api: api_client.ApiClient, namespace: str, tmp_path: Path
 ) -> None:
     leading: list[str] = []
@@ -96,21 +94,21 @@ async def test_a_leader_that_is_cut_off_stops_before_another_starts(
         async with api_client.connect(kubeconfig) as unlucky:
             lost = Candidate(unlucky, namespace, "cut-off", "lost", leading, FAST)
             heir = Candidate(api, namespace, "cut-off", "heir", leading, FAST)
-            async with lost.standing():
+            async with lost.running():
                 await waiting.until(lambda: lost.election.is_leader)
-                async with heir.standing():
+                async with heir.running():
                     await waiting.until(lambda: heir.election.leader == "lost")
-                    proxy.hold()  # nothing comes and nothing is refused: the worst kind
+                    proxy.hold()  # calls neither fail nor return: the worst case
                     await waiting.until(lambda: heir.election.is_leader)
                     assert lost.diary == ["started", "stopped"]
 
 
-async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_nobody(
+async def test_a_leader_renews_its_lease_with_one_call(
     api_server: access.Access, api: api_client.ApiClient, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with api_client.connect(str(api_server.kubeconfig)) as own:
         candidate = Candidate(own, namespace, "one-call", "me", [])
-        async with candidate.standing():
+        async with candidate.running():
             await waiting.until(lambda: candidate.election.is_leader)
             read: list[str] = []
             get = own.get
@@ -126,10 +124,10 @@ async def test_who_leads_renews_by_one_call_so_that_a_slow_api_server_deposes_no
             assert candidate.diary == ["started"]
 
 
-async def test_a_leader_whose_lease_is_taken_stops(api: api_client.ApiClient, namespace: str) -> None:
+async def test_a_leader_stops_when_another_takes_its_lease(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "taken", "me", leading)
-    async with candidate.standing():
+    async with candidate.running():
         await waiting.until(lambda: candidate.election.is_leader)
         path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/taken"
         await api.patch(path, {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 60}})
@@ -137,37 +135,35 @@ async def test_a_leader_whose_lease_is_taken_stops(api: api_client.ApiClient, na
         assert candidate.election.leader == "thief"
 
 
-async def test_a_lease_that_is_deleted_is_lost_and_made_again(api: api_client.ApiClient, namespace: str) -> None:
+async def test_a_leader_stops_and_recreates_a_deleted_lease(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
     candidate = Candidate(api, namespace, "deleted", "me", leading)
-    async with candidate.standing():
+    async with candidate.running():
         await waiting.until(lambda: candidate.election.is_leader)
         await api.delete(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/deleted")
         await waiting.until(lambda: candidate.diary == ["started", "stopped", "started"])
 
 
-async def test_who_leads_by_a_lease_that_was_deleted_and_made_anew_is_not_the_first(
-    api: api_client.ApiClient, namespace: str
-) -> None:
+async def test_the_leader_of_a_recreated_lease_is_not_the_first(api: api_client.ApiClient, namespace: str) -> None:
     leading: list[str] = []
-    first, second = (Candidate(api, namespace, "anew", me, leading) for me in ("first", "second"))
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/anew"
+    first, second = (Candidate(api, namespace, "recreated", me, leading) for me in ("first", "second"))
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/recreated"
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(first.standing())
+        await stack.enter_async_context(first.running())
         await waiting.until(lambda: first.election.is_leader)
         assert first.election.is_first
         await api.delete(path)
         await waiting.until(lambda: first.diary == ["started", "stopped", "started"])
-        assert (await stored(api, namespace, "anew"))["leaseTransitions"] == 1
+        assert (await stored(api, namespace, "recreated"))["leaseTransitions"] == 1
         assert not first.election.is_first
-        async with second.standing():
+        async with second.running():
             await waiting.until(lambda: second.election.leader == "first")
             await stack.aclose()
             await waiting.until(lambda: second.election.is_leader)
             assert not second.election.is_first
 
 
-async def test_what_a_callback_raises_ends_it_and_the_lease_is_released(
+async def test_an_error_in_a_callback_ends_the_election_and_releases_the_lease(
     api: api_client.ApiClient, namespace: str
 ) -> None:
     def fail() -> None:

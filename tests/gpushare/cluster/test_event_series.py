@@ -11,7 +11,7 @@ def event(note: str = "no GPU has 8Gi free", *, name: str = "trainer") -> event_
     return event_series.Event((*POD[:2], ("name", name)), "Gated", note)
 
 
-def test_the_first_time_is_told_at_once() -> None:
+def test_the_first_event_is_written_at_once() -> None:
     series = event_series.EventDeduplicator().happened(event(), now=0.0)
     assert series is not None
     assert series.count == 1
@@ -19,13 +19,13 @@ def test_the_first_time_is_told_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_a_pod_that_waits_for_a_day_with_one_reason_costs_a_call_every_ten_minutes() -> None:
+def test_a_repeated_event_costs_one_call_in_ten_minutes() -> None:
     dedup = event_series.EventDeduplicator()
     calls = sum(dedup.happened(event(), now=float(second)) is not None for second in range(24 * 3600))
     assert calls == 24 * 6
 
 
-def test_the_count_is_of_all_that_happened_and_not_of_what_was_told() -> None:
+def test_the_series_count_includes_events_that_were_not_written() -> None:
     dedup = event_series.EventDeduplicator()
     for second in range(600):
         dedup.happened(event(), now=float(second))
@@ -34,7 +34,7 @@ def test_the_count_is_of_all_that_happened_and_not_of_what_was_told() -> None:
     assert written.count == 601
 
 
-def test_after_long_silence_the_same_sentence_is_news_again() -> None:
+def test_an_event_after_a_long_silence_starts_a_new_series() -> None:
     dedup = event_series.EventDeduplicator()
     first = dedup.happened(event(), now=0.0)
     again = dedup.happened(event(), now=event_series.FORGET_SECONDS)
@@ -44,35 +44,35 @@ def test_after_long_silence_the_same_sentence_is_news_again() -> None:
     assert again.name != first.name
 
 
-def test_a_sentence_that_changes_every_second_does_not_become_a_stream() -> None:
+def test_events_with_changing_notes_are_rate_limited() -> None:
     dedup = event_series.EventDeduplicator()
     calls = sum(dedup.happened(event(f"{second} bytes free"), now=float(second)) is not None for second in range(3600))
-    assert calls == event_series.NEWS_AT_ONCE + 3600 // event_series.NEWS_SECONDS - 1
+    assert calls == event_series.BURST + 3600 // event_series.TOKEN_SECONDS - 1
     assert dedup.withheld == 3600 - calls
 
 
-def test_what_one_object_says_does_not_silence_another() -> None:
+def test_events_of_one_object_do_not_suppress_those_of_another() -> None:
     dedup = event_series.EventDeduplicator()
     for second in range(100):
         dedup.happened(event(f"{second} bytes free"), now=float(second))
     assert dedup.happened(event(name="other"), now=100.0) is not None
 
 
-def test_what_could_not_be_told_is_news_the_next_time() -> None:
+def test_a_forgotten_event_is_written_at_once_the_next_time() -> None:
     dedup = event_series.EventDeduplicator()
     assert dedup.happened(event(), now=0.0) is not None
     dedup.forget(event())
     assert dedup.happened(event(), now=1.0) is not None
 
 
-def test_long_names_leave_room_for_what_makes_them_unique() -> None:
+def test_long_event_names_keep_their_unique_suffix() -> None:
     series = event_series.EventDeduplicator().happened(event(name="n" * 253), now=0.0)
     assert series is not None
     assert len(series.name) == event_series.NAME_CHARACTERS
 
 
 @given(names=st.lists(st.text("abc", min_size=1, max_size=2), max_size=60))
-def test_no_more_series_are_kept_than_allowed(names: list[str]) -> None:
+def test_the_number_of_series_is_bounded(names: list[str]) -> None:
     dedup = event_series.EventDeduplicator(most=4)
     for now, name in enumerate(names):
         dedup.happened(event(name=name), now=float(now))

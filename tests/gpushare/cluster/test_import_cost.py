@@ -1,4 +1,4 @@
-"""What an agent on every node would carry for nothing stays out: a set of modules does not flake as seconds do."""
+"""Imports that would cost the agent memory on every node. Sets of modules are compared because import times vary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_the_client_is_imported_without_the_generated_one() -> None:
+def test_the_cluster_client_does_not_import_the_generated_one() -> None:
     modules = ("api_client", "informer", "compare_and_swap", "election", "events")
     script = "import sys; " + "; ".join(f"import gpushare.cluster.{name}" for name in modules)
     script += "; print(sorted({name.split('.')[0] for name in sys.modules}))"

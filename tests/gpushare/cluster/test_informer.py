@@ -14,13 +14,13 @@ from tests.gpushare.cluster import builders, tcp_proxy, waiting
 
 pytestmark = pytest.mark.apiserver
 
-NEVER: Final = "999999999999"  # a version that the API server never gets to
+NEVER: Final = "999999999999"  # a version that the API server never reaches
 BEFORE_NEVER: Final = "999999999998"
 
 
 @pytest.fixture(autouse=True)
 def _late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch of one second is one, however late its headers come."""
+    """Make a watch of one second last one second, however late its headers arrive."""
     monkeypatch.setattr(informer, "MIN_WATCH_SECONDS", 0.0)
 
 
@@ -29,7 +29,7 @@ Keep = Callable[[dict[str, Any]], Any]
 
 
 def listen(follower: informer.Informer) -> Told:
-    """A queue of (type, name) of every change."""
+    """Subscribe a queue that receives (type, name) of every change."""
     feed: Told = asyncio.Queue()
     follower.subscribe(lambda change: feed.put_nowait((change.type.value, change.key.name)))
     return feed
@@ -37,7 +37,7 @@ def listen(follower: informer.Informer) -> Told:
 
 @contextlib.asynccontextmanager
 async def running(follower: informer.Informer) -> AsyncIterator[None]:
-    """Run it until the block ends; what ends it before is raised."""
+    """Run the informer until the block ends; an earlier error is raised."""
     async with asyncio.timeout(60):
         task = asyncio.create_task(follower.run())
         try:
@@ -48,7 +48,7 @@ async def running(follower: informer.Informer) -> AsyncIterator[None]:
                 await task
 
 
-async def test_it_holds_what_there_is_and_tells_what_comes(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_an_informer_lists_objects_and_reports_changes(api: api_client.ApiClient, config_maps: str) -> None:
     await api.create(config_maps, builders.config_map("before"))
     follower = informer.Informer(api, config_maps, label_selector="!skip")
     feed = listen(follower)
@@ -69,7 +69,7 @@ async def test_it_holds_what_there_is_and_tells_what_comes(api: api_client.ApiCl
     assert 0.0 <= follower.age_seconds < 60.0
 
 
-async def test_one_who_subscribes_late_is_first_told_what_there_is(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_a_late_subscriber_first_gets_the_current_objects(api: api_client.ApiClient, config_maps: str) -> None:
     await api.create(config_maps, builders.config_map("late"))
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=late")
     async with running(follower):
@@ -78,19 +78,19 @@ async def test_one_who_subscribes_late_is_first_told_what_there_is(api: api_clie
         assert "managedFields" not in next(iter(follower.objects.values()))["metadata"]
 
 
-async def test_it_watches_again_when_a_watch_ends(api: api_client.ApiClient, config_maps: str) -> None:
+async def test_an_informer_starts_a_new_watch_when_one_ends(api: api_client.ApiClient, config_maps: str) -> None:
     follower = informer.Informer(api, config_maps, field_selector="metadata.name=again", watch_seconds=1)
     feed = listen(follower)
     assert await follower.step() == 0.0
     assert await follower.step() == 0.0
     await api.create(config_maps, builders.config_map("again"))
     async with asyncio.timeout(30):
-        while feed.empty():  # a watch of one second may be over before the API server came to tell
+        while feed.empty():  # a watch of one second may end before the API server sends the event
             assert await follower.step() == 0.0
     assert feed.get_nowait() == ("ADDED", "again")
 
 
-async def test_it_goes_on_where_it_was_when_the_connection_breaks(
+async def test_an_informer_resumes_after_a_broken_connection(
     api_server: access.Access, api: api_client.ApiClient, config_maps: str, tmp_path: Path
 ) -> None:
     async with tcp_proxy.before(api_server.server) as proxy:
@@ -113,12 +113,12 @@ async def test_it_goes_on_where_it_was_when_the_connection_breaks(
                 await waiting.until(lambda: follower.age_seconds > 0.0)
 
 
-async def test_one_who_has_an_answer_ends_the_pauses_of_all(
+async def test_one_successful_call_ends_the_pauses_of_all_informers(
     api_server: access.Access, config_maps: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(informer, "FIRST_PAUSE_SECONDS", 100.0)
     monkeypatch.setattr(informer, "MAX_PAUSE_SECONDS", 100.0)
-    monkeypatch.setattr(informer, "MIN_OF_PAUSE", 0.001)
+    monkeypatch.setattr(informer, "MIN_PAUSE_FRACTION", 0.001)
     async with tcp_proxy.before(api_server.server) as proxy:
         kubeconfig = tcp_proxy.kubeconfig_through(api_server.kubeconfig, proxy.port, tmp_path / "kubeconfig")
         async with api_client.connect(kubeconfig) as api:
@@ -138,28 +138,30 @@ async def test_one_who_has_an_answer_ends_the_pauses_of_all(
                 await waiting.until(lambda: all(follower.is_watching for follower in quiet))
 
 
-async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
+async def test_an_expired_watch_lists_again_and_reports_the_difference(
     api: api_client.ApiClient, widgets: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def widget(name: str) -> dict[str, Any]:
         return {"apiVersion": "test.gpushare.io/v1", "kind": "Widget", "metadata": {"name": name}}
 
-    for name in ("kept", "changed", "deleted", "anew"):
+    for name in ("kept", "changed", "deleted", "recreated"):
         await api.create(widgets, widget(name))
     follower = informer.Informer(api, widgets, watch_seconds=1)
     feed = listen(follower)
     assert await follower.step() == 0.0
-    assert {feed.get_nowait() for _ in range(4)} == {("ADDED", name) for name in ("kept", "changed", "deleted", "anew")}
+    assert {feed.get_nowait() for _ in range(4)} == {
+        ("ADDED", name) for name in ("kept", "changed", "deleted", "recreated")
+    }
     await api.patch(f"{widgets}/changed", {"spec": {"a": 1}})
     await api.delete(f"{widgets}/deleted")
-    await api.delete(f"{widgets}/anew")
-    await api.create(widgets, widget("anew"))
+    await api.delete(f"{widgets}/recreated")
+    await api.create(widgets, widget("recreated"))
     newest = await api.create(widgets, widget("new"))
     watch = api.watch
 
     def watch_far_behind(path: str, query: dict[str, str], **options: Any) -> Any:
         is_behind = int(query["resourceVersion"]) < int(newest["metadata"]["resourceVersion"])
-        # Version 1 is older than anything that the API server keeps.
+        # Version 1 is older than any version the API server keeps.
         return watch(path, {**query, "resourceVersion": "1"} if is_behind else query, **options)
 
     monkeypatch.setattr(api, "watch", watch_far_behind)
@@ -170,14 +172,14 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     assert await follower.step() == 0.0
     changes = [feed.get_nowait() for _ in range(feed.qsize())]
     assert sorted(changes) == [
-        ("ADDED", "anew"),
         ("ADDED", "new"),
-        ("DELETED", "anew"),
+        ("ADDED", "recreated"),
         ("DELETED", "deleted"),
+        ("DELETED", "recreated"),
         ("MODIFIED", "changed"),
     ]
-    assert changes.index(("DELETED", "anew")) < changes.index(("ADDED", "anew"))
-    assert {key.name for key in follower.objects} == {"kept", "changed", "anew", "new"}
+    assert changes.index(("DELETED", "recreated")) < changes.index(("ADDED", "recreated"))
+    assert {key.name for key in follower.objects} == {"kept", "changed", "recreated", "new"}
 
 
 @pytest.mark.parametrize(
@@ -188,10 +190,10 @@ async def test_a_watch_too_far_behind_lists_anew_and_tells_the_difference(
     ],
     ids=["410", "429"],
 )
-async def test_an_api_server_that_is_there_again_is_asked_without_the_pause_of_one_that_is_gone(
+async def test_the_pause_is_reset_when_the_api_server_answers_again(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch, answer: api_errors.ClusterError
 ) -> None:
-    """The cache of one that has just started is younger than what was seen of a quiet collection, or not ready yet."""
+    """After a restart the watch cache is older than the last version seen of a quiet collection, or not ready."""
 
     def refuse(*_: object, **__: object) -> Any:
         raise api_errors.Unavailable("the API server is restarted")
@@ -207,7 +209,7 @@ async def test_an_api_server_that_is_there_again_is_asked_without_the_pause_of_o
         assert max(lost) > informer.FIRST_PAUSE_SECONDS * 10
         gone.setattr(api, "watch", say_gone)
         assert 0.0 < await follower.step() <= informer.FIRST_PAUSE_SECONDS
-        # One who always says so is asked more and more rarely, whatever else fails between.
+        # If every call is answered like this, the pauses grow, even with other failures in between.
         pauses = []
         for number in range(40):
             gone.setattr(api, "watch", refuse if number % 2 else say_gone)
@@ -217,7 +219,7 @@ async def test_an_api_server_that_is_there_again_is_asked_without_the_pause_of_o
     assert await follower.step() == 0.0
 
 
-async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
+async def test_a_list_from_a_future_version_is_repeated_as_a_consistent_read(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     list_as_asked = api.list
@@ -235,7 +237,7 @@ async def test_a_list_from_a_version_that_never_was_becomes_a_consistent_one(
     assert follower.synced.is_set()
 
 
-async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
+async def test_an_informer_detects_that_etcd_was_restored(
     api: api_client.ApiClient, config_maps: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.create(config_maps, builders.config_map("restored"))
@@ -253,7 +255,7 @@ async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
         raise api_errors.Unavailable("the API server is restarted")
 
     follower = informer.Informer(api, config_maps, label_selector="!skip", watch_seconds=1)
-    # As it is after etcd was restored: we remember a later state.
+    # After a restore of etcd the informer remembers a later state than the server has.
     with monkeypatch.context() as before:
         before.setattr(api, "list", list_later_state)
         before.setattr(api, "watch", refuse)
@@ -281,20 +283,18 @@ async def test_one_that_watches_from_a_version_that_is_yet_to_come_finds_out(
     assert changes == [(later["metadata"]["resourceVersion"], False)]
 
 
-async def test_a_kind_that_does_not_exist_yet_is_asked_for_more_and_more_rarely(
+async def test_an_informer_backs_off_while_its_kind_does_not_exist(
     api: api_client.ApiClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower = informer.Informer(api, "/apis/none.gpushare.io/v1/things")
     pauses = [await follower.step() for _ in range(12)]
     assert all(0.0 < pause <= informer.MAX_PAUSE_SECONDS for pause in pauses)
     assert max(pauses[-4:]) > informer.FIRST_PAUSE_SECONDS
-    assert caplog.records[-1].getMessage() == "Was refused"
+    assert caplog.records[-1].getMessage() == "The API server rejected the request"
     assert not follower.synced.is_set()
 
 
-async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_networks(
-    api: api_client.ApiClient, config_maps: str
-) -> None:
+async def test_an_error_in_a_subscriber_ends_the_informer(api: api_client.ApiClient, config_maps: str) -> None:
     await api.create(config_maps, builders.config_map("poison"))
 
     def fail(change: object_store.Delta) -> None:
@@ -306,10 +306,10 @@ async def test_an_error_of_a_subscriber_ends_it_and_is_not_taken_for_the_network
         await asyncio.wait_for(follower.run(), 30)
 
 
-async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
+async def test_an_informer_honours_retry_after() -> None:
     class Busy(api_client.ApiClient):
         def __init__(self) -> None:
-            """It asks nobody."""
+            """Make no connection."""
 
         async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
             raise api_errors.Unavailable("busy", status=429, retry_after_seconds=7.0)
@@ -317,10 +317,10 @@ async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
     assert await informer.Informer(Busy(), "/api/v1/pods").step() >= 7.0
 
 
-async def test_nobody_silences_a_watch_for_an_hour() -> None:
+async def test_a_long_retry_after_is_capped() -> None:
     class Proxy(api_client.ApiClient):
         def __init__(self) -> None:
-            """It asks nobody."""
+            """Make no connection."""
 
         async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
             raise api_errors.Unavailable("busy", status=503, retry_after_seconds=3600.0)
@@ -328,14 +328,14 @@ async def test_nobody_silences_a_watch_for_an_hour() -> None:
     assert await informer.Informer(Proxy(), "/api/v1/pods").step() <= informer.MAX_PAUSE_SECONDS
 
 
-async def test_a_refusal_answers_only_what_was_asked_once_refusals_are_believed() -> None:
+async def test_only_a_403_received_after_rights_are_granted_counts_as_final() -> None:
     class Forbidding(api_client.ApiClient):
         def __init__(self) -> None:
-            """It asks nobody."""
+            """Make no connection."""
 
         async def list(self, *_: object, **__: object) -> api_client.ObjectList[Any]:
             if follower.problem:
-                believed.set()  # while the second question is under way
+                believed.set()  # while the second request is in flight
             raise api_errors.Forbidden("no such right", status=403)
 
     believed = asyncio.Event()

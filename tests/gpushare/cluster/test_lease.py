@@ -1,4 +1,4 @@
-"""The rule for leading: a table of its decisions, and every interleaving of a few candidates with a bad network."""
+"""The leader election rule: a table of its decisions, and every interleaving of two candidates on a bad network."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -29,11 +29,11 @@ THEIRS = dataclasses.replace(MINE, holder="other")
         pytest.param(MINE, 100, 98, lease.Renew(), id="we lead"),
         pytest.param(MINE, 100, 90, lease.Lost("it could not be renewed for 10 s"), id="we led for too long unrenewed"),
         pytest.param(THEIRS, 100, 98, lease.Lost("other changed it"), id="taken from us"),
-        pytest.param(FREE, 100, 98, lease.Lost("somebody changed it"), id="released by somebody"),
+        pytest.param(FREE, 100, 98, lease.Lost("another client changed it"), id="released by another client"),
         pytest.param(None, 100, 98, lease.Lost("the Lease was deleted"), id="deleted"),
     ],
 )
-def test_decisions(
+def test_each_state_of_the_lease_leads_to_its_decision(
     record: lease.LeaseRecord | None, observed_at: float, renewed_at: float | None, expected: lease.Decision
 ) -> None:
     decided = lease.decide(record, observed_at=observed_at, now=100.0, me="me", renewed_at=renewed_at, timing=TIMING)
@@ -42,7 +42,10 @@ def test_decisions(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Candidate:
-    """A process with a clock of its own, and what it remembers; `awaited`: the write it waits for an answer to."""
+    """A process with a separate clock and memory.
+
+    awaited: the number of the write whose answer it waits for.
+    """
 
     offset: float = 0.0
     seen: lease.LeaseRecord | None = None
@@ -56,7 +59,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Write:
-    """A write on its way; it takes effect only if the record is still the one that was judged."""
+    """A write in flight. It takes effect only if the stored record is still the one it was based on."""
 
     number: int
     by: str
@@ -66,7 +69,7 @@ class Write:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class World:
-    """Candidates, the stored record, and writes on their way, at a time that none of the candidates' clocks shows."""
+    """Two candidates, the stored record, the writes in flight, and the true time, which no candidate's clock shows."""
 
     a: Candidate
     b: Candidate
@@ -78,8 +81,8 @@ class World:
     def leaders(self) -> int:
         return self.a.leads(self.now) + self.b.leads(self.now)
 
-    def looks(self, name: str) -> "World":
-        """One gives up on a write that it still awaits, looks at the record, and acts on it."""
+    def reads(self, name: str) -> "World":
+        """Have a candidate abandon its pending write, read the record, and act on it."""
         candidate: Candidate = dataclasses.replace(getattr(self, name), awaited=0)
         now = self.now + candidate.offset
         if self.stored is None or self.stored != candidate.seen:
@@ -101,8 +104,8 @@ class World:
         candidate = dataclasses.replace(candidate, awaited=number)
         return dataclasses.replace(self, **{name: candidate}, writes=(*self.writes, write), written=number)
 
-    def arrives(self, write: Write, *, answered: bool) -> "World":
-        """A write reaches the API server; perhaps the answer reaches its sender too, if that still waits for it."""
+    def deliver(self, write: Write, *, answered: bool) -> "World":
+        """Deliver a write to the API server, and optionally the answer to its sender if it still waits for it."""
         rest = dataclasses.replace(self, writes=tuple(other for other in self.writes if other != write))
         if self.stored != write.judged:
             return rest
@@ -114,18 +117,18 @@ class World:
         return dataclasses.replace(rest, **{write.by: dataclasses.replace(sender, renewed_at=write.began, awaited=0)})
 
     def futures(self) -> Iterator["World"]:
-        """Everything that can happen next."""
+        """Yield every possible next state."""
         for seconds in (4.0, 9.0, 15.0):
             yield dataclasses.replace(self, now=self.now + seconds)
-        yield self.looks("a")
-        yield self.looks("b")
+        yield self.reads("a")
+        yield self.reads("b")
         for write in self.writes:
-            yield self.arrives(write, answered=True)
-            yield self.arrives(write, answered=False)
+            yield self.deliver(write, answered=True)
+            yield self.deliver(write, answered=False)
 
 
 @pytest.mark.slow
-def test_in_no_course_of_events_are_there_two_leaders() -> None:
+def test_no_sequence_of_events_gives_two_leaders() -> None:
     worlds = {World(Candidate(), Candidate(offset=-1e6))}
     ever_led = set()
     for _ in range(7):
@@ -135,39 +138,39 @@ def test_in_no_course_of_events_are_there_two_leaders() -> None:
     assert ever_led == {(False, False), (True, False), (False, True)}
 
 
-def look_and_write(world: World, name: str) -> World:
-    world = world.looks(name)
-    return world.arrives(world.writes[-1], answered=True) if world.writes else world
+def read_and_write(world: World, name: str) -> World:
+    world = world.reads(name)
+    return world.deliver(world.writes[-1], answered=True) if world.writes else world
 
 
-def test_a_dead_leader_is_replaced_after_its_duration_and_no_earlier() -> None:
-    world = look_and_write(World(Candidate(), Candidate(offset=5e5)), "a")
+def test_a_dead_leader_is_replaced_only_after_the_lease_duration() -> None:
+    world = read_and_write(World(Candidate(), Candidate(offset=5e5)), "a")
     assert world.a.leads(0.0)
     for now in (1.0, 15.9):
-        world = look_and_write(dataclasses.replace(world, now=now), "b")
+        world = read_and_write(dataclasses.replace(world, now=now), "b")
         assert not world.b.leads(now)
-    world = look_and_write(dataclasses.replace(world, now=16.0), "b")
+    world = read_and_write(dataclasses.replace(world, now=16.0), "b")
     assert world.b.leads(16.0)
 
 
-def test_a_released_lease_is_taken_at_once() -> None:
-    world = look_and_write(World(Candidate(), Candidate(), stored=FREE), "b")
+def test_a_released_lease_is_acquired_at_once() -> None:
+    world = read_and_write(World(Candidate(), Candidate(), stored=FREE), "b")
     assert world.b.leads(0.0)
 
 
 @pytest.mark.parametrize("seconds", [(15, 15.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)])
-def test_timings_that_allow_two_leaders_are_refused(seconds: tuple[int, float, float]) -> None:
+def test_timings_that_allow_two_leaders_are_rejected(seconds: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match="a lease needs retry"):
         lease.LeaseTiming(*seconds)
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseDurationSeconds": None}])
-def test_an_empty_lease_is_free_and_its_missing_duration_is_ours(spec: dict[str, Any] | None) -> None:
+def test_an_empty_lease_is_free_and_gets_our_duration(spec: dict[str, Any] | None) -> None:
     record = lease.read({"metadata": {"resourceVersion": "1"}, "spec": spec}, timing=TIMING)
     assert (record.holder, record.duration_seconds, record.transitions) == ("", 15, 0)
 
 
-def test_taking_over_counts_a_transition_and_renewing_does_not() -> None:
+def test_acquiring_counts_a_transition_and_renewing_does_not() -> None:
     taken = lease.held({"holderIdentity": "other", "leaseTransitions": 4}, me="me", time="t1", timing=TIMING)
     renewed = lease.held(taken, me="me", time="t2", timing=TIMING)
     assert (taken["leaseTransitions"], renewed["leaseTransitions"]) == (5, 5)

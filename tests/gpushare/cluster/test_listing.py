@@ -1,4 +1,4 @@
-"""A list of very many: what is held of it meanwhile, who has to wait for it, and what becomes of one that breaks off."""
+"""Very long lists: the memory they use, the event loop's responsiveness, and responses that break off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from gpushare.cluster import api_client, api_connection, api_errors, informer, items, transport
+from gpushare import json_objects
+from gpushare.cluster import api_client, api_connection, api_errors, informer, transport
 
 PATH: Final = "/api/v1/pods"
 LISTED: Final = b'{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":['
@@ -26,7 +27,9 @@ def pod(number: int) -> bytes:
 
 
 class Server:
-    """Lists `count` pods: in one piece where a version is named, of which it breaks off the first `breaks`."""
+    """A server that lists `count` pods: unpaged if the request names a version. It breaks off the first `breaks`
+    responses.
+    """
 
     def __init__(self, count: int, *, breaks: int = 0) -> None:
         self.asked: list[dict[str, str]] = []
@@ -97,13 +100,13 @@ async def peak_bytes(count: int) -> int:
 
 
 @pytest.mark.slow
-async def test_the_memory_for_a_list_does_not_grow_with_what_is_not_kept_of_it() -> None:
+async def test_a_list_uses_no_memory_for_discarded_items() -> None:
     few, many = await peak_bytes(300), await peak_bytes(3000)
     assert many < 2 * few
     assert many < 3000 * len(pod(1)) / 4
 
 
-async def test_others_have_their_turn_while_a_list_is_read() -> None:
+async def test_reading_a_list_does_not_block_the_event_loop() -> None:
     count = 500
     async with serving(Server(count)) as api:
         most, taken = 0, 0
@@ -121,10 +124,10 @@ async def test_others_have_their_turn_while_a_list_is_read() -> None:
         task = asyncio.create_task(others())
         await api.list(PATH, {"resourceVersion": "0"}, keep=keep)
         task.cancel()
-    assert 0 < most <= 2 * items.PORTION_BYTES / len(pod(1)) + 1
+    assert 0 < most <= 2 * json_objects.PORTION_BYTES / len(pod(1)) + 1
 
 
-async def test_others_have_their_turn_while_what_has_changed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_notifying_subscribers_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(informer, "PORTION_SECONDS", 0.0)
     async with serving(Server(200)) as api:
         follower = informer.Informer(api, PATH)
@@ -148,7 +151,7 @@ async def test_others_have_their_turn_while_what_has_changed_is_told(monkeypatch
     assert most == 1
 
 
-async def test_one_in_one_piece_that_breaks_off_is_listed_in_pages() -> None:
+async def test_a_broken_unpaged_list_is_repeated_in_pages() -> None:
     server = Server(1200, breaks=1)
     async with serving(server) as api:
         listing = await api.list(PATH, {"resourceVersion": "0", "resourceVersionMatch": "NotOlderThan"}, keep=name)
@@ -158,7 +161,7 @@ async def test_one_in_one_piece_that_breaks_off_is_listed_in_pages() -> None:
     assert [query.get("continue") for query in server.asked] == [None, None, "500", "1000"]
 
 
-async def test_a_page_that_breaks_off_is_read_again_and_none_twice() -> None:
+async def test_a_broken_page_is_read_again_and_no_item_twice() -> None:
     server = Server(1200, breaks=1)
     async with serving(server) as api:
         listing = await api.list(PATH, keep=name)
@@ -166,7 +169,7 @@ async def test_a_page_that_breaks_off_is_read_again_and_none_twice() -> None:
     assert [query.get("continue") for query in server.asked] == [None, "500", "500", "1000"]
 
 
-async def test_one_that_breaks_off_again_and_again_is_given_up() -> None:
+async def test_a_list_that_keeps_breaking_raises_unavailable() -> None:
     server = Server(10, breaks=9)
     async with serving(server) as api:
         with pytest.raises(api_errors.Unavailable, match=f"GET {PATH}: "):
@@ -174,7 +177,7 @@ async def test_one_that_breaks_off_again_and_again_is_given_up() -> None:
     assert len(server.asked) == api_client.GET_TRIES
 
 
-async def test_watches_are_asked_for_as_long_as_chance_will_have_it() -> None:
+async def test_watch_timeouts_are_randomized() -> None:
     server = Server(0)
     async with serving(server) as api:
         for _ in range(40):
@@ -186,7 +189,7 @@ async def test_watches_are_asked_for_as_long_as_chance_will_have_it() -> None:
     assert max(seconds) <= 580
 
 
-async def test_what_is_raised_about_an_item_is_not_taken_for_the_networks() -> None:
+async def test_an_error_in_keep_is_not_mistaken_for_a_network_error() -> None:
     def fail(item: dict[str, Any]) -> None:
         raise ValueError(name(item))
 

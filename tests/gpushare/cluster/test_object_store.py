@@ -1,4 +1,4 @@
-"""Laws of the store: whoever adds up the changes has the store, and the store has the collection."""
+"""Laws of the store: applying the reported changes yields the store, and the store equals the collection."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ def item(name: str, *, version: int, uid: str = "u", namespace: str = "default")
 
 
 def replace(kept: object_store.Store, whole: list[Any]) -> Iterator[object_store.Delta]:
-    """Take a whole list again; the changes, each once the store holds it."""
+    """Replace the store's contents by a list; yield each change once the store contains it."""
     return (change for change in kept.replace(map(kept.keep, whole)) if change is not None)
 
 
@@ -28,7 +28,7 @@ events = st.builds(
 
 
 class Follower:
-    """Adds up changes, and insists that each fits what came before."""
+    """A subscriber that applies changes and checks that each fits the previous ones."""
 
     def __init__(self) -> None:
         self.objects: dict[object_store.Key, dict[str, Any]] = {}
@@ -48,7 +48,7 @@ class Follower:
 
 @pytest.mark.slow
 @given(steps=st.lists(st.one_of(collections, events), max_size=8))
-def test_the_changes_added_up_are_the_store_after_each_of_them(steps: list[Any]) -> None:
+def test_applying_the_reported_changes_yields_the_store(steps: list[Any]) -> None:
     kept, follower = object_store.Store(), Follower()
     for step in steps:
         for change in replace(kept, step) if isinstance(step, list) else kept.apply(step):
@@ -58,7 +58,7 @@ def test_the_changes_added_up_are_the_store_after_each_of_them(steps: list[Any])
 
 @pytest.mark.slow
 @given(before=collections, after=collections)
-def test_after_a_list_the_store_holds_exactly_that_list(before: list[Any], after: list[Any]) -> None:
+def test_a_list_replaces_the_contents_of_the_store(before: list[Any], after: list[Any]) -> None:
     kept = object_store.Store()
     list(replace(kept, before))
     list(replace(kept, after))
@@ -68,20 +68,20 @@ def test_after_a_list_the_store_holds_exactly_that_list(before: list[Any], after
 
 @pytest.mark.slow
 @given(collection=collections)
-def test_the_same_list_again_changes_nothing(collection: list[Any]) -> None:
+def test_the_same_list_again_reports_no_change(collection: list[Any]) -> None:
     kept = object_store.Store()
     list(replace(kept, collection))
     assert list(replace(kept, collection)) == []
 
 
-def test_one_deleted_and_made_anew_between_two_lists_is_told_as_both() -> None:
+def test_an_object_recreated_between_lists_is_deleted_and_added() -> None:
     kept = object_store.Store()
     list(replace(kept, [item("a", version=1, uid="old")]))
     changes = list(replace(kept, [item("a", version=2, uid="new")]))
     assert [change.type for change in changes] == [object_store.ChangeType.DELETED, object_store.ChangeType.ADDED]
 
 
-def test_managed_fields_are_not_kept() -> None:
+def test_managed_fields_are_not_stored() -> None:
     kept = object_store.Store()
     (change,) = kept.apply({"type": "ADDED", "object": item("a", version=1)})
     assert change.new is not None
@@ -92,5 +92,5 @@ def test_cluster_scoped_objects_have_an_empty_namespace() -> None:
     assert object_store.key_of({"metadata": {"name": "node-a"}}) == object_store.Key("", "node-a")
 
 
-def test_an_event_of_an_unknown_type_is_no_change() -> None:
+def test_a_watch_event_of_unknown_type_is_ignored() -> None:
     assert list(object_store.Store().apply({"type": "BOOKMARK", "object": item("a", version=1)})) == []

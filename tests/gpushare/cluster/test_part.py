@@ -1,4 +1,4 @@
-"""Laws of a part: it holds what stands in the store where that holds anything, and its changes add up to it."""
+"""Laws of a part: it has the part of every stored object that has one, and applying its changes yields it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cluster import api_errors, informer, part
+from gpushare.cluster import api_errors, informer
 from tests.gpushare.cluster.test_object_store import Follower, collections, events
 from tests.scripted_api import ScriptedApi
 
@@ -18,7 +18,7 @@ PATH = "/things"
 
 
 class PartFollower:
-    """What the changes of a part add up to."""
+    """The objects that result from the changes of a part."""
 
     def __init__(self) -> None:
         self.objects: list[Any] = []
@@ -31,16 +31,16 @@ class PartFollower:
             self.objects.append(after)
 
 
-def kept(item: dict[str, Any]) -> dict[str, Any] | None:
-    """Nothing of the first version of an object, a part of the third."""
+def with_part(item: dict[str, Any]) -> dict[str, Any] | None:
+    """Drop objects of version 1; add a part to those of version 3."""
     version = int(item["metadata"]["resourceVersion"])
     if version == 1:
         return None
     return {"metadata": item["metadata"], **({OURS: {"metadata": item["metadata"]}} if version == 3 else {})}
 
 
-async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
-    """Have it list all objects again, or hear of one event."""
+async def sync(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
+    """Make the informer list all objects again, or receive one event."""
     if isinstance(step, list):
         api.objects[PATH] = step
         api.tell(PATH, api_errors.Gone("too old resource version"))
@@ -52,14 +52,14 @@ async def learn(whole: informer.Informer, api: ScriptedApi, step: Any) -> None:
 
 async def check_its_changes(steps: list[Any]) -> None:
     api = ScriptedApi()
-    whole = informer.Informer(api, PATH, transform=kept)
-    ours: part.Part[Any] = part.Part(whole, OURS)
+    whole = informer.Informer(api, PATH, transform=with_part)
+    ours: informer.Part[Any] = informer.Part(whole, OURS)
     follower, everything = PartFollower(), Follower()
     ours.subscribe(follower.follow)
     whole.subscribe(everything.follow)
     await whole.step()
     for step in steps:
-        await learn(whole, api, step)
+        await sync(whole, api, step)
         assert sorted(map(str, follower.objects)) == sorted(map(str, ours.objects.values()))
         assert dict(ours.objects) == {key: item[OURS] for key, item in whole.objects.items() if OURS in item}
         assert everything.objects == dict(whole.objects)
@@ -68,14 +68,14 @@ async def check_its_changes(steps: list[Any]) -> None:
 
 @pytest.mark.slow
 @given(steps=st.lists(st.one_of(collections, events), max_size=8))
-def test_its_changes_added_up_are_what_the_store_holds_of_it(steps: list[Any]) -> None:
+def test_applying_the_changes_of_a_part_yields_its_objects(steps: list[Any]) -> None:
     asyncio.run(check_its_changes(steps))
 
 
-async def test_who_comes_late_is_told_of_all_that_is_there() -> None:
+async def test_a_late_subscriber_of_a_part_gets_all_its_objects() -> None:
     api = ScriptedApi()
-    whole = informer.Informer(api, PATH, transform=kept)
-    ours: part.Part[Any] = part.Part(whole, OURS)
+    whole = informer.Informer(api, PATH, transform=with_part)
+    ours: informer.Part[Any] = informer.Part(whole, OURS)
     late = PartFollower()
     metadata = {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "3"}
     api.objects[PATH] = [{"metadata": metadata}]

@@ -8,7 +8,7 @@ import pytest
 from gpushare.cluster import api_errors, repeating
 
 
-async def test_what_fails_is_tried_again_by_itself_and_what_works_waits_to_be_woken(
+async def test_a_failed_step_is_retried_and_a_successful_one_waits_for_a_wakeup(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.001)
@@ -22,7 +22,7 @@ async def test_what_fails_is_tried_again_by_itself_and_what_works_waits_to_be_wo
         done.set()
 
     logger = logging.getLogger("test")
-    task = asyncio.create_task(repeating.whenever(woken, step, trouble="Could not write", logger=logger))
+    task = asyncio.create_task(repeating.run_on_wakeup(woken, step, trouble="Could not write", logger=logger))
     await asyncio.sleep(0)
     assert tries == 0
     woken.set()

@@ -1,4 +1,4 @@
-"""Waiting for what tells nobody that it happened."""
+"""Polling for conditions that send no notification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 
 async def until(happened: Callable[[], bool | Awaitable[bool]], *, seconds: float = 30.0) -> None:
-    """Wait until `happened()` is true; raises TimeoutError when that takes too long."""
+    """Wait until `happened()` is true; raise TimeoutError after too long."""
     async with asyncio.timeout(seconds):
         while True:
             result = happened()

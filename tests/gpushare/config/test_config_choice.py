@@ -1,4 +1,4 @@
-"""Which entry a node follows: its label's or none; defaults only for nodes without a label."""
+"""The ConfigMap entry of a node: its label decides; defaults apply only to nodes without a label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = st.sampled_from(["a", "b", "default", "..data"])
     st.lists(st.sampled_from(["named", "single", "empty", "bogus"]), max_size=3),
     st.one_of(st.none(), st.builds(ActiveConfig, NAMES, st.sampled_from(["x", "y"]))),
 )
-def test_what_is_selected_is_there_and_what_cannot_be_leaves_all_as_it_is(
+def test_a_selected_entry_exists_and_a_problem_keeps_the_current_one(
     entries: dict[str, str], label: str | None, default: str, fallbacks: list[str], current: ActiveConfig | None
 ) -> None:
     decision = config_choice.decide(current, entries, label=label, default=default, fallbacks=fallbacks)
@@ -35,13 +35,13 @@ def test_what_is_selected_is_there_and_what_cannot_be_leaves_all_as_it_is(
     assert decision.in_force.text == entries.get(name, "")
 
 
-def test_an_edited_entry_is_a_change() -> None:
+def test_an_edited_entry_is_applied() -> None:
     old, new = ActiveConfig("a", "x"), ActiveConfig("a", "y")
     assert config_choice.decide(old, {"a": "y"}, label="a") == Decision(new)
     assert config_choice.decide(new, {"a": "y"}, label="a") == Decision(new)
 
 
-def test_a_name_that_is_not_there_says_what_is() -> None:
+def test_an_unknown_name_is_rejected_with_the_existing_ones() -> None:
     with pytest.raises(errors.ConfigError) as caught:
         config_choice.select({"b", "a"}, label="z", default="a")
     assert str(caught.value) == (
@@ -61,14 +61,14 @@ CUSTOM = ActiveConfig("exclusive", "version: v1\nsharing: {}\n")
         (None, {"mig": "x"}, "exclusive", config_choice.BUILT_IN_EXCLUSIVE),
         (ActiveConfig("mig", "x"), {"mig": "x"}, "exclusive", config_choice.BUILT_IN_EXCLUSIVE),
         (config_choice.BUILT_IN_EXCLUSIVE, {}, None, config_choice.BUILT_IN),
-        (None, {"exclusive": CUSTOM.text}, "exclusive", None),  # the ConfigMap's own entry counts
-        (None, {"mig": "x"}, None, None),  # a ConfigMap without an entry for the node is no reason to share its GPUs
+        (None, {"exclusive": CUSTOM.text}, "exclusive", None),  # the ConfigMap's entry takes precedence
+        (None, {"mig": "x"}, None, None),  # if the ConfigMap has no entry for the node, its GPUs must not be shared
         (None, {}, "mig", None),
         (CUSTOM, {}, "exclusive", None),  # the entry disappeared
         (ActiveConfig("default", "x"), {}, None, None),  # the ConfigMap disappeared
     ],
 )
-def test_built_in_configurations_apply_where_the_configmap_has_none_and_never_replace_one_that_disappears(
+def test_built_in_configurations_never_replace_an_entry_that_disappeared(
     current: ActiveConfig | None, entries: dict[str, str], label: str | None, expected: ActiveConfig | None
 ) -> None:
     assert config_choice.built_in(current, entries, label=label) == expected

@@ -1,4 +1,4 @@
-"""A configuration file: what NVIDIA's plugin takes is taken, what is wrong is refused with line and key."""
+"""Reading a configuration file: NVIDIA's format is accepted, errors name line and key."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ mig:
 """
 
 
-def test_everything_in_a_file_is_read() -> None:
+def test_a_full_file_is_read_completely() -> None:
     config = read(FULL)
     assert config.warnings == ()
     assert config.flags.values["plugin.deviceListStrategy"] == ("envvar", "cdi-cri")
@@ -81,7 +81,7 @@ def test_everything_in_a_file_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "{}", "version:\n", "VERSION: v1", "---\n"])
-def test_a_file_that_says_nothing_shares_nothing(text: str) -> None:
+def test_an_empty_file_shares_no_gpu(text: str) -> None:
     assert read(text) == model.Config()
 
 
@@ -98,12 +98,14 @@ def test_a_file_that_says_nothing_shares_nothing(text: str) -> None:
         pytest.param("flags: {gfd: {sleepInterval: soon}}", ("flags.gfd.sleepInterval", '"soon"', '"60s"')),
         pytest.param("imex:\n  channelIDs: [1]", ("line 2", "imex.channelIDs", "[0]")),
         pytest.param("resources: {gpus: [{name: a}]}", ("resources.gpus[0]", "'pattern'")),
-        pytest.param("resources: {gpus: [{pattern: a, name: A}]}", ("resources.gpus[0].name", '"A"', "small letters")),
+        pytest.param(
+            "resources: {gpus: [{pattern: a, name: A}]}", ("resources.gpus[0].name", '"A"', "lower-case letters")
+        ),
         pytest.param("mig:\n- devices: all", ("line 2", "mig[0]", "mig-enabled")),
         pytest.param("mig:\n- {devices: all, mig-enabled: false, device-filter: A100}", ("line 2", "mig[0]", '"A100"')),
     ],
 )
-def test_a_wrong_file_is_refused_with_line_key_and_remedy(text: str, parts: tuple[str, ...]) -> None:
+def test_an_invalid_file_is_rejected_with_line_key_and_remedy(text: str, parts: tuple[str, ...]) -> None:
     said = refusal(text)
     assert all(part in said for part in parts), said
 
@@ -126,13 +128,13 @@ def test_a_wrong_file_is_refused_with_line_key_and_remedy(text: str, parts: tupl
         pytest.param("{name: gpu, replicas: 2, interval: slow}", ("interval", '"slow"', "default, short"), id="slow"),
     ],
 )
-def test_a_wrong_entry_is_refused_with_line_key_and_remedy(entry: str, parts: tuple[str, ...]) -> None:
+def test_an_invalid_entry_is_rejected_with_line_key_and_remedy(entry: str, parts: tuple[str, ...]) -> None:
     said = refusal(f"version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - {entry}\n")
     assert all(part in said for part in parts), said
     assert "line 5: sharing.timeSlicing.resources[0]" in said
 
 
-def test_what_is_not_known_is_a_warning_with_line_and_a_guess() -> None:
+def test_an_unknown_harmless_key_is_a_warning_with_line_and_suggestion() -> None:
     config = read(
         """\
         version: v1
@@ -144,7 +146,7 @@ def test_what_is_not_known_is_a_warning_with_line_and_a_guess() -> None:
     )
     first, second = config.warnings
     assert first == "line 2: flag is unknown: did you mean flags?"
-    assert "line 5: resources.gpus[0].colour is unknown: it has no effect; known here: pattern, name" in second
+    assert "line 5: resources.gpus[0].colour is unknown: it has no effect; known keys: pattern, name" in second
 
 
 @pytest.mark.parametrize(
@@ -158,7 +160,7 @@ def test_what_is_not_known_is_a_warning_with_line_and_a_guess() -> None:
         ),
         (
             "sharing: {colour: red}",
-            "sharing.colour is unknown: leave it out; known here: timeSlicing, mps, fractional",
+            "sharing.colour is unknown: remove it; known keys: timeSlicing, mps, fractional",
         ),
         ("sharing: {mps: {resource: []}}", "sharing.mps.resource is unknown: did you mean resources?"),
         (
@@ -171,11 +173,11 @@ def test_what_is_not_known_is_a_warning_with_line_and_a_guess() -> None:
         ),
     ],
 )
-def test_what_would_use_gpus_for_something_else_is_refused(text: str, sentence: str) -> None:
+def test_a_misspelled_sharing_key_is_rejected_with_a_suggestion(text: str, sentence: str) -> None:
     assert sentence in refusal(f"{text}\n")
 
 
-def test_a_key_that_is_written_twice_is_a_warning_and_the_last_one_counts() -> None:
+def test_a_duplicate_key_is_a_warning_and_the_last_one_counts() -> None:
     config = read("version: v2\nversion: v1\n")
     assert config.warnings == ("line 2: version is written twice: only the last one counts",)
 
@@ -184,12 +186,12 @@ def test_a_second_document_is_a_warning() -> None:
     assert "more than one document" in read("version: v1\n---\nversion: v2\n").warnings[0]
 
 
-def test_a_mig_index_without_quotes_is_no_number_of_minutes() -> None:
+def test_an_unquoted_mig_index_is_not_a_base_60_number() -> None:
     item = yaml_tree.parse("[1:0, 0:1, 2.0, 1_0, 0x10, 010, yes, 'yes', 2001-01-01, ~]").root
     assert yaml_tree.plain(item) == ["1:0", "0:1", 2, 10, 16, 8, True, "yes", "2001-01-01", None]
 
 
-def test_an_anchor_stands_for_what_it_names() -> None:
+def test_anchors_are_resolved() -> None:
     config = read(
         """\
         base: &base {name: gpu, replicas: 2}
@@ -221,16 +223,16 @@ BOMB = "\n".join(
         pytest.param("a: !!python/object:os.system x", "tag", id="foreign-tag"),
         pytest.param("a: \x00", "not YAML", id="control-character"),
         pytest.param("? [a]\n: b", "a key is a list", id="list-for-a-key"),
-        pytest.param("version: *nobody", "line 1", id="no-such-anchor"),
+        pytest.param("version: *missing", "line 1", id="no-such-anchor"),
     ],
 )
-def test_hostile_text_is_one_clear_error(text: str, part: str) -> None:
+def test_hostile_text_gives_one_clear_error(text: str, part: str) -> None:
     assert part in refusal(text)
 
 
 @pytest.mark.slow
 @given(st.text(max_size=200))
-def test_no_text_makes_the_reader_fail_otherwise(text: str) -> None:
+def test_any_text_is_read_or_raises_config_error(text: str) -> None:
     try:
         config_file.read(text)
     except errors.ConfigError as error:
@@ -261,7 +263,7 @@ TREES = st.recursive(
 
 @pytest.mark.slow
 @given(TREES)
-def test_whatever_is_below_the_known_keys_it_is_a_config_or_one_error_that_names_a_place(tree: object) -> None:
+def test_any_tree_is_a_config_or_an_error_with_a_line(tree: object) -> None:
     try:
         config = config_file.read(json.dumps(tree))
     except errors.ConfigError as error:
@@ -327,7 +329,7 @@ CONFIGS = st.builds(
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(CONFIGS)
-def test_what_is_written_is_read_as_it_was(config: model.Config) -> None:
+def test_a_written_config_is_read_back(config: model.Config) -> None:
     again = config_file.read(json.dumps(writing.config(config)))
     assert again.warnings == ()
     assert dataclasses.replace(again, flags=config.flags) == config
@@ -336,7 +338,7 @@ def test_what_is_written_is_read_as_it_was(config: model.Config) -> None:
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
-def test_a_duration_is_read_as_it_was_written(nanoseconds: int) -> None:
+def test_a_written_duration_is_read_back(nanoseconds: int) -> None:
     assert durations.parse(durations.format_nanoseconds(nanoseconds)) == nanoseconds
 
 
@@ -352,11 +354,11 @@ def test_a_duration_is_read_as_it_was_written(nanoseconds: int) -> None:
         (".5s", 5 * 10**8),
     ],
 )
-def test_durations_are_go_s(text: str, nanoseconds: int) -> None:
+def test_durations_are_parsed_like_go(text: str, nanoseconds: int) -> None:
     assert durations.parse(text) == nanoseconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "1 s", "1d", "1s1", "--1s", "9999999h", "٣s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(errors.ConfigError):
         durations.parse(text)

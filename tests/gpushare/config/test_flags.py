@@ -1,4 +1,4 @@
-"""Which value of a flag counts, and which cannot be."""
+"""The precedence of flags, and invalid values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACES = ("cli", "env", "file")
 
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(PLACES), st.sampled_from(["none", "single", "mixed"])))
-def test_command_line_then_environment_then_file_then_default(values: dict[str, str]) -> None:
+def test_precedence_is_command_line_environment_file_default(values: dict[str, str]) -> None:
     settings = flags.effective(
         {"migStrategy": values["file"]} if "file" in values else {},
         arguments=[f"--mig-strategy={values['cli']}"] if "cli" in values else [],
@@ -44,7 +44,7 @@ def test_command_line_then_environment_then_file_then_default(values: dict[str, 
         (["--unknown=1", "word"], "migStrategy", "none"),
     ],
 )
-def test_the_command_line_is_that_of_nvidia_s_plugin(arguments: list[str], key: str, value: object) -> None:
+def test_the_command_line_is_parsed_like_nvidias_plugin(arguments: list[str], key: str, value: object) -> None:
     assert flags.effective({}, arguments=arguments)[key] == value
 
 
@@ -58,7 +58,7 @@ def test_the_command_line_is_that_of_nvidia_s_plugin(arguments: list[str], key: 
         ({"NVIDIA_CTK_PATH": "/b", "NVIDIA_CDI_HOOK_PATH": "/a"}, "plugin.nvidiaCTKPath", "/a"),
     ],
 )
-def test_the_environment_is_that_of_nvidia_s_plugin(environment: dict[str, str], key: str, value: object) -> None:
+def test_the_environment_is_parsed_like_nvidias_plugin(environment: dict[str, str], key: str, value: object) -> None:
     assert flags.effective({}, environment=environment)[key] == value
 
 
@@ -72,13 +72,15 @@ def test_the_environment_is_that_of_nvidia_s_plugin(environment: dict[str, str],
         (["--mig-strategy"], {}, "--mig-strategy has no value"),
     ],
 )
-def test_a_value_that_cannot_be_names_who_said_it(arguments: list[str], environment: dict[str, str], part: str) -> None:
+def test_an_invalid_value_is_reported_with_its_source(
+    arguments: list[str], environment: dict[str, str], part: str
+) -> None:
     with pytest.raises(errors.ConfigError) as caught:
         flags.effective({}, arguments=arguments, environment=environment)
     assert part in str(caught.value)
 
 
-def test_partitioning_means_mixed_unless_somebody_says_otherwise() -> None:
+def test_mig_entries_imply_the_mixed_strategy_unless_one_is_set() -> None:
     text = "mig:\n- {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}\n"
     assert node_settings.effective(config_file.read(text)).mig_strategy == "mixed"
     assert node_settings.effective(config_file.read(text), arguments=["--mig-strategy=single"]).mig_strategy == "single"
@@ -95,7 +97,7 @@ def test_mps_excludes_mixed_mig_only_under_strict_compatibility() -> None:
         node_settings.effective(mps, strict=True, arguments=mixed)
 
 
-def test_every_default_can_be() -> None:
+def test_the_defaults_are_valid() -> None:
     assert node_settings.effective(Config()) == node_settings.NodeSettings()
 
 
@@ -110,7 +112,7 @@ def test_every_default_can_be() -> None:
         ("--imex-channel-ids=1", "invalid IMEX channel IDs: [1]"),
     ],
 )
-def test_a_value_that_no_one_knows_is_refused_with_those_that_are_known(argument: str, part: str) -> None:
+def test_an_unknown_value_is_rejected_with_the_valid_ones(argument: str, part: str) -> None:
     with pytest.raises(errors.ConfigError) as caught:
         node_settings.effective(Config(), arguments=[argument])
     assert part in str(caught.value)
@@ -122,7 +124,7 @@ def test_cdi_needs_nvml() -> None:
         node_settings.effective(Config(), arguments=["--device-list-strategy=cdi-cri"], has_nvml=False)
 
 
-def test_strict_compatibility_drops_names_devices_and_what_is_ours_and_says_so() -> None:
+def test_strict_compatibility_drops_gpushares_extensions_with_warnings() -> None:
     config = config_file.read(
         """
         resources: {gpus: [{pattern: "*", name: a}]}
@@ -145,7 +147,7 @@ def test_strict_compatibility_drops_names_devices_and_what_is_ours_and_says_so()
     assert all("has no effect" in warning for warning in strict.warnings)
 
 
-def test_strict_compatibility_leaves_a_plain_file_as_it_is() -> None:
+def test_strict_compatibility_does_not_change_a_plain_file() -> None:
     config = config_file.read("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 3}]}}")
     assert restrictions.strict(config) == config
     assert restrictions.strict(config).warnings == ()
@@ -162,7 +164,7 @@ def test_strict_compatibility_leaves_a_plain_file_as_it_is() -> None:
         ("", [], {"DEVICE_LIST_STRATEGY": ""}, False),
     ],
 )
-def test_whether_somebody_has_named_how_devices_are_given(
+def test_an_explicit_device_list_strategy_is_recognized(
     file: str, arguments: list[str], environment: dict[str, str], named: bool
 ) -> None:
     read = config_file.read(f"version: v1\n{file}\n")

@@ -1,4 +1,4 @@
-"""Names of resources, patterns, references to devices."""
+"""Resource names, patterns, and device references."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def test_a_star_is_the_only_wildcard(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "text"), [("?", "a"), ("[ab]", "a"), (".", "a"), ("1g", "1g.10gb"), ("A", "a")])
-def test_all_else_stands_for_itself(pattern: str, text: str) -> None:
+def test_all_other_characters_match_literally(pattern: str, text: str) -> None:
     assert not names.matches(pattern, text)
 
 
-def test_the_longest_name_has_63_characters() -> None:
+def test_a_resource_name_has_at_most_63_characters() -> None:
     assert names.parse("a" * 52) == "nvidia.com/" + "a" * 52
     with pytest.raises(errors.ConfigError, match="63 characters or less, not 64"):
         names.parse("a" * 53)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "a_b", "a..b", ".a", "A", "example.com/gpu", "a\n", "ä"])
-def test_what_kubernetes_would_not_take_is_refused(name: str) -> None:
+def test_a_resource_name_invalid_in_kubernetes_is_rejected(name: str) -> None:
     with pytest.raises(errors.ConfigError, match="incorrect format"):
         names.parse(name)
 
@@ -40,12 +40,12 @@ def test_what_kubernetes_would_not_take_is_refused(name: str) -> None:
     "text",
     ["", "-1", "+1", " 1", "1 ", "1:", ":1", "1:-1", "1:1:1", "0x1", "1_0", "٣", "1\n", "9" * 30, "GPU-", "gpu-0"],
 )
-def test_what_refers_to_no_device(text: str) -> None:
+def test_an_invalid_device_reference_is_rejected(text: str) -> None:
     assert references.kind(text) is None
 
 
 @given(st.uuids(), st.integers(0, 99), st.integers(0, 9))
-def test_every_form_of_reference_is_known(uuid: object, gpu: int, part: int) -> None:
+def test_every_form_of_device_reference_is_accepted(uuid: object, gpu: int, part: int) -> None:
     assert references.kind(str(gpu)) is references.ReferenceKind.GPU_INDEX
     assert references.kind(f"{gpu}:{part}") is references.ReferenceKind.MIG_INDEX
     for form in (f"GPU-{uuid}", f"MIG-{uuid}", f"MIG-GPU-{uuid}/{gpu}/{part}"):

@@ -19,9 +19,9 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-async def test_what_is_there_is_left_alone_once_all_is_read() -> None:
+async def test_objects_read_at_startup_are_excluded_from_collection() -> None:
     ready = asyncio.Event()
-    task = asyncio.create_task(garbage.keep(_set(ready)))
+    task = asyncio.create_task(garbage.freeze_when_ready(_set(ready)))
     await asyncio.sleep(0)
     before = gc.get_freeze_count()
     collections = gc.get_stats()[2]["collections"]
@@ -41,7 +41,7 @@ async def _set(event: asyncio.Event) -> None:
 
 
 def test_garbage_is_still_collected() -> None:
-    garbage.settle()
+    garbage.freeze()
     loop: list[object] = []
     loop.append(loop)
     del loop

@@ -35,7 +35,7 @@ def test_the_time_is_rfc_3339_in_utc_to_the_millisecond() -> None:
     assert json.loads(logs.JsonLines("agent").format(record))["ts"] == "2026-11-27T14:09:31.156Z"
 
 
-def test_a_line_has_the_keys_of_kubernetes_own_components_and_what_was_given(stream: io.StringIO) -> None:
+def test_a_line_has_the_keys_of_kubernetes_components_and_extra_fields(stream: io.StringIO) -> None:
     logs.configure("info", "webhook", stream=stream)
     pod = {"namespace": "default", "name": "trainer"}
     logging.getLogger("webhook.server").info("Placed a pod", extra={"pod": pod, "gpus": ["GPU-1"]})
@@ -51,7 +51,7 @@ def test_a_line_has_the_keys_of_kubernetes_own_components_and_what_was_given(str
     }
 
 
-def test_an_exception_is_named_and_its_stack_is_in_the_same_line(stream: io.StringIO) -> None:
+def test_an_exception_and_its_stack_are_in_the_same_line(stream: io.StringIO) -> None:
     logs.configure("info", "agent", stream=stream)
     try:
         {}["GPU-9"]
@@ -62,7 +62,7 @@ def test_an_exception_is_named_and_its_stack_is_in_the_same_line(stream: io.Stri
     assert "test_logs.py" in line["stack"]
 
 
-def test_less_than_the_level_is_not_written_and_warnings_are(stream: io.StringIO) -> None:
+def test_records_below_the_level_are_not_written(stream: io.StringIO) -> None:
     logs.configure("warning", "agent", stream=stream)
     logging.getLogger("agent").info("unwanted")
     with warnings.catch_warnings():
@@ -72,12 +72,12 @@ def test_less_than_the_level_is_not_written_and_warnings_are(stream: io.StringIO
     assert "old" in line["msg"]
 
 
-def test_an_unknown_level_is_refused_with_the_choice() -> None:
+def test_an_unknown_level_is_rejected_with_the_valid_ones() -> None:
     with pytest.raises(ValueError, match="'loud' does not exist; use one of debug, info, warning, error"):
         logs.configure("loud", "agent")
 
 
-def test_configuring_again_does_not_write_twice(stream: io.StringIO) -> None:
+def test_configuring_twice_does_not_duplicate_lines(stream: io.StringIO) -> None:
     for _ in range(2):
         logs.configure("info", "agent", stream=stream)
     logging.getLogger("agent").info("once")
@@ -94,7 +94,7 @@ names = st.one_of(st.text(min_size=1), st.sampled_from(["ts", "v", "msg", "err",
 
 @pytest.mark.slow
 @given(message=st.text(), extra=st.dictionaries(names, values, max_size=4))
-def test_whatever_is_logged_is_one_line_of_json_that_keeps_its_own_keys(message: str, extra: dict[str, Any]) -> None:
+def test_any_record_is_one_json_line_with_its_standard_keys(message: str, extra: dict[str, Any]) -> None:
     record = logging.LogRecord("agent", logging.INFO, "", 0, message, None, None)
     record.__dict__.update({key: value for key, value in extra.items() if key not in record.__dict__})
     line = logs.JsonLines("agent").format(record)
@@ -103,7 +103,7 @@ def test_whatever_is_logged_is_one_line_of_json_that_keeps_its_own_keys(message:
     assert (decoded["msg"], decoded["v"], decoded["component"]) == (message, "info", "agent")
 
 
-def test_a_cycle_is_written_too() -> None:
+def test_a_value_that_contains_itself_is_logged() -> None:
     cycle: list[Any] = []
     cycle.append(cycle)
     record = logging.LogRecord("agent", logging.INFO, "", 0, "around", None, None)
@@ -111,14 +111,14 @@ def test_a_cycle_is_written_too() -> None:
     assert json.loads(logs.JsonLines("agent").format(record))["msg"] == "around"
 
 
-def test_logs_go_to_stderr_unless_told_otherwise(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_go_to_stderr_by_default(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     logs.configure("info", "agent")
     logging.getLogger("agent").info("here")
     assert lines(stream)[0]["msg"] == "here"
 
 
-def test_a_line_is_printable_and_says_what_was_given(stream: io.StringIO) -> None:
+def test_a_text_line_is_printable_and_has_the_extra_fields(stream: io.StringIO) -> None:
     logs.configure("info", "agent", stream=stream)
     evil = "\x1b[2J\x7f\x85\x9b\u202e\u2028\u2066ü"
     logging.getLogger("agent").info(evil, extra={"model": evil, "nan": float("nan")})

@@ -9,7 +9,7 @@ import aiohttp
 import prometheus_client
 import pytest
 
-from gpushare.daemon import probe_connections, probes
+from gpushare.daemon import probes
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ async def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
         return answer.status, answer.content_type, await answer.text()
 
 
-async def test_a_healthy_process_says_so_though_it_is_not_ready(registry: prometheus_client.CollectorRegistry) -> None:
+async def test_a_process_is_healthy_before_it_is_ready(registry: prometheus_client.CollectorRegistry) -> None:
     checks = {"gpunodes": lambda: "the GPUNodes have not been listed yet"}
     async with probes.serve(checks, registry, host="127.0.0.1", port=0) as port:
         assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
 
 
-async def test_readiness_lists_what_is_missing_until_nothing_is(registry: prometheus_client.CollectorRegistry) -> None:
+async def test_readiness_lists_the_failed_checks(registry: prometheus_client.CollectorRegistry) -> None:
     missing: dict[str, str | None] = {"gpunodes": "not listed yet", "certificate": "expired an hour ago", "x": None}
     checks = {name: lambda name=name: missing[name] for name in missing}
     async with probes.serve(checks, registry, host="127.0.0.1", port=0) as port:
@@ -43,7 +43,7 @@ async def test_readiness_lists_what_is_missing_until_nothing_is(registry: promet
         assert await get(port, "/readyz") == (200, "text/plain", "ok\n")
 
 
-async def test_a_check_that_fails_is_not_ready_and_is_logged(
+async def test_a_check_that_raises_is_not_ready_and_is_logged(
     registry: prometheus_client.CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken() -> str | None:
@@ -59,7 +59,7 @@ async def test_a_check_that_fails_is_not_ready_and_is_logged(
     ("accept", "content_type"),
     [("*/*", "text/plain"), ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text")],
 )
-async def test_metrics_are_of_the_registry_that_was_given(
+async def test_metrics_come_from_the_given_registry(
     registry: prometheus_client.CollectorRegistry, accept: str, content_type: str
 ) -> None:
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
@@ -69,14 +69,14 @@ async def test_metrics_are_of_the_registry_that_was_given(
     assert "python_info" not in text
 
 
-async def test_a_document_is_made_for_whoever_asks_once_there_is_one(
+async def test_a_document_is_served_once_it_exists(
     registry: prometheus_client.CollectorRegistry,
 ) -> None:
     known: dict[str, object] = {}
     documents = {"/audit": lambda: known or None}
     async with probes.serve({}, registry, host="127.0.0.1", port=0, documents=documents) as port:
         status, _, text = await get(port, "/audit")
-        assert (status, text) == (503, "nothing is known yet: ask again in a few seconds\n")
+        assert (status, text) == (503, "no data yet: try again in a few seconds\n")
         known["node"] = "a"
         assert await get(port, "/audit") == (200, "application/json", '{"node": "a"}')
 
@@ -86,7 +86,9 @@ async def test_other_paths_are_not_found(registry: prometheus_client.CollectorRe
         assert (await get(port, "/"))[0] == 404
 
 
-async def test_nothing_that_is_served_is_obeyed_by_a_terminal(registry: prometheus_client.CollectorRegistry) -> None:
+async def test_served_pages_contain_no_terminal_control_characters(
+    registry: prometheus_client.CollectorRegistry,
+) -> None:
     evil = "\x1b[2J\x7f\x9b31m\u202e\u2028"
     prometheus_client.Gauge("gpus", "GPUs.", ["model"], registry=registry).labels(f"T4{evil}\n").set(1)
     documents = {"/document": lambda: {"model": evil}}
@@ -106,35 +108,35 @@ async def silent(port: int, count: int, address: str = "127.0.0.1") -> list[asyn
     return [writer for _, writer in made]
 
 
-async def test_health_is_answered_whatever_connections_there_are(
+async def test_health_is_answered_when_all_connections_are_in_use(
     registry: prometheus_client.CollectorRegistry,
 ) -> None:
-    """More than there may be of one address, and of all: a new one ends the oldest."""
+    """With more connections than allowed per address and in total, a new one closes the oldest."""
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         writers = []
-        for number in range(2, 2 + probe_connections.MAX_CONNECTIONS // probe_connections.MAX_OF_ADDRESS + 1):
-            writers += await silent(port, probe_connections.MAX_OF_ADDRESS + 1, f"127.0.0.{number}")
+        for number in range(2, 2 + probes.MAX_CONNECTIONS // probes.MAX_CONNECTIONS_PER_ADDRESS + 1):
+            writers += await silent(port, probes.MAX_CONNECTIONS_PER_ADDRESS + 1, f"127.0.0.{number}")
             assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
-        writers += await silent(port, 2 * probe_connections.MAX_OF_ADDRESS)
+        writers += await silent(port, 2 * probes.MAX_CONNECTIONS_PER_ADDRESS)
         assert await get(port, "/healthz") == (200, "text/plain", "ok\n")
         assert (await get(port, "/metrics"))[0] == 200
         for writer in writers:
             writer.transport.abort()
 
 
-async def test_connections_are_bounded_and_counted_until_they_end(
+async def test_connections_are_bounded_per_address_and_in_total(
     registry: prometheus_client.CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[probe_connections.ProbeConnections] = []
+    made: list[probes.ProbeConnections] = []
 
-    class Counted(probe_connections.ProbeConnections):
+    class Counted(probes.ProbeConnections):
         def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
             super().__init__(make)
             made.append(self)
 
-    monkeypatch.setattr(probe_connections, "ProbeConnections", Counted)
-    monkeypatch.setattr(probe_connections, "MAX_CONNECTIONS", 6)
-    monkeypatch.setattr(probe_connections, "MAX_OF_ADDRESS", 4)
+    monkeypatch.setattr(probes, "ProbeConnections", Counted)
+    monkeypatch.setattr(probes, "MAX_CONNECTIONS", 6)
+    monkeypatch.setattr(probes, "MAX_CONNECTIONS_PER_ADDRESS", 4)
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         writers = await silent(port, 10)
         assert (await get(port, "/metrics"))[0] == 200
@@ -149,7 +151,7 @@ async def test_connections_are_bounded_and_counted_until_they_end(
                 await get(port, "/readyz")
 
 
-async def test_a_connection_has_one_request_and_an_end(
+async def test_a_connection_serves_one_request_and_times_out(
     registry: prometheus_client.CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
@@ -158,7 +160,7 @@ async def test_a_connection_has_one_request_and_an_end(
             writer.write((b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") * 200)
             assert (await asyncio.wait_for(reader.read(), 20)).count(b"HTTP/1.1 200") == 1
             writer.close()
-        monkeypatch.setattr(probe_connections, "MAX_SECONDS", 0.2)
+        monkeypatch.setattr(probes, "MAX_SECONDS", 0.2)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /hea")
         with contextlib.suppress(ConnectionError):
@@ -166,18 +168,18 @@ async def test_a_connection_has_one_request_and_an_end(
         writer.close()
 
 
-async def test_health_that_is_asked_for_in_pieces_is_answered(registry: prometheus_client.CollectorRegistry) -> None:
+async def test_a_health_request_in_two_pieces_is_answered(registry: prometheus_client.CollectorRegistry) -> None:
     async with probes.serve({}, registry, host="127.0.0.1", port=0) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /hea")
         await asyncio.sleep(0)
-        await get(port, "/readyz")  # by then the first piece was read
+        await get(port, "/readyz")  # the server has read the first piece by then
         writer.write(b"lthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"ok\n")
         writer.close()
 
 
-def test_making_pages_takes_a_part_of_the_time_however_many_ask() -> None:
+def test_rendering_pages_uses_a_bounded_share_of_the_time() -> None:
     now = worked = 0.0
 
     def make() -> bytes:
@@ -191,7 +193,7 @@ def test_making_pages_takes_a_part_of_the_time_however_many_ask() -> None:
     while now < 10.0:
         page = pages.get("a", make)
         assert page is not None
-        assert now - float(page) < 0.06  # and it is never old
+        assert now - float(page) < 0.06  # no page is stale
         now += 0.001
     assert worked < 2.1
     assert pages.get("b", lambda: None) is None

@@ -1,4 +1,4 @@
-"""Real processes, real signals: what they do in their last moments, and with which exit code they end."""
+"""The last moments and exit codes of daemons, with real processes and signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Main = Callable[[shutdown.Daemon], Awaitable[None]]
 def run(
     main: Main, *signals: signal.Signals, grace_seconds: float = 20.0
 ) -> tuple[int, list[str], list[dict[str, Any]]]:
-    """Run the daemon in a process, sending a signal each time it says `ready`; return exit code, what it said, its log."""
+    """Run the daemon in a process and send a signal each time it prints `ready`; return exit code, output lines and
+    log.
+    """
     with subprocess.Popen(
         command(daemons.runs, main.__name__, grace_seconds),
         env={**os.environ, "PYTHONPATH": PATH},
@@ -45,7 +47,7 @@ def run(
 
 
 @pytest.mark.parametrize("number", shutdown.SIGNALS)
-def test_told_to_stop_it_drains_first_and_then_ends_its_background_tasks(number: signal.Signals) -> None:
+def test_a_signal_drains_first_and_then_stops_background_tasks(number: signal.Signals) -> None:
     code, said, log = run(
         daemons.drains,
         number,
@@ -54,7 +56,7 @@ def test_told_to_stop_it_drains_first_and_then_ends_its_background_tasks(number:
     assert [(line["msg"], line["reason"]) for line in log] == [("Shutting down", number.name)]
 
 
-def test_a_background_task_that_fails_ends_the_process_with_its_error() -> None:
+def test_a_failed_background_task_ends_the_process_with_its_error() -> None:
     code, said, log = run(
         daemons.has_a_task_that_fails,
     )
@@ -63,15 +65,15 @@ def test_a_background_task_that_fails_ends_the_process_with_its_error() -> None:
 
 
 @pytest.mark.parametrize("main", [daemons.has_a_task_that_returns, daemons.has_a_task_that_is_cancelled])
-def test_a_background_task_that_just_ends_ends_the_process_too(main: Main) -> None:
+def test_a_background_task_that_returns_ends_the_process(main: Main) -> None:
     code, _, log = run(
         main,
     )
     assert code == 1
-    assert log[0]["msg"] == "The background task informer ended, and should not have"
+    assert log[0]["msg"] == "The background task informer ended unexpectedly"
 
 
-def test_a_main_that_fails_still_lets_background_tasks_clean_up() -> None:
+def test_background_tasks_clean_up_when_main_fails() -> None:
     code, said, log = run(
         daemons.fails,
     )
@@ -79,7 +81,7 @@ def test_a_main_that_fails_still_lets_background_tasks_clean_up() -> None:
     assert (log[0]["msg"], log[0]["err"]) == ("The daemon failed", "OSError: the port is taken")
 
 
-def test_a_main_that_returns_by_itself_has_done_its_work() -> None:
+def test_the_process_succeeds_when_main_returns() -> None:
     assert run(daemons.returns) == (0, ["done"], [])
 
 
@@ -89,11 +91,11 @@ def test_a_main_that_returns_by_itself_has_done_its_work() -> None:
     [((signal.SIGTERM, signal.SIGTERM), 60.0), ((signal.SIGTERM,), 0.2)],
     ids=["a second signal", "no time left"],
 )
-def test_a_drain_that_takes_too_long_is_cut_short(signals: tuple[signal.Signals, ...], grace_seconds: float) -> None:
+def test_a_drain_that_takes_too_long_is_cancelled(signals: tuple[signal.Signals, ...], grace_seconds: float) -> None:
     code, said, log = run(
         daemons.drains_for_ever,
         *signals,
         grace_seconds=grace_seconds,
     )
     assert (code, said) == (1, ["ready", "ready", "cleaned up"])
-    assert log[-1]["msg"] == "The work in hand was cut short: it was not done in time"
+    assert log[-1]["msg"] == "Cancelled the remaining work: it did not finish in time"

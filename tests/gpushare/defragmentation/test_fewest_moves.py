@@ -199,7 +199,7 @@ def test_why_for_a_placed_pod_considers_other_nodes() -> None:
     placed = owned("a", request="0.25")
     world = cluster((placed, "n0/0"), nodes=2, gpus=1)
     node_manifests = tuple(node_manifest(name, gpus=1) for name in world.views)
-    why = reasons.of(
-        placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), machines=node_manifests)
+    why = reasons.explain(
+        placed, Snapshot(tuple(view.node for view in world.views.values()), (placed,), node_objects=node_manifests)
     )
     assert why.fits == 2

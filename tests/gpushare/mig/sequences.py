@@ -1,4 +1,4 @@
-"""An oracle: can instances be made at these places in this order? It knows NVIDIA's rule, and nothing of our search."""
+"""An oracle for placements: it applies NVIDIA's rule directly and shares no code with our search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpushare.mig.profile import Profile
 
 
 def error(geometry: Geometry, sequence: Sequence[tuple[Profile, int]]) -> str | None:
-    """Why not; None if they can."""
+    """Return why the instances cannot be created at these places in this order; None if they can."""
     occupied: set[int] = set()
     made: dict[Profile, int] = {}
     slices = 0

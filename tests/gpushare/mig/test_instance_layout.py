@@ -1,4 +1,4 @@
-"""Which MIG instances fit on a GPU together."""
+"""MIG instances that fit on a GPU together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.mig import catalogue, feasibility, instance_layout, orders, parted
+from gpushare.mig import catalogue, feasibility, instance_layout, parted
 from gpushare.mig.geometry import Geometry, PlacedInstance
 from gpushare.mig.instance_layout import Wanted
 from tests.gpushare.mig import sequences
@@ -32,7 +32,7 @@ def overlap(placed: list[PlacedInstance]) -> bool:
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(wishes())
-def test_what_fits_has_places_that_can_be_made_in_that_order(wish: tuple[Geometry, Wanted]) -> None:
+def test_a_layout_that_fits_can_be_created_in_the_returned_order(wish: tuple[Geometry, Wanted]) -> None:
     geometry, wanted = wish
     if instance_layout.misfit(geometry, wanted) is not None:
         return
@@ -47,7 +47,7 @@ def test_what_fits_has_places_that_can_be_made_in_that_order(wish: tuple[Geometr
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(wishes())
-def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_does(
+def test_a_rejected_layout_has_no_placement_and_the_suggested_one_fits(
     wish: tuple[Geometry, Wanted],
 ) -> None:
     geometry, wanted = wish
@@ -69,7 +69,7 @@ def test_what_is_refused_fits_at_no_places_at_all_and_what_is_offered_instead_do
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(wishes(), st.data())
-def test_what_is_taken_stays_where_it_is(wish: tuple[Geometry, Wanted], data: st.DataObject) -> None:
+def test_existing_instances_are_not_moved(wish: tuple[Geometry, Wanted], data: st.DataObject) -> None:
     geometry, wanted = wish
     kind = data.draw(st.sampled_from(geometry.kinds))
     taken = PlacedInstance(kind, data.draw(st.sampled_from(kind.starts)))
@@ -85,20 +85,20 @@ def error(model: str, **wanted: int) -> str | None:
     )
 
 
-def test_a_refusal_says_what_fits() -> None:
+def test_a_rejection_names_the_part_that_fits() -> None:
     assert error("H100-80GB", **{"2g_20gb": 3, "1g_10gb": 2}) == (
-        "3 × 2g.20gb + 2 × 1g.10gb does not fit on H100-80GB: it has 7 GPU slices and 8 places; "
-        "of this, 3 × 2g.20gb + 1 × 1g.10gb fits"
+        "3 × 2g.20gb + 2 × 1g.10gb does not fit on H100-80GB: it has 7 GPU slices and 8 memory slices; "
+        "3 × 2g.20gb + 1 × 1g.10gb would fit"
     )
 
 
-def test_a_profile_of_another_model_is_refused_with_those_that_there_are() -> None:
+def test_a_profile_of_another_model_is_rejected_with_the_existing_ones() -> None:
     assert error("A30-24GB", **{"3g_20gb": 1}) == (
         "A30-24GB has no profile 3g.20gb: it has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
     )
 
 
-def test_parts_share_gpu_instances() -> None:
+def test_compute_instances_share_a_gpu_instance() -> None:
     assert error("A100-40GB", **{"1c_3g_20gb": 3, "4g_20gb": 1}) is None
     assert error("A100-40GB", **{"1c_3g_20gb": 4, "4g_20gb": 1}) is not None
     ((_, sizes),) = instance_layout.instances(
@@ -107,13 +107,13 @@ def test_parts_share_gpu_instances() -> None:
     assert sizes == (2, 1)
 
 
-def test_enormous_counts_are_refused_at_once() -> None:
+def test_huge_counts_are_rejected_quickly() -> None:
     reason = error("H100-80GB", **{"1g_10gb": 10**9, "1g_20gb": 10**9, "1c_7g_80gb": 10**9})
     assert reason is not None
     assert "7 × 1g.10gb" in reason
 
 
-def test_everything_that_there_is_is_refused_at_once_with_what_fits() -> None:
+def test_a_request_for_all_profiles_at_once_is_rejected_quickly() -> None:
     geometry = catalogue.MODELS["A100-40GB"]
     plain = {str(kind.profile): kind.most for kind in geometry.kinds}
     slices = {f"{part}c.{kind.profile}": 7 for kind in geometry.kinds for part in range(1, kind.gpu_slices)}
@@ -121,11 +121,11 @@ def test_everything_that_there_is_is_refused_at_once_with_what_fits() -> None:
     reason = feasibility.config_error(geometry, {**plain, **slices})
     assert time.process_time() - began < 20, "of some ten thousand million parts only the first few are tried"
     assert reason is not None
-    assert "of this, " in reason
+    assert " would fit" in reason
 
 
 @pytest.mark.parametrize("name", ["0c.3g.20gb", "4c.3g.20gb", "999999999c.7g.40gb"])
-def test_a_part_is_no_larger_than_its_instance(name: str) -> None:
+def test_a_compute_instance_is_smaller_than_its_gpu_instance(name: str) -> None:
     assert str(feasibility.config_error(catalogue.MODELS["A100-40GB"], {name: 1})).startswith(
         "A100-40GB has no profile"
     )
@@ -137,20 +137,20 @@ def test_a_part_is_no_larger_than_its_instance(name: str) -> None:
         ({"1g.5gb": 9}, "mig[0] fits on no known GPU: 9 × 1g.5gb does not fit on A100-40GB"),
         ({"7g.80gb": 2}, "mig[0] fits on no known GPU: 2 × 7g.80gb does not fit on A100-80GB"),
         ({"1g.5gb": 7}, ""),
-        ({"1g.10gb": 7}, ""),  # not on an A100 of 40 GB, but on those of 80
-        ({"1g.35gb": 7}, ""),  # not on H200, but on GB300
+        ({"1g.10gb": 7}, ""),  # fits on an A100 with 80 GB, not with 40 GB
+        ({"1g.35gb": 7}, ""),  # fits on GB300, not on H200
         ({"9g.90gb": 9}, ""),  # a newer model may have it
         ({}, ""),
     ],
 )
-def test_a_layout_that_no_gpu_can_have_is_refused_without_a_node(wanted: dict[str, int], sentence: str) -> None:
+def test_a_layout_that_fits_no_known_gpu_is_rejected_without_a_node(wanted: dict[str, int], sentence: str) -> None:
     judged = feasibility.without_node((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
     assert judged.problem.startswith(sentence)
     assert bool(judged.problem) is bool(sentence)
     assert judged.warnings == ()
 
 
-def test_a_layout_that_a_newer_model_may_have_is_a_warning_without_a_node() -> None:
+def test_a_layout_that_may_fit_a_newer_model_is_only_a_warning() -> None:
     entry = parted.MigConfigEntry(devices=None, enabled=True, wanted={"1g.45gb": 7})  # B200 has four
     judged = feasibility.without_node((entry,))
     assert judged.problem == ""
@@ -162,14 +162,14 @@ def test_a_layout_that_a_newer_model_may_have_is_a_warning_without_a_node() -> N
 @pytest.mark.parametrize(
     ("entries", "sentence"),
     [
-        ("all-9g.90gb", "mig is all-9g.90gb, which no known GPU can be: did you mean "),
+        ("all-9g.90gb", "mig is all-9g.90gb, which no known GPU supports: did you mean "),
         (
             (parted.MigConfigEntry(devices=None, enabled=True, wanted={"9g.90gb": 1}),),
             "mig[0]: no known GPU has the MIG profile 9g.90gb: did you mean ",
         ),
     ],
 )
-def test_a_name_that_no_known_gpu_has_is_told_apart(entries: parted.Config | str, sentence: str) -> None:
+def test_an_unknown_profile_name_is_reported_separately(entries: parted.Config | str, sentence: str) -> None:
     judged = feasibility.without_node(entries)
     assert (judged.problem, judged.warnings) == ("", ())
     (unknown,) = judged.unknown
@@ -204,23 +204,23 @@ def test_a_name_that_no_known_gpu_has_is_told_apart(entries: parted.Config | str
         ("NVIDIA H100 80GB HBM3", 0, None),
     ],
 )
-def test_a_gpu_is_known_by_what_nvml_calls_it_and_by_its_memory(model: str, gib: float, name: str | None) -> None:
+def test_the_geometry_is_found_by_nvml_name_and_memory(model: str, gib: float, name: str | None) -> None:
     geometry = catalogue.of_gpu(model, int(gib * (1 << 30)))
     assert (geometry and geometry.kinds) == (name and catalogue.MODELS[name].kinds)
     assert (geometry and geometry.name) == (name and model)
 
 
 @pytest.mark.parametrize("geometry", catalogue.MODELS.values(), ids=catalogue.MODELS)
-def test_of_each_kind_so_many_fit_as_the_table_says(geometry: Geometry) -> None:
+def test_each_profile_fits_as_often_as_the_table_says(geometry: Geometry) -> None:
     for kind in geometry.kinds:
         assert instance_layout.misfit(geometry, {kind.profile: kind.most}) is None
         assert instance_layout.misfit(geometry, {kind.profile: kind.most + 1}) is not None
 
 
-def test_orders_begin_with_the_largest_and_none_comes_twice() -> None:
+def test_orders_start_with_the_largest_and_do_not_repeat() -> None:
     wanted = feasibility.named({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
-    permutations = list(orders.distinct(wanted))
+    permutations = list(instance_layout.distinct(wanted))
     assert [str(profile) for profile in permutations[0]] == ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
     assert len(permutations) == len(set(permutations)) == 12
-    assert orders.first_that_works(wanted, lambda order: order == permutations[5]) == permutations[5]
-    assert orders.first_that_works(wanted, lambda _: False) is None
+    assert instance_layout.first_that_works(wanted, lambda order: order == permutations[5]) == permutations[5]
+    assert instance_layout.first_that_works(wanted, lambda _: False) is None

@@ -1,4 +1,4 @@
-"""Files of mig-parted's format."""
+"""Files in mig-parted's format."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def read(**changes: Any) -> parted.MigConfigEntry:
         ({"mig-devices": {"1g.5gb": 1.5}}, 'mig-devices.1g.5gb is "1.5"'),
         ({"mig-devices": {"1g.5gb": True}}, "mig-devices.1g.5gb is"),
         ({"mig-devices": {"1g.5gb": 0}}, "only counts of 0"),
-        ({"mig-devices": ["1g.5gb"]}, "write names with values"),
+        ({"mig-devices": ["1g.5gb"]}, "write a mapping"),
         ({"device-filter": [1]}, "device-filter is"),
         ({"more": 1}, 'the unexpected field "more": its fields are device-filter, devices, mig-enabled, mig-devices'),
     ],
 )
-def test_a_wrong_entry_is_refused_with_the_field_and_a_remedy(changes: dict[str, Any], sentence: str) -> None:
+def test_an_invalid_mig_entry_is_rejected_with_field_and_remedy(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(parted.PartedError) as error:
         read(**changes)
     assert sentence in str(error.value)
@@ -46,11 +46,11 @@ def test_a_wrong_entry_is_refused_with_the_field_and_a_remedy(changes: dict[str,
     "entry",
     [GOOD, {"devices": [0, 1], "mig-enabled": False}, {**GOOD, "mig-devices": {}, "device-filter": ["0x20B510DE"]}],
 )
-def test_what_is_read_is_written_back(entry: dict[str, Any]) -> None:
+def test_a_mig_config_is_written_back_as_read(entry: dict[str, Any]) -> None:
     assert parted.written(parted.read_entry(entry)) == entry
 
 
-def test_an_entry_is_about_the_gpus_that_it_names() -> None:
+def test_an_entry_applies_to_the_gpus_it_names() -> None:
     a100, a30 = device_id.parse("0x20B510DE:0x153310DE"), device_id.parse("0x20B710DE")
     assert read().applies_to(index=3, hardware=None)
     assert not read(devices=[0]).applies_to(index=3, hardware=a100)
@@ -60,7 +60,7 @@ def test_an_entry_is_about_the_gpus_that_it_names() -> None:
     assert not only.applies_to(index=0, hardware=None)
 
 
-def test_pci_numbers_are_printed_as_they_are_written() -> None:
+def test_pci_device_ids_are_printed_as_they_were_written() -> None:
     for text in ("0x20B510DE", "0x20B510DE:0x153310DE"):
         assert str(device_id.parse(text)) == text
     assert device_id.of_nvml(0x20B510DE, 0x153310DE) == device_id.parse("0x20B510DE:0x153310DE")

@@ -1,4 +1,4 @@
-"""From a configuration to what each GPU of a node is, and what the kubelet is told."""
+"""From a configuration to the mode of each GPU of a node and the devices offered to the kubelet."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ mig:
 """
 
 
-def test_each_gpu_of_a_node_can_have_a_mode_of_its_own() -> None:
+def test_each_gpu_of_a_node_can_have_a_different_mode() -> None:
     node = gpus(5)
     plan = planned(EVERY_MODE, node)
     assert [str(plan.assignments[gpu.uuid]) for gpu in node] == [
@@ -75,14 +75,14 @@ def test_each_gpu_of_a_node_can_have_a_mode_of_its_own() -> None:
     }
 
 
-def test_partitioned_as_planned_nothing_is_left_to_change() -> None:
+def test_the_plan_does_not_change_once_the_gpu_is_partitioned() -> None:
     node = gpus(5)
     before = planned(EVERY_MODE, node)
     node[4] = with_mig(node[4], "1g.10gb", "3g.40gb", "1g.10gb")
     assert planned(EVERY_MODE, node).assignments == before.assignments
 
 
-def test_who_names_a_gpu_goes_before_who_counts_and_who_takes_all() -> None:
+def test_an_entry_with_a_named_gpu_precedes_a_count_and_all() -> None:
     plan = planned(
         """
         sharing:
@@ -96,7 +96,7 @@ def test_who_names_a_gpu_goes_before_who_counts_and_who_takes_all() -> None:
     assert modes == [Mode.FRACTIONAL, Mode.MPS, Mode.TIME_SLICING, Mode.TIME_SLICING]
 
 
-def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> None:
+def test_mps_precedes_time_slicing_when_both_claim_all_gpus() -> None:
     plan = planned(
         """
         sharing:
@@ -107,7 +107,7 @@ def test_of_two_that_take_all_mps_goes_first_and_the_other_is_a_warning() -> Non
     )
     assert plan.assignments["GPU-0"].mode is Mode.MPS
     assert plan.warnings == (
-        "sharing.timeSlicing.resources[0] has no effect: every device of nvidia.com/gpu is another entry's",
+        "sharing.timeSlicing.resources[0] has no effect: other entries claim every device of nvidia.com/gpu",
     )
 
 
@@ -124,18 +124,18 @@ def test_an_entry_that_shares_nothing_is_a_warning_with_the_reason(entry: str, p
     assert plan.warnings == (f"sharing.timeSlicing.resources[0] has no effect: {part}",)
 
 
-def test_a_node_has_no_more_devices_than_a_kubelet_takes() -> None:
+def test_more_devices_than_the_kubelet_accepts_are_rejected() -> None:
     text = "sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {}, devices: {}}}]}}}}"
     assert len(offered(planned(text.format(16384, "all"), gpus(3)), gpus(3))["nvidia.com/gpu"]) == 49_152
     with pytest.raises(errors.ConfigError) as caught:
         planned(text.format(10_000, "all"), gpus(8))
     assert str(caught.value) == (
-        "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, and a kubelet takes at most 50000: write fewer replicas"
+        "sharing.timeSlicing.resources[0].replicas 10000: the node would have 80000 devices, but a kubelet accepts at most 50000: write fewer replicas"
     )
     for devices in ("8", "[0, 1, 2, 3, 4, 5, 6, 7]"):
         with pytest.raises(errors.ConfigError, match="number of replicas must be <= 6250 of 8 devices"):
             config_file.read(text.format(10_000, devices))
-    with pytest.raises(errors.ConfigError, match="number of replicas must be <= 50000: a kubelet takes"):
+    with pytest.raises(errors.ConfigError, match="number of replicas must be <= 50000: a kubelet accepts"):
         config_file.read(text.format(50_001, "all"))
 
 
@@ -152,13 +152,13 @@ H100 = device_id.parse("0x233010DE:0x16C110DE")
             "{devices: all, mig-enabled: false}, {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}, "
             "{devices: [0, 1], mig-enabled: false}",
             [
-                "mig[0] has no effect: later entries are about the same GPUs",
-                "mig[1] has no effect: later entries are about the same GPUs",
+                "mig[0] has no effect: later entries apply to the same GPUs",
+                "mig[1] has no effect: later entries apply to the same GPUs",
             ],
         ),
         (
             '{device-filter: ["0x20B510DE"], devices: all, mig-enabled: false}',
-            ["mig[0] has no effect: its device-filter names the model of no GPU here"],
+            ["mig[0] has no effect: its device-filter matches no GPU of this node"],
         ),
         (  # the second is for other nodes
             '{device-filter: "0x233010DE", devices: all, mig-enabled: false}, '
@@ -176,15 +176,15 @@ def test_a_mig_entry_that_changes_nothing_is_a_warning_with_the_reason(entries: 
     assert list(planned(f"mig: [{entries}]", node).warnings) == warnings
 
 
-def test_mig_entries_for_gpus_that_cannot_do_mig_or_whose_model_is_unknown_are_warnings() -> None:
+def test_mig_entries_for_gpus_without_mig_are_warnings() -> None:
     node = [dataclasses.replace(gpu, mig_capable=False) for gpu in gpus(1)]
     text = "mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]"
-    assert planned(text, node).warnings == ("mig[0] has no effect: no GPU that it is about can do MIG",)
+    assert planned(text, node).warnings == ("mig[0] has no effect: none of its GPUs supports MIG",)
     assert planned("mig: [{devices: all, mig-enabled: false}]", node).warnings == ()
     text = 'mig: [{device-filter: "0x20B510DE", devices: all, mig-enabled: false}]'
     (warning,) = planned(text, gpus(1)).warnings
-    assert warning == "mig[0] is left out: the PCI numbers that its device-filter needs are unknown here"
-    assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter names the model of no GPU here",)
+    assert warning == "mig[0] is skipped: the PCI numbers that its device-filter needs are unknown on this node"
+    assert planned(text, node).warnings == ("mig[0] has no effect: its device-filter matches no GPU of this node",)
 
 
 def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
@@ -215,10 +215,14 @@ def test_one_name_for_whole_gpus_and_shares_is_a_warning() -> None:
         ("{}", "single", "same migEnabled value"),
         ("sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}", "mixed", "maximum allowed replicas exceeded"),
         ("mig: [{devices: [0], mig-enabled: true, mig-devices: {1c.2g.20gb: 1}}]", "mixed", "resources.mig"),
-        ("mig: [{devices: [0], mig-enabled: true, mig-devices: {4g.40gb: 2}}]", "mixed", "mig[0] cannot be on GPU 0"),
+        (
+            "mig: [{devices: [0], mig-enabled: true, mig-devices: {4g.40gb: 2}}]",
+            "mixed",
+            "mig[0] cannot be applied to GPU 0",
+        ),
     ],
 )
-def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, strategy: str, part: str) -> None:
+def test_an_impossible_configuration_is_rejected_by_the_plan(text: str, strategy: str, part: str) -> None:
     geometry = catalogue.of_gpu("NVIDIA A100-SXM4-80GB", 80 * GIB)
     node = [dataclasses.replace(gpu, geometry=geometry, most_mps_clients=48) for gpu in gpus()]
     node[3] = with_mig(node[3], "1g.10gb")
@@ -227,7 +231,7 @@ def test_what_a_node_cannot_be_is_refused_before_anything_is_touched(text: str, 
     assert part in str(caught.value)
 
 
-def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
+def test_a_named_partition_is_resolved_per_gpu_model() -> None:
     small, large, none = gpus(3)
     node = [
         dataclasses.replace(small, geometry=catalogue.MODELS["A100-40GB"]),
@@ -246,13 +250,15 @@ def test_a_named_partition_means_on_each_gpu_what_fits_there() -> None:
         "exclusive, nvidia.com/gpu",
         "exclusive, nvidia.com/gpu",
     ]
-    with pytest.raises(errors.ConfigError, match=r"mig is all-1g.6gb, which no GPU of this node can be: write all-1g"):
+    with pytest.raises(
+        errors.ConfigError, match=r"mig is all-1g.6gb, which no GPU of this node supports: write all-1g"
+    ):
         planned("mig: all-1g.6gb", node)
-    with pytest.raises(errors.ConfigError, match="none of them can do MIG"):
+    with pytest.raises(errors.ConfigError, match="none of them supports MIG"):
         planned("mig: all-balanced", [node[2]])
 
 
-def test_all_disabled_is_for_every_node() -> None:
+def test_all_disabled_applies_to_every_node() -> None:
     can, cannot, unknown = gpus(3)
     node = [with_mig(can, "1g.10gb"), dataclasses.replace(cannot, mig_capable=False), unknown]
     assert unknown.geometry is None
@@ -267,15 +273,15 @@ def test_all_disabled_is_for_every_node() -> None:
         planned("mig: all-balanced", [unknown])
 
 
-def test_a_gpu_that_cannot_do_mig_is_passed_over_unless_it_is_named() -> None:
+def test_a_gpu_without_mig_is_skipped_unless_an_entry_names_it() -> None:
     node = [dataclasses.replace(gpu, mig_capable=False) for gpu in gpus(1)]
     plan = planned("mig: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
     assert plan.assignments["GPU-0"].mode is Mode.EXCLUSIVE
-    with pytest.raises(errors.ConfigError, match="cannot do MIG"):
+    with pytest.raises(errors.ConfigError, match="does not support MIG"):
         planned("mig: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 1}}]", node)
 
 
-def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_time() -> None:
+def test_time_slicing_a_count_of_mig_devices_always_picks_the_same_ones() -> None:
     text = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: mig-1g.10gb, replicas: 2, devices: 3}]}}"
     node = [with_mig(gpu, "1g.10gb", "1g.10gb") for gpu in gpus(2)]
     plan = planned(text, node)
@@ -287,14 +293,14 @@ def test_mig_devices_can_be_time_sliced_and_a_count_means_the_same_ones_each_tim
     }
 
 
-def test_a_mig_device_that_somebody_took_away_is_offered_no_more() -> None:
+def test_a_mig_device_that_was_deleted_is_not_offered() -> None:
     node = [with_mig(gpu, "1g.10gb", "1g.10gb") for gpu in gpus(1)]
     plan = planned('sharing: {timeSlicing: {resources: [{name: mig-1g.10gb, replicas: 2, devices: ["0:1"]}]}}', node)
     node[0] = with_mig(node[0], "1g.10gb")
     assert offered(plan, node) == {"nvidia.com/mig-1g.10gb": ["MIG-0-0"]}
 
 
-def test_a_model_can_have_a_resource_of_its_own() -> None:
+def test_a_gpu_model_can_have_its_own_resource_name() -> None:
     node = [*gpus(1), HardwareGpu("GPU-1", 1, "Tesla T4")]
     plan = planned("resources: {gpus: [{pattern: '*A100*', name: a100}]}", node)
     assert offered(plan, node) == {"nvidia.com/a100": ["GPU-0"], "nvidia.com/gpu": ["GPU-1"]}
@@ -320,7 +326,7 @@ ENTRIES = st.lists(
 
 @pytest.mark.slow
 @given(DEVICES, ENTRIES)
-def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_unique(
+def test_advertised_device_ids_are_unique_and_cover_every_device(
     devices: tuple[WholeDevice, ...], entries: list[sharing.SharedResource]
 ) -> None:
     try:
@@ -338,6 +344,6 @@ def test_every_device_is_advertised_once_or_as_its_replicas_and_every_id_is_uniq
     assert {sharing.device_of(identity) for identity in ids} == {device.uuid for device in devices}
 
 
-def test_none_offers_a_gpu_in_mig_mode_whole() -> None:
+def test_strategy_none_offers_a_gpu_in_mig_mode_as_a_whole() -> None:
     node = [with_mig(gpus(1)[0], "1g.10gb")]
     assert naming.resources(node, strategy="none") == {"nvidia.com/gpu": (WholeDevice("GPU-0", "0", "GPU-0"),)}

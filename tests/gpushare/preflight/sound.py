@@ -1,4 +1,4 @@
-"""A cluster that lacks nothing, as facts: what tests break, one thing at a time."""
+"""A healthy cluster as facts. Tests break it in one place at a time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def base(part: str) -> Json:
 
 
 def ours() -> list[Json]:
-    """The workloads of config/base, with images of a registry, the component cdi and configurations that go with it."""
+    """Return the workloads of config/base with images from a registry, the component cdi and matching
+    configurations.
+    """
     agent = copy.deepcopy(base("deviceplugin/daemonset.yaml"))
     webhook = copy.deepcopy(base("webhook/deployment.yaml"))
     for workload in (agent, webhook):
@@ -103,10 +105,10 @@ def objects(*, installing: bool) -> dict[str, tuple[Json, ...]]:
 
 
 def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, installing: bool = False) -> ClusterFacts:
-    """The sound cluster, or what `change` makes of the arguments of its facts."""
+    """Return the facts of the healthy cluster, after `change` has modified the arguments."""
     trial = Trial({"metadata": {"annotations": {contract.ALLOCATION: "x"}}})
     facts: dict[str, Any] = {
-        "plan": install_plan.of(ours()),
+        "plan": install_plan.from_manifests(ours()),
         "installing": installing,
         "version": "v1.36.2",
         "groups": frozenset({"apps"}),

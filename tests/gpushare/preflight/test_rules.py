@@ -1,4 +1,4 @@
-"""Each precondition, kept and broken; and that nothing that could not be read passes for fine."""
+"""Each precondition, met and violated. Facts that could not be read never count as met."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tests.gpushare.preflight.broken import (
     UNKNOWN,
     WARNING,
     both,
-    having,
     nodes,
     setting,
+    with_objects,
 )
 from tests.gpushare.preflight.sound import daemonset, named, node
 
 
-def of(facts: ClusterFacts, rule: str) -> list[Finding]:
+def findings_of(facts: ClusterFacts, rule: str) -> list[Finding]:
     return [finding for finding in rules.check(facts) if finding.rule == rule]
 
 
-def test_a_sound_cluster_has_nothing_to_complain_of() -> None:
+def test_a_healthy_cluster_has_no_findings() -> None:
     for installing in (False, True):
         findings = {finding.rule: finding for finding in rules.check(sound.cluster_facts(installing=installing))}
         worse = {rule: finding.found for rule, finding in findings.items() if finding.severity is not Severity.OK}
@@ -44,18 +44,18 @@ def test_a_sound_cluster_has_nothing_to_complain_of() -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_is_broken_is_found_and_named_and_nothing_else_is_made_up(name: str) -> None:
+def test_each_broken_cluster_gives_its_finding(name: str) -> None:
     change, rule, severity, part, concerned = BROKEN[name]
-    is_as_told(of(sound.cluster_facts(change), rule), severity, part, concerned)
+    check_finding(findings_of(sound.cluster_facts(change), rule), severity, part, concerned)
 
 
 @pytest.mark.parametrize("name", BEFORE)
-def test_what_is_broken_before_an_installation_is_found(name: str) -> None:
+def test_each_broken_cluster_gives_its_finding_before_installation(name: str) -> None:
     change, rule, severity, part, concerned = BEFORE[name]
-    is_as_told(of(sound.cluster_facts(change, installing=True), rule), severity, part, concerned)
+    check_finding(findings_of(sound.cluster_facts(change, installing=True), rule), severity, part, concerned)
 
 
-def is_as_told(findings: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
+def check_finding(findings: list[Finding], severity: Severity, part: str, concerned: tuple[str, ...]) -> None:
     assert [item.severity for item in findings] == [severity], findings
     assert part in findings[0].found
     assert findings[0].subjects == concerned
@@ -64,36 +64,43 @@ def is_as_told(findings: list[Finding], severity: Severity, part: str, concerned
         assert findings[0].remedy or findings[0].commands
 
 
-def test_every_rule_is_broken_by_some_story() -> None:
+def test_every_rule_has_a_broken_cluster() -> None:
     assert {rule for _, rule, *_ in (*BROKEN.values(), *BEFORE.values())} | {"installed"} == {
         rule.id for rule in rules.RULES
     }
 
 
-def test_without_gpushare_one_sentence_says_so() -> None:
-    nothing = both(*(having(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration")))
+def test_a_missing_installation_gives_one_blocking_finding() -> None:
+    nothing = both(
+        *(with_objects(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration"))
+    )
     findings = rules.check(sound.cluster_facts(nothing))
     assert [item.rule for item in findings if item.severity is BLOCKING] == ["installed"]
     assert "webhook-ready" not in {item.rule for item in findings}
 
 
-def test_a_node_with_the_label_that_keeps_the_plugin_away_is_ours() -> None:
-    """The operator's own way to give a node away, and the one that the remedy names."""
+def test_a_node_labelled_against_nvidias_plugin_has_no_other_owner() -> None:
+    """This label is the GPU operator's way to exclude a node, and the one in the remedy."""
     operators = daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={"nvidia.com/gpu.deploy.device-plugin": "true"})  # fmt: skip
     for value, concerned in (("true", ("node/gpu-3",)), ("false", ())):
         labelled = node("gpu-3", labels={"nvidia.com/gpu.deploy.device-plugin": value})
-        findings = of(sound.cluster_facts(both(having("DaemonSet", operators), having("Node", labelled))), "gpu-owner")
+        findings = findings_of(
+            sound.cluster_facts(both(with_objects("DaemonSet", operators), with_objects("Node", labelled))), "gpu-owner"
+        )
         assert findings[0].subjects == concerned
     assert findings[0].severity is Severity.OK
 
 
-def test_an_image_that_every_node_has_needs_no_registry() -> None:
+def test_an_image_present_on_every_node_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.3.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
-    change = setting(plan=install_plan.of([sound.base("deviceplugin/daemonset.yaml")]))
-    assert of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity is Severity.OK
+    change = setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")]))
+    assert (
+        findings_of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity
+        is Severity.OK
+    )
     half = both(change, nodes(loaded[0], node("gpu-2")))
-    assert of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
+    assert findings_of(sound.cluster_facts(half, installing=True), "images")[0].subjects == ("node/gpu-2",)
 
 
 @pytest.mark.parametrize(
@@ -101,15 +108,13 @@ def test_an_image_that_every_node_has_needs_no_registry() -> None:
     [({"app.kubernetes.io/version": "v25.10.1"}, "", True), ({"app.kubernetes.io/version": "v25.3.4"}, "", False),
      ({}, "nvcr.io/nvidia/gpu-operator:v26.7.0", True), ({}, "nvcr.io/nvidia/gpu-operator:v24.9.2", False), ({}, "", False)],
 )  # fmt: skip
-def test_an_operator_of_25_10_or_newer_uses_cdi_unless_it_says_otherwise(
-    labels: dict[str, str], image: str, cdi: bool
-) -> None:
+def test_gpu_operator_25_10_or_newer_uses_cdi_by_default(labels: dict[str, str], image: str, cdi: bool) -> None:
     deployment = named("Deployment", "gpu-operator", "gpu-operator", spec={"template": {"spec": {"containers": [{"image": image}]}}})  # fmt: skip
     silent = named("ClusterPolicy", "p", labels=labels, spec={})
     for spec, expected in ({}, cdi), ({"cdi": {"enabled": not cdi}}, not cdi):
         policy = {**silent, "spec": spec}
         facts = sound.cluster_facts(
-            both(having("ClusterPolicy", policy), having("Deployment", *([deployment] if image else [])))
+            both(with_objects("ClusterPolicy", policy), with_objects("Deployment", *([deployment] if image else [])))
         )
         assert devices.operator_with_cdi(facts) is expected
 
@@ -120,7 +125,7 @@ def test_an_operator_of_25_10_or_newer_uses_cdi_unless_it_says_otherwise(
      ([], {"DEVICE_LIST_STRATEGY": "envvar,cdi-annotations"}, "", {"envvar", "cdi-annotations"}),
      ([], {}, "flags:\n  plugin:\n    deviceListStrategy: [volume-mounts, cdi-cri]", {"volume-mounts", "cdi-cri"})],
 )  # fmt: skip
-def test_how_devices_are_named_is_read_where_an_agent_reads_it(
+def test_the_device_list_strategy_is_read_like_the_agent_does(
     arguments: list[str], environment: dict[str, str], configuration: str, expected: set[str]
 ) -> None:
     container = {"args": arguments, "env": [{"name": key, "value": value} for key, value in environment.items()]}
@@ -131,8 +136,8 @@ def test_how_devices_are_named_is_read_where_an_agent_reads_it(
 
 
 @pytest.mark.slow
-def test_the_default_plan_is_what_the_manifests_say() -> None:
-    agent = Workload.of(sound.base("deviceplugin/daemonset.yaml"))
+def test_the_default_install_plan_equals_the_manifests() -> None:
+    agent = Workload.from_manifest(sound.base("deviceplugin/daemonset.yaml"))
     default = InstallPlan().agent
     for key in ("tolerations", "affinity"):
         assert default.pod[key] == agent.pod[key]
@@ -146,7 +151,7 @@ def test_the_default_plan_is_what_the_manifests_say() -> None:
 
 @pytest.mark.parametrize("kind", [*facts_of_cluster.KINDS, "version", "groups", "rights", "trial"])
 @pytest.mark.parametrize("installing", [False, True])
-def test_what_may_not_be_read_is_said_with_the_reason_and_never_fine(kind: str, installing: bool) -> None:
+def test_unreadable_objects_give_unknown_findings_with_the_reason(kind: str, installing: bool) -> None:
     def hide(facts: dict[str, Any]) -> None:
         facts["unread"] = {kind: "you may not"}
         if kind in facts_of_cluster.KINDS:
@@ -167,14 +172,14 @@ def test_what_may_not_be_read_is_said_with_the_reason_and_never_fine(kind: str, 
     assert fine <= whole - unknown
 
 
-# Without these, what is said is not less certain, only less: or the plan, which is made of them, is told of instead.
+# Without these, rules have less to check but are not unknown, or the plan made from them is reported instead.
 ADDING = {"ConfigMap"}
 ONLY_AFTER = {"Deployment", "ValidatingAdmissionPolicyBinding", contract.GPUNODE_KIND, "trial"}
 
 
 @pytest.mark.slow
 @given(installing=some.booleans(), missing=some.sets(some.sampled_from(sorted(facts_of_cluster.KINDS))))
-def test_every_rule_that_is_asked_says_something_whatever_is_known(installing: bool, missing: set[str]) -> None:
+def test_every_rule_reports_a_finding_when_kinds_are_missing(installing: bool, missing: set[str]) -> None:
     def hide(facts: dict[str, Any]) -> None:
         facts["objects"] = {kind: members for kind, members in facts["objects"].items() if kind not in missing}
 
@@ -188,30 +193,30 @@ def test_every_rule_that_is_asked_says_something_whatever_is_known(installing: b
     assert all(item.found and item.why for item in findings)
 
 
-def test_a_rule_has_one_id_and_says_what_it_wants_and_why() -> None:
+def test_rule_ids_are_unique_and_rules_are_documented() -> None:
     ids = [rule.id for rule in rules.RULES]
     assert len(ids) == len(set(ids))
     assert all(rule.id.replace("-", "").islower() and rule.wanted and rule.why for rule in rules.RULES)
 
 
-def test_the_configurations_are_of_the_config_map_that_the_agent_is_told() -> None:
+def test_configurations_come_from_the_config_map_of_the_agent() -> None:
     told = {"containers": [{"name": "agent", "args": ["--config-map=gpushare-system/of-ours"]}]}
     agent = {"kind": "DaemonSet", "metadata": {"name": install_plan.AGENT}, "spec": {"template": {"spec": told}}}
     usual, ours = (
         {"kind": "ConfigMap", "metadata": {"name": name}, "data": {"default": name}}
         for name in (contract.CONFIG_MAP, "of-ours")
     )
-    assert install_plan.of([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
+    assert install_plan.from_manifests([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
     for order in ([usual, ours, agent], [agent, ours, usual]):
-        assert install_plan.of(order).configurations == {"default": "of-ours"}
-    assert install_plan.of([usual, agent]).configurations == {}
+        assert install_plan.from_manifests(order).configurations == {"default": "of-ours"}
+    assert install_plan.from_manifests([usual, agent]).configurations == {}
 
 
 EVIL = "n1 $(touch pwned); x"
 
 
 def renamed(value: Any) -> Any:
-    """With every text that could be in a command made something that a shell would obey."""
+    """Add shell syntax to every text that could appear in a command."""
     if isinstance(value, dict):
         return {
             key: f"{item}{EVIL}"
@@ -223,8 +228,8 @@ def renamed(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_no_command_has_a_name_in_it_that_a_shell_obeys(name: str) -> None:
-    """Of an API server there are no such names, but of a file that somebody hands over there may be any."""
+def test_commands_contain_no_name_that_a_shell_would_interpret(name: str) -> None:
+    """The API server does not allow such names, but a saved file may contain any."""
     facts = sound.cluster_facts(BROKEN[name][0])
     objects = {kind: renamed(items) for kind, items in facts.objects.items()}
     for found in rules.check(dataclasses.replace(facts, objects=objects)):
@@ -232,12 +237,12 @@ def test_no_command_has_a_name_in_it_that_a_shell_obeys(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["--all", "-n", "a b", "a;b", "$(x)", "`x`", "a\nb", "", "a'b"])
-def test_names_that_no_object_has_are_replaced_by_a_placeholder(name: str) -> None:
+def test_invalid_object_names_are_replaced_by_a_placeholder(name: str) -> None:
     assert finding.names([name], "NODE...") == "NODE..."
     assert finding.names(["node-1.example.com", "nvidia.com/gpu"], "NODE...") == "node-1.example.com nvidia.com/gpu"
 
 
 @pytest.mark.parametrize(("amount", "holds"), [("1", True), ("0", False)])
-def test_an_amount_of_zero_holds_no_gpu(amount: str, holds: bool) -> None:
+def test_a_pod_with_zero_gpus_holds_no_gpu(amount: str, holds: bool) -> None:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": amount}}}
     assert devices.holds_gpu({"spec": {"containers": [container]}}) is holds

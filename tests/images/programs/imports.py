@@ -1,4 +1,4 @@
-"""Imports all modules of a package, and all that they import anywhere, in functions too; prints their names."""
+"""Imports all modules of a package and everything they import, inside functions too; prints their names."""
 
 from __future__ import annotations
 

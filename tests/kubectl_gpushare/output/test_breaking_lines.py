@@ -1,4 +1,4 @@
-"""Lines of a narrow terminal break between words, and in a word only where it has a mark, or none at all."""
+"""Lines of a narrow terminal break between words, and inside a long word at a mark if it has one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LETTERS = st.text("ab/.-, ", max_size=80).map(lambda text: " ".join(text.split()
         ("", [""]),
     ],
 )
-def test_a_sentence_breaks_at_the_marks_of_its_words(text: str, lines: list[str]) -> None:
+def test_long_words_break_at_their_marks(text: str, lines: list[str]) -> None:
     assert terminal.wrapped(text, Terminal(columns=16)) == lines
 
 
 @given(LETTERS, st.integers(1, 30))
 @example("a/b", 1)
-def test_nothing_is_lost_or_too_long_and_words_without_need_stay_whole(text: str, width: int) -> None:
+def test_wrapping_loses_nothing_and_breaks_only_long_words(text: str, width: int) -> None:
     lines = terminal.broken(text, width)
     assert max(map(len, lines)) <= width
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")

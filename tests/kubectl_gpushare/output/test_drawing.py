@@ -1,4 +1,4 @@
-"""A drawing is SVG that others can read."""
+"""A drawing is valid SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kubectl_gpushare.output import drawing
 from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, PolyLine, Text
 
 
-def test_each_shape_is_an_element_where_it_belongs() -> None:
+def test_each_shape_is_an_svg_element_at_its_position() -> None:
     shapes = [Box(1, 2, 3, 4, "#ff0000"), PolyLine(((0, 5), (9, 5)), "#00ff00", 2), Text(8, 2, "gpq", Anchor.END)]
     page = ElementTree.fromstring(drawing.svg(Drawing(10, 6, shapes)))  # noqa: S314 - our own
     assert page.attrib["viewBox"] == "0 0 10 6"
@@ -18,6 +18,6 @@ def test_each_shape_is_an_element_where_it_belongs() -> None:
     assert (text.attrib["text-anchor"], text.text) == ("end", "gpq")
 
 
-def test_words_are_no_markup() -> None:
+def test_text_is_escaped() -> None:
     page = ElementTree.fromstring(drawing.svg(Drawing(9, 9, [Text(1, 1, "a<b>&")])))  # noqa: S314 - our own
     assert page[-1].text == "a<b>&"

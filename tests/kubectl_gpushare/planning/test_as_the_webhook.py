@@ -1,4 +1,6 @@
-"""`fit`, `why` and `defrag` choose as the webhook does, by the policy and the mix that the placer has published."""
+"""`fit`, `why` and `defrag` place pods as the webhook does, with the policy and the mix that the placer has
+published.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import codec, contract, ledger, policies
+from gpushare import codec, ledger, policies
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
@@ -24,14 +26,6 @@ HELD, NEXT = 120, 100
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA L4", "NVIDIA H100 80GB HBM3")
 
 
-def machine(name: str) -> dict[str, Any]:
-    allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110", **builders.offered(8)}
-    return {
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
-        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
-
-
 def asks(number: int, draw: random.Random) -> dict[str, Any]:
     more = draw.choice([{}, {}, {}, {"model": "*A100*"}, {"gpus": draw.choice("24")}])
     share = draw.choice(
@@ -45,21 +39,23 @@ def asks(number: int, draw: random.Random) -> dict[str, Any]:
 
 
 class Cluster:
-    """Nodes, and pods as the webhook has placed and written them."""
+    """Nodes, and pods as the webhook has placed and patched them."""
 
     def __init__(self, policy: str) -> None:
         self.policy, self.draw = policy, random.Random(17)
         nodes = (builders.node(f"node-{number:02}", gpus=8, model=MODELS[number % 3]) for number in range(9))
         self.nodes: dict[str, GpuNode] = {node.name: node for node in nodes}
-        self.machines = [machine(name) for name in self.nodes]
+        self.node_objects = [
+            builders.node_object(name, gpus=8, allocatable={"cpu": "64", "memory": "512Gi"}) for name in self.nodes
+        ]
         self.pods: list[dict[str, Any]] = []
-        for number in range(0, HELD, 10):  # what it has learned is renewed now and then
+        for number in range(0, HELD, 10):  # the learned mix is renewed now and then
             store = self.webhook()
             for manifest in (asks(number + index, self.draw) for index in range(10)):
                 self.place(manifest, store)
 
     def webhook(self) -> MemoryStore:
-        return MemoryStore(map(codec.to_document, self.nodes.values()), self.machines, self.pods)
+        return MemoryStore(map(codec.to_document, self.nodes.values()), self.node_objects, self.pods)
 
     def place(self, manifest: dict[str, Any], store: MemoryStore) -> None:
         request = RequestingPod.from_manifest(manifest).request
@@ -79,13 +75,13 @@ def told(answer: Answer) -> Any:
 
 
 @pytest.mark.parametrize("policy", sorted(policies.POLICIES))
-def test_the_next_pods_go_where_the_webhook_would_put_them(policy: str) -> None:
+def test_simulated_placements_equal_the_webhooks(policy: str) -> None:
     cluster = Cluster(policy)
     store = cluster.webhook()
     assert store.chooser.mix.pods > 50
     profile = PlacementProfile.read(PlacementProfile(policy, store.chooser.mix).data())
     assert profile == PlacementProfile(policy, store.chooser.mix)
-    world = World(cluster.nodes.values(), cluster.machines, cluster.pods, profile=profile)
+    world = World(cluster.nodes.values(), cluster.node_objects, cluster.pods, profile=profile)
     answers = []
     for number in range(NEXT):
         asked = RequestingPod.from_manifest(asks(HELD + number, cluster.draw))
@@ -100,19 +96,19 @@ def pair(asked: RequestingPod) -> tuple[Any, Any]:
     return asked.manifest, asked.request
 
 
-def test_without_what_was_published_some_would_go_elsewhere() -> None:
-    """So the test above can fail."""
+def test_placements_differ_without_the_published_profile() -> None:
+    """Proves that the test above can fail."""
     cluster = Cluster("spread")
     store = cluster.webhook()
-    world = World(cluster.nodes.values(), cluster.machines, cluster.pods)
+    world = World(cluster.nodes.values(), cluster.node_objects, cluster.pods)
     pods = [RequestingPod.from_manifest(asks(HELD + number, cluster.draw)) for number in range(NEXT)]
     webhook = [told(store.chooser.place(*pair(asked), policy="spread")) for asked in pods]
     assert webhook != [told(world.place(*pair(asked))) for asked in pods]
 
 
-def test_why_a_pod_is_refused_is_the_same_sentence() -> None:
+def test_plugin_and_webhook_refuse_with_the_same_sentence() -> None:
     cluster = Cluster(policies.DEFAULT)
     asked = RequestingPod.from_manifest(builders.pod("none", request="1", gpus="8", model="*B300*"))
     refused = cluster.webhook().chooser.place(*pair(asked), policy=policies.DEFAULT)
     assert isinstance(refused, Refusal)
-    assert str(World(cluster.nodes.values(), cluster.machines, cluster.pods).place(*pair(asked))) == str(refused)
+    assert str(World(cluster.nodes.values(), cluster.node_objects, cluster.pods).place(*pair(asked))) == str(refused)

@@ -1,9 +1,8 @@
-"""What is planned comes true when it is tried, and trying changes nothing."""
+"""Planned changes work when they are tried, and planning changes nothing."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -27,16 +26,6 @@ def asked(**annotations: str) -> RequestingPod:
     return RequestingPod.from_manifest(builders.pod("asked", **annotations))
 
 
-def machine(name: str, *, cpu: str = "8", ready: str = "True", pods: str = "110") -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": pods, **builders.offered(4)},
-            "conditions": [{"type": "Ready", "status": ready}],
-        },
-    }
-
-
 def of_sample() -> World:
     return World(sample.nodes(), None, sample.pods())
 
@@ -54,7 +43,7 @@ REQUESTS = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
 @settings(max_examples=60, deadline=None)
-def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
+def test_proposed_change_makes_the_pod_fit(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
     world = World(nodes)
     wanted = asked(**annotations)
     before = {name: view.node for name, view in world.views.items()}
@@ -73,7 +62,7 @@ def test_a_change_that_is_told_makes_it_fit(nodes: list[GpuNode], annotations: d
 @pytest.mark.slow
 @given(st.lists(strategies.gpu_nodes(), min_size=1, max_size=3, unique_by=lambda node: node.name), REQUESTS)
 @settings(max_examples=40, deadline=None)
-def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
+def test_world_agrees_with_placement_node_by_node(nodes: list[GpuNode], annotations: dict[str, str]) -> None:
     wanted = asked(**annotations)
     world = World(nodes)
     reference = placement.place([NodeView.from_node(node) for node in nodes], wanted.request)
@@ -84,14 +73,14 @@ def test_a_world_lets_fit_what_fits_node_by_node(nodes: list[GpuNode], annotatio
         assert choices[0].placement == world.place(wanted.manifest, wanted.request)
 
 
-def test_the_best_choice_comes_first_and_none_comes_twice() -> None:
+def test_choices_are_unique_and_the_best_is_first() -> None:
     choices = ranking.choices(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
     names = [choice.gpus for choice in choices]
     assert len(names) == len(set(names)) > 3
     assert choices[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)
 
 
-def test_memory_may_be_less_to_the_last_mebibyte() -> None:
+def test_memory_remedy_is_exact_to_one_mebibyte() -> None:
     world = of_sample()
     wanted = asked(request="1", memory="75Gi")
     answer = world.refuse(wanted.manifest, wanted.request)
@@ -103,7 +92,7 @@ def test_memory_may_be_less_to_the_last_mebibyte() -> None:
 
 
 @pytest.mark.parametrize(("taken", "said"), [(75, True), (80, False), (95, False)])
-def test_a_small_part_of_what_is_asked_for_is_no_change(taken: int, said: bool) -> None:
+def test_much_smaller_request_is_not_proposed(taken: int, said: bool) -> None:
     given = builders.allocation("a", "GPU-a-0", request=taken, memory_gib=8)
     world = World([dataclasses.replace(builders.node("a", gpus=1), allocations=(given,))])
     wanted = asked(request="1", memory="8Gi")
@@ -114,7 +103,7 @@ def test_a_small_part_of_what_is_asked_for_is_no_change(taken: int, said: bool) 
     assert not any('request "0"' in sentence for sentence in sentences)
 
 
-def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
+def test_fewer_gpus_and_fewer_constraints_are_proposed() -> None:
     world = of_sample()
     for written, kind, word in (
         ({"gpus": "4", "request": "1"}, "gpus", '"2" instead of "4"'),
@@ -127,28 +116,28 @@ def test_fewer_gpus_and_no_constraint_are_changes_too() -> None:
         assert word in changes[kind]
 
 
-def test_a_node_that_cannot_take_the_pod_is_no_place() -> None:
+def test_unsuitable_node_is_not_a_candidate() -> None:
     nodes = [builders.node("a"), builders.node("b")]
-    world = World(nodes, [machine("a", ready="False"), machine("b")])
+    world = World(nodes, [builders.node_object("a", ready="False"), builders.node_object("b")])
     answer = world.place(builders.pod("p"), asked(request="0.5").request)
     assert isinstance(answer, Placement)
     assert answer.node == "b"
-    world = World(nodes, [machine("a", ready="False")])
+    world = World(nodes, [builders.node_object("a", ready="False")])
     refused = world.refuse(builders.pod("p"), asked(request="0.5").request)
     assert isinstance(refused, Refusal)
     assert {miss.rule for miss in refused.rejected} == {"node"}
 
 
-def test_pods_take_cpu_from_those_that_come_after_them() -> None:
+def test_earlier_pods_use_cpu_that_later_ones_lack() -> None:
     wanted = asked(request="0.1", memory="1Gi")
     wanted.manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}  # type: ignore[index]
-    world = World([builders.node("a")], [machine("a")])
+    world = World([builders.node("a")], [builders.node_object("a")])
     answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.from_manifest(wanted.manifest), 5)])
     assert len(answer.fits[0].gpus) == 2
     assert "CPUs free" in str(answer.fits[0].refusal)
 
 
-def test_counting_leaves_the_world_as_it_was() -> None:
+def test_counting_restores_the_world() -> None:
     world = of_sample()
     before = {name: view.node for name, view in world.views.items()}
     answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.25", memory="4Gi"), 2)])
@@ -167,7 +156,7 @@ def test_counting_leaves_the_world_as_it_was() -> None:
         ("170", "0", 1, 1, "", 2),
     ],
 )
-def test_no_more_fit_than_the_quotas_of_their_namespace_leave(
+def test_quota_bounds_how_many_pods_fit(
     hard: str, used: str, wanted: int, gpus: int, said: str, more: int | None
 ) -> None:
     name = f"requests.{contract.RESOURCE_PERCENT}"
@@ -183,7 +172,7 @@ def test_no_more_fit_than_the_quotas_of_their_namespace_leave(
     assert capacity.answer(world, [batch], {"another": (allowance,)}).all_fit
 
 
-def test_memory_by_percent_does_not_fit_where_a_quota_counts_bytes() -> None:
+def test_quota_in_bytes_rejects_memory_in_percent() -> None:
     name = f"requests.{contract.RESOURCE_MEMORY}"
     allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "900Gi"}}})
     assert allowance is not None
@@ -197,7 +186,7 @@ def test_memory_by_percent_does_not_fit_where_a_quota_counts_bytes() -> None:
     assert capacity.answer(world, [capacity.PodBatch("", in_bytes, 1)], quotas).all_fit
 
 
-def test_no_more_exclusive_gpus_fit_than_the_quota_of_their_namespace_allows() -> None:
+def test_quota_bounds_exclusive_gpus() -> None:
     name = f"requests.{contract.RESOURCE_PERCENT}"
     allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "200"}}})
     assert allowance is not None
@@ -211,21 +200,25 @@ def test_no_more_exclusive_gpus_fit_than_the_quota_of_their_namespace_allows() -
     assert capacity.answer(world, batches).all_fit
 
 
-def test_why_names_the_bound_on_exclusive_gpus_and_what_would_help() -> None:
+def test_why_names_the_bound_on_exclusive_gpus_and_the_remedy() -> None:
     name = f"requests.{contract.RESOURCE_PERCENT}"
     allowance = resource_quota.read({"metadata": {"name": "gpus"}, "spec": {"hard": {name: "50"}}})
     assert allowance is not None
     held = dataclasses.replace(builders.allocation("a1", "GPU-a-0"), labels=Labels(exclusion="red"))
-    snapshot = dataclasses.replace(sample.snapshot(), nodes=(ledger.reserve(builders.node("a"), held),), machines=None)
+    snapshot = dataclasses.replace(
+        sample.snapshot(), nodes=(ledger.reserve(builders.node("a"), held),), node_objects=None
+    )
     pod = builders.pod("asked", request="0.01", exclusion="blue")
-    assert reasons.of(pod, snapshot).refusal is None
-    answer = reasons.of(pod, snapshot, [allowance])
+    assert reasons.explain(pod, snapshot).refusal is None
+    answer = reasons.explain(pod, snapshot, [allowance])
     assert "have 1 of the 1 that the ResourceQuota gpus allows the namespace default" in str(answer.refusal)
-    assert reasons.of(builders.pod("asked", request="0.01", exclusion="red"), snapshot, [allowance]).refusal is None
+    assert (
+        reasons.explain(builders.pod("asked", request="0.01", exclusion="red"), snapshot, [allowance]).refusal is None
+    )
     assert [change.sentence for change in answer.changes] == ['without gpushare.io/exclusion "blue"']
 
 
-def test_as_many_fit_as_there_is_room_for() -> None:
+def test_count_equals_the_room() -> None:
     world = World([builders.node("a", gpus=2)])
     answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.3"), 1)])
     assert (answer.fits[0].missing, answer.more) == (0, 5)
@@ -233,14 +226,14 @@ def test_as_many_fit_as_there_is_room_for() -> None:
     assert (answer.fits[0].missing, answer.more) == (3, None)
 
 
-def test_a_placed_pod_is_judged_as_if_it_came_now() -> None:
+def test_placed_pod_is_explained_as_if_created_now() -> None:
     manifest = next(pod for pod in sample.pods() if pod["metadata"]["name"] == "trainer")
-    answer = reasons.of(manifest, sample.snapshot())
+    answer = reasons.explain(manifest, sample.snapshot())
     assert answer.refusal is None
     assert answer.choices[0].gpus == "gpu-1/0"
 
 
-def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
+def test_backfill_reservation_does_not_block_its_own_pod() -> None:
     hold = builders.allocation(
         f"{contract.BACKFILL_PREFIX}x", "GPU-a-0", request=100, memory_gib=80, pod_name="waits", uid="u1"
     )
@@ -254,10 +247,10 @@ def test_what_is_held_for_a_pod_is_not_in_its_own_way() -> None:
     )
 
 
-def test_a_gate_and_a_group_hold_a_pod_back_whatever_is_free() -> None:
+def test_foreign_gate_or_group_keeps_a_pod_waiting() -> None:
     manifest = sample.gated("ml/waiting", request="0.1", group="g", group_size="2")
     manifest["spec"]["schedulingGates"].append({"name": "example.org/gate"})
-    answer = reasons.of(manifest, sample.snapshot())
+    answer = reasons.explain(manifest, sample.snapshot())
     assert answer.held_back == (
         'waits for the scheduling gate "example.org/gate", which belongs to another controller',
         'waits for its group "g": its 2 pods are placed together',

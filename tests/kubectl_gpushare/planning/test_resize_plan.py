@@ -1,4 +1,4 @@
-"""What changing amounts of a placed pod comes to, before anything is changed."""
+"""The plan for other amounts of a placed pod equals the placer's later decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.gpushare.defragmentation import clusters
 
 
 def placed(*neighbours: str) -> tuple[dict[str, Any], GpuNode, Allocation]:
-    """A pod with half a GPU as the webhook has written it, its node and its share; beside others that ask for so much."""
+    """Return a pod with half a GPU as the webhook has patched it, its node and its share; the neighbours have these
+    requests.
+    """
     trainer = clusters.owned("trainer", request="0.5", memory="8Gi")
     beside = [(clusters.owned(f"p{request}", request=request, memory="8Gi"), "n1/0") for request in neighbours]
     node = clusters.cluster((trainer, "n1/0"), *beside, nodes=3, gpus=1).views["n1"].node
@@ -35,7 +37,7 @@ def placed(*neighbours: str) -> tuple[dict[str, Any], GpuNode, Allocation]:
         ({contract.REQUEST: "0.8", contract.MEMORY: "4Gi"}, ResizeCause.ROOM),
     ],
 )
-def test_it_comes_to_what_the_placer_would_do(amounts: dict[str, str], cause: ResizeCause) -> None:
+def test_plan_equals_the_placers_decision(amounts: dict[str, str], cause: ResizeCause) -> None:
     plan = resize_plan.plan(*placed("0.25"), amounts)
     assert plan.cause is cause
     assert bool(plan.waits_for) == (cause is not ResizeCause.NOTHING)
@@ -44,7 +46,7 @@ def test_it_comes_to_what_the_placer_would_do(amounts: dict[str, str], cause: Re
     assert plan.before == {key: known[key] for key in amounts}
 
 
-def test_what_is_held_already_is_said() -> None:
+def test_plan_without_changes_says_so() -> None:
     plan = resize_plan.plan(*placed(), {contract.MEMORY: "8192Mi"})
     assert plan.desired == plan.entry.shares
     assert plan.cause is ResizeCause.NOTHING
@@ -59,7 +61,7 @@ def test_what_is_held_already_is_said() -> None:
         ({"request.main": "0.5"}, "main", "gpushare.io/request.main"),
     ],
 )
-def test_the_keys_are_those_that_the_pod_uses(annotations: dict[str, str], container: str, key: str) -> None:
+def test_plan_changes_the_keys_that_the_pod_uses(annotations: dict[str, str], container: str, key: str) -> None:
     manifest = builders.pod(containers=("main", "side"), **annotations)
     plan = resize_plan.plan(manifest, *placed()[1:], {contract.REQUEST: "0.6"}, container)
     assert plan.changes == {key: "0.6"}
@@ -73,13 +75,13 @@ def test_the_keys_are_those_that_the_pod_uses(annotations: dict[str, str], conta
         ({"request": "0.5"}, "", 'gpushare.io/request "2" is more than one GPU'),
     ],
 )
-def test_what_cannot_be_is_said(annotations: dict[str, str], container: str, said: str) -> None:
+def test_impossible_plan_is_an_error(annotations: dict[str, str], container: str, said: str) -> None:
     manifest = builders.pod(containers=("main", "side"), **annotations)
     with pytest.raises(errors.GpushareError, match=said):
         resize_plan.plan(manifest, *placed()[1:], {contract.REQUEST: "2"}, container)
 
 
-def test_what_waits_is_told_as_the_placer_would() -> None:
+def test_pending_resize_is_explained_in_the_placers_words() -> None:
     manifest, node, entry = placed("0.25")
     assert resize_plan.pending(manifest, node, entry) is None
     for asked, said in (
@@ -92,7 +94,7 @@ def test_what_waits_is_told_as_the_placer_would() -> None:
         assert said in answer[1]
 
 
-def test_a_pod_that_holds_other_amounts_than_its_containers_were_told_was_resized() -> None:
+def test_pod_with_amounts_other_than_its_environment_was_resized() -> None:
     manifest, _, entry = placed()
     (share,) = entry.shares
     assert not resizing.was_resized(manifest, entry)

@@ -1,4 +1,4 @@
-"""From peaks to sizes: enough for what was used and a margin, never less, and nothing on too little to go by."""
+"""Suggested sizes cover the peak plus a margin, and short observations give no suggestion."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def suggested(
     gpus: str = "0",
     rules: Rules = Rules(),  # noqa: B008 - frozen
 ) -> Suggestion:
-    """What is suggested for a pod that has such a neighbour on each node, whose peaks nobody knows."""
+    """Return the suggestion for a pod with such a neighbour on each node, whose peaks are unknown."""
     asks = {"request": f"{request / 100}", "memory": f"{memory_gib}Gi"}
     placed = [(clusters.owned(f"on-{node}", **asks), f"{node}/{gpus}") for node in ("n0", "n1", "n2")]
     nodes = [view.node for view in clusters.cluster(*placed, nodes=3).views.values()]
@@ -43,24 +43,24 @@ def suggested(
         (ReportedPeak(20 * GIB, 0.3, HOUR), Size(40, 24 * GIB)),  # 0.36 of compute, 24Gi
         (ReportedPeak(GIB, 0.01, HOUR), Size(5, 1280 * MIB)),
         (ReportedPeak(1, 0.0, HOUR), Size(5, 256 * MIB)),
-        (ReportedPeak(4 * GIB, None, HOUR), Size(50, 5 * GIB)),  # compute was not measured: it stays
-        (ReportedPeak(10 * GIB, 0.9, HOUR), Size(50, 12 * GIB)),  # what it used beyond its request was idle
+        (ReportedPeak(4 * GIB, None, HOUR), Size(50, 5 * GIB)),  # unmeasured compute stays
+        (ReportedPeak(10 * GIB, 0.9, HOUR), Size(50, 12 * GIB)),  # use beyond the request came from idle time
         (ReportedPeak(39 * GIB, 0.5, HOUR), Size(50, 47 * GIB)),
-        (ReportedPeak(79 * GIB, 0.5, HOUR), Size(50, 80 * GIB)),  # no more than there is
+        (ReportedPeak(79 * GIB, 0.5, HOUR), Size(50, 80 * GIB)),  # at most the whole GPU
     ],
 )
-def test_a_size_is_the_peak_with_a_margin_in_sensible_steps(peak: ReportedPeak, wanted: Size) -> None:
+def test_suggested_size_is_peak_plus_margin_rounded_up(peak: ReportedPeak, wanted: Size) -> None:
     suggestion = suggested(peak)
     assert suggestion.wanted == wanted
     assert suggestion.advice is (Advice.GROW if wanted.memory_bytes > 40 * GIB else Advice.SHRINK)
 
 
-def test_a_share_without_guaranteed_compute_gets_none() -> None:
+def test_share_without_request_gets_no_request() -> None:
     suggestion = suggested(ReportedPeak(GIB, 0.8, HOUR), request=0)
     assert suggestion.wanted == Size(0, 1280 * MIB)
 
 
-def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
+def test_highest_peak_and_shortest_observation_count() -> None:
     suggestion = suggested(ReportedPeak(GIB, 0.1, HOUR), ReportedPeak(10 * GIB, 0.05, 2 * HOUR), gpus="0,1")
     assert suggestion.peak == ReportedPeak(10 * GIB, 0.1, HOUR)
     assert rightsizing.freed([suggestion]) == {uuid: Size(35, 28 * GIB) for uuid in suggestion.gpus}
@@ -75,14 +75,14 @@ def test_of_several_gpus_the_highest_peak_and_the_shortest_time_count() -> None:
         ((ReportedPeak(33 * GIB, 0.5, HOUR),), Advice.FITS),
     ],
 )
-def test_without_enough_to_go_by_nothing_is_suggested(peaks: tuple[ReportedPeak, ...], advice: Advice) -> None:
+def test_short_observation_gives_no_suggestion(peaks: tuple[ReportedPeak, ...], advice: Advice) -> None:
     suggestion = suggested(*peaks)
     assert (suggestion.advice, suggestion.wanted, suggestion.freed) == (advice, None, Size(0, 0))
     assert suggestion.reason or advice is Advice.FITS
 
 
-def test_half_of_a_gpu_that_is_enough_is_not_made_more_than_half() -> None:
-    """Half of the 81559 MiB that a card has is no whole number of steps."""
+def test_rounding_does_not_grow_a_sufficient_share() -> None:
+    """Half of a GPU's 81559 MiB is not a whole number of steps."""
     node = clusters.cluster((clusters.owned("half", request="0.5"), "n0/0")).views["n0"].node
     (entry,) = node.allocations
     half = dataclasses.replace(entry.shares[0], memory_bytes=81559 * MIB // 2)
@@ -94,19 +94,19 @@ def test_half_of_a_gpu_that_is_enough_is_not_made_more_than_half() -> None:
 
 
 @pytest.mark.parametrize("other", [(), (ReportedPeak(None, None, HOUR),)], ids=["no metric", "no memory"])
-def test_a_gpu_that_nobody_has_seen_it_on_is_no_reason_to_make_it_smaller(other: tuple[ReportedPeak, ...]) -> None:
+def test_unobserved_gpu_gives_no_reason_to_shrink(other: tuple[ReportedPeak, ...]) -> None:
     suggestion = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), *other, gpus="0,1")
     assert (suggestion.advice, suggestion.wanted) == (Advice.UNKNOWN, None)
     assert suggestion.reason == "no process of it was seen on some of its GPUs"
 
 
-def test_compute_that_was_not_measured_on_one_of_them_stays() -> None:
+def test_unmeasured_compute_stays() -> None:
     suggestion = suggested(ReportedPeak(2 * GIB, 0.1, HOUR), ReportedPeak(2 * GIB, None, HOUR), gpus="0,1")
     assert suggestion.wanted == Size(50, 2560 * MIB)
     assert suggestion.reason
 
 
-def test_a_margin_and_a_time_are_the_user_s() -> None:
+def test_margin_and_observation_time_are_options() -> None:
     suggestion = suggested(ReportedPeak(10 * GIB, 0.1, 60.0), rules=Rules(margin=1.0, min_observed_seconds=60.0))
     assert suggestion.wanted == Size(20, 20 * GIB)
 
@@ -119,7 +119,7 @@ def test_a_margin_and_a_time_are_the_user_s() -> None:
     request=st.integers(1, 100),
     memory_gib=st.integers(1, 80),
 )
-def test_a_suggestion_is_never_less_than_what_was_used(
+def test_suggestion_is_never_below_the_peak(
     peak_bytes: int, ratio: float, margin: float, request: int, memory_gib: int
 ) -> None:
     suggestion = suggested(

@@ -1,4 +1,4 @@
-"""Pods that come and go leave what is used exact at every moment, and whoever waits has a turn."""
+"""Simulated pods that arrive and end keep the accounting exact at every moment, and waiting pods get their turn."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def arrival(number: int, at: float, duration: float | None, request: str) -> Arr
     return Arrival(at, duration, RequestingPod.from_manifest(builders.pod(f"p{number}", request=request)))
 
 
-def test_who_waits_has_a_turn_when_somebody_ends() -> None:
+def test_waiting_pods_are_retried_when_one_ends() -> None:
     world = clusters.cluster((clusters.owned("there", request="1"), "n1/0"), nodes=2, gpus=1)
     arrivals = [arrival(0, 0, 10, "1"), arrival(1, 2, 10, "0.5"), arrival(2, 30, None, "0.1")]
     outcome = simulation.run(world, arrivals)
@@ -56,7 +56,7 @@ PODS = st.lists(
 @pytest.mark.slow
 @given(PODS)
 @settings(max_examples=40, deadline=None)
-def test_nothing_is_lost_and_nothing_over_committed(pods: list[tuple[int, int | None, str]]) -> None:
+def test_simulation_loses_no_pod_and_never_over_commits(pods: list[tuple[int, int | None, str]]) -> None:
     world = clusters.cluster((clusters.owned("there", request="1"), "n1/0"), nodes=2)
     arrivals = [arrival(number, *pod) for number, pod in enumerate(sorted(pods, key=lambda pod: pod[0]))]
     outcome = simulation.run(world, arrivals)
@@ -68,7 +68,7 @@ def test_nothing_is_lost_and_nothing_over_committed(pods: list[tuple[int, int | 
     assert last.waiting == outcome.never
 
 
-def test_a_trace_is_read_in_order_of_time(tmp_path: Path) -> None:
+def test_trace_is_sorted_by_time(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(TRACE)
     pods = traces.read(str(path))
@@ -80,7 +80,7 @@ def test_a_trace_is_read_in_order_of_time(tmp_path: Path) -> None:
     assert pods[1].pod["metadata"]["annotations"] == {"gpushare.io/request": "0.5", "gpushare.io/memory": "40Gi"}
 
 
-def test_a_published_trace_is_understood(tmp_path: Path) -> None:
+def test_alibabas_trace_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(ALIBABA)
     pods = traces.read(str(path))
@@ -96,14 +96,14 @@ def test_a_published_trace_is_understood(tmp_path: Path) -> None:
     ("text", "sentence"),
     [("name,start,request\na,soon,1", "line 2, is invalid"), ("name\na", "no pod that asks"), ("", "no pod")],
 )
-def test_a_senseless_trace_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
+def test_invalid_trace_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(plugin_errors.FileError, match=sentence):
         traces.read(str(path))
 
 
-def test_nodes_are_made_up() -> None:
+def test_nodes_are_made_from_a_short_text() -> None:
     nodes = traces.nodes("2x4:Tesla T4:16Gi")
     assert [(node.name, len(node.gpus), node.gpus[0].memory_bytes) for node in nodes] == [
         ("tesla-t4-0", 4, 16 * 2**30),
@@ -114,7 +114,7 @@ def test_nodes_are_made_up() -> None:
             traces.nodes(text)
 
 
-def test_the_picture_is_drawn_within_its_frame() -> None:
+def test_plot_stays_within_its_frame() -> None:
     outcome = simulation.run(clusters.cluster(nodes=2), [arrival(number, number, None, "0.3") for number in range(9)])
     tree = ElementTree.fromstring(drawing.svg(simulate.picture(outcome)))  # noqa: S314 - our own
     lines = [line.attrib["points"].split() for line in tree.iter("{http://www.w3.org/2000/svg}polyline")]

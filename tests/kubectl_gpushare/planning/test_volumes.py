@@ -1,4 +1,4 @@
-"""What nodes can attach, as the plugin judges it: like the webhook, and of what could be read alone."""
+"""The plugin checks attach limits of nodes as the webhook does, using the objects that it may read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
 from tests.gpushare.nodefilters import test_volume_filters as made
 from tests.kubectl_gpushare.conftest import Plugin
-from tests.kubectl_gpushare.planning.test_planning import machine
 from webhook.store.memory_store import MemoryStore
 
 EXCEEDS = made.full(1, 1)
@@ -33,7 +32,7 @@ def pod(name: str, *claims: str, node: str = "", **more: Any) -> Json:
 
 
 def storage() -> dict[str, list[Json]]:
-    """Of two nodes one has a limit of one, and has one volume."""
+    """Return the storage of two nodes; one of them can attach one volume, and has it."""
     return {
         volumes.LIMITS: [made.limited(1, "a")],
         volumes.CLAIM: [made.claim("one", "v1"), made.claim("two", "v2")],
@@ -45,53 +44,55 @@ def storage() -> dict[str, list[Json]]:
 
 def taken(*pods: Json) -> Snapshot:
     nodes = (builders.node("a"),)
-    return Snapshot(nodes, pods, machines=(machine("a"),), storage=storage())
+    return Snapshot(nodes, pods, node_objects=(builders.node_object("a"),), storage=storage())
 
 
-def test_a_pod_is_refused_for_what_its_node_cannot_attach_in_the_webhooks_words() -> None:
+def test_attach_limit_is_refused_in_the_webhooks_words() -> None:
     there, asked = pod("there", "one", node="a"), pod("asked", "two")
-    answer = reasons.of(asked, taken(there))
+    answer = reasons.explain(asked, taken(there))
     assert answer.refusal is not None
     assert EXCEEDS in str(answer.refusal.rejected[0])
     every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
-    described = machine("a")
+    described = builders.node_object("a")
     described["status"]["allocatable"] |= {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi"}
     store = MemoryStore([codec.to_document(builders.node("a"))], [described], [there], every)
     assert store.chooser.node_filter(asked)("a") == EXCEEDS
-    assert reasons.of(pod("asked", "one"), taken(there)).refusal is None
-    missing = reasons.of(pod("asked", "three"), taken(there)).refusal
+    assert reasons.explain(pod("asked", "one"), taken(there)).refusal is None
+    missing = reasons.explain(pod("asked", "three"), taken(there)).refusal
     assert "cannot mount the pod's claim three, which does not exist" in str(missing)
 
 
-def test_what_a_pod_has_attached_itself_is_not_in_its_way() -> None:
+def test_own_volumes_do_not_count_against_a_pod() -> None:
     there = pod("there", "one", node="a")
-    assert reasons.of(there, taken(there)).refusal is None
-    assert EXCEEDS in str(reasons.of(pod("asked", "two"), taken()).refusal)  # nobody mounts it any more
+    assert reasons.explain(there, taken(there)).refusal is None
+    assert EXCEEDS in str(reasons.explain(pod("asked", "two"), taken()).refusal)  # no pod mounts it now
 
 
-def test_each_pod_takes_what_those_after_it_cannot_have() -> None:
+def test_earlier_pods_use_attachments_that_later_ones_lack() -> None:
     both = [builders.node("a"), builders.node("b")]
     limits = [made.limited(2, "a"), made.limited(1, "b")]
-    tried = World(both, [machine("a"), machine("b")], (), {**storage(), volumes.LIMITS: limits})
+    tried = World(
+        both, [builders.node_object("a"), builders.node_object("b")], (), {**storage(), volumes.LIMITS: limits}
+    )
     wanted = pod("asked", scratch=made.made_for_it("fast"))
     answer = capacity.answer(tried, [capacity.PodBatch("", RequestingPod.from_manifest(wanted), 9)])
-    assert len(answer.fits[0].gpus) == 2  # and one that nobody mounts any more is still attached to a
+    assert len(answer.fits[0].gpus) == 2  # and one that no pod mounts now is still attached to a
     assert "would exceed max volume count" in str(answer.fits[0].refusal)
 
 
-def test_what_is_not_known_is_not_claimed() -> None:
+def test_unknown_claims_are_reported() -> None:
     unknown = pod("asked", "three")
-    tried = World([builders.node("a")], [machine("a")], (), storage())
+    tried = World([builders.node("a")], [builders.node_object("a")], (), storage())
     assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
     assert tried.unknown_claims([unknown, pod("asked", "one")]) == [
         "volumes of claims that do not exist yet, such as three"
     ]
     without = {kind: items for kind, items in storage().items() if kind != volumes.CLAIM}
-    tried = World([builders.node("a")], [machine("a")], (), without, claims_are_all=True)
+    tried = World([builders.node("a")], [builders.node_object("a")], (), without, claims_are_all=True)
     assert isinstance(tried.place(unknown, RequestingPod.from_manifest(unknown).request), Placement)
 
 
-def test_attachments_go_with_the_pods_that_mount_them() -> None:
+def test_attachments_end_with_their_pods() -> None:
     left = world.unaccounted(storage(), [pod("there", "one", node="a")])
     assert left[volumes.ATTACHMENT] == []
     assert len(world.unaccounted(storage(), [pod("there", "one", node="b")])[volumes.ATTACHMENT]) == 1
@@ -99,12 +100,12 @@ def test_attachments_go_with_the_pods_that_mount_them() -> None:
 
 def save(path: Path, *items: Json) -> Path:
     there, asked = pod("there", "one", node="a"), pod("asked", "two")
-    nodes = [codec.to_document(builders.node("a")), {**machine("a"), "kind": "Node"}]
+    nodes = [codec.to_document(builders.node("a")), {**builders.node_object("a"), "kind": "Node"}]
     path.write_text(json.dumps({"kind": "List", "items": [*nodes, there, asked, *items]}))
     return path
 
 
-def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin, tmp_path: Path) -> None:
+def test_saved_objects_are_checked_and_missing_kinds_reported(plugin: Plugin, tmp_path: Path) -> None:
     every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     complete = save(tmp_path / "complete.json", *every)
     ended = plugin("why", "asked", "--from", complete, "-o", "json")
@@ -123,7 +124,7 @@ def test_saved_objects_are_judged_and_what_was_not_saved_is_said(plugin: Plugin,
     assert "volumes of claims that do not exist yet, such as three" in ended.err
 
 
-def test_the_claims_of_a_stateful_set_count(plugin: Plugin, tmp_path: Path) -> None:
+def test_claim_templates_of_a_stateful_set_count(plugin: Plugin, tmp_path: Path) -> None:
     every = [{**item, "kind": kind} for kind, items in storage().items() for item in items]
     template = {"metadata": {"name": "data"}, "spec": {"storageClassName": "fast"}}
     web = pod("web")

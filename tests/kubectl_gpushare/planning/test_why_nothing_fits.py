@@ -1,4 +1,4 @@
-"""What keeps a pod waiting is told by the GPUs themselves, and what would help is tried: on the pod, on the nodes."""
+"""The reasons of a waiting pod name each GPU, and every remedy on pod or nodes has been tried."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.kubectl_gpushare.conftest import Plugin
 
 
 def waits(spec: dict[str, Any] | None = None, **asks: str) -> dict[str, Any]:
-    """A pod as the API server has it: the webhook has written the resources that it asks for."""
+    """Return a stored pod, with the resources that the webhook has written."""
     manifest = builders.counted(clusters.owned("waits", **asks))
     manifest["spec"] |= {"schedulingGates": [{"name": contract.SCHEDULING_GATE}], **(spec or {})}
     return manifest
@@ -43,18 +43,21 @@ def why(
     there: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Reasons:
-    """Of three nodes with four GPUs each n1 is full, one is sick, and n0 is like this; `held`, `memory`: of each GPU; `there`: on n1/0."""
+    """Explain a pod on three nodes with four GPUs each: n1 is full, one is sick, and n0 is like this.
+
+    `held`, `memory`: of each GPU; `there`: on n1/0.
+    """
     asks = [("n1", {"request": "1"}), *([("n0", {"request": held, "memory": memory})] if held else [])]
     placed = [(clusters.owned(f"{on}-{i}", **ask), f"{on}/{i}") for on, ask in asks for i in range(4)]
     placed[0] = (there or placed[0][0], "n1/0")
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2, gpus=4).views.values()]
-    machines = [clusters.node_manifest(node.name, gpus=4) for node in nodes]
-    machines[0]["spec"] = spec
+    node_objects = [builders.node_object(node.name, gpus=4) for node in nodes]
+    node_objects[0]["spec"] = spec
     if not offers:
-        machines[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
+        node_objects[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
     nodes[0] = dataclasses.replace(nodes[0], gpus=tuple(dataclasses.replace(gpu, mode=mode) for gpu in nodes[0].gpus))
     pods = [pod for pod, _ in placed]
-    return reasons.of(manifest, Snapshot(tuple(nodes), (*pods, manifest), machines=tuple(machines)))
+    return reasons.explain(manifest, Snapshot(tuple(nodes), (*pods, manifest), node_objects=tuple(node_objects)))
 
 
 def said(answer: Reasons) -> str:
@@ -67,7 +70,7 @@ def misses(answer: Reasons) -> str:
     return "; ".join(map(str, answer.refusal.rejected))
 
 
-def test_where_the_cluster_is_full_each_gpu_says_so_and_idle_compute_would_do() -> None:
+def test_full_cluster_names_each_gpu_and_proposes_idle_compute() -> None:
     answer = why(waits(request="0.05", memory="1Gi"), held="1")
     assert "8 with too little compute free; nearest: n0/0 has 0 of its compute free" in said(answer)
     assert answer.refusal is not None
@@ -76,13 +79,13 @@ def test_where_the_cluster_is_full_each_gpu_says_so_and_idle_compute_would_do() 
     assert changes["request"] == 'with gpushare.io/request "0" instead of "0.05"'
 
 
-def test_of_gpus_of_another_mode_the_mode_is_told() -> None:
+def test_gpu_in_another_mode_is_named_with_its_mode() -> None:
     for asks in ({"request": "0.05", "memory": "1Gi"}, {"memory": "1Gi"}):
         answer = why(waits(**asks), mode=Mode.EXCLUSIVE, offers=False)
         assert "4 not shared by annotation" in said(answer)
 
 
-def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
+def test_stopped_agent_is_named_and_its_return_proposed() -> None:
     answer = why(waits(request="0.05", memory="1Gi"), offers=False)
     assert "n0 has free GPUs but no running agent: its kubelet offers no gpushare.io/gpu-" in misses(answer)
     assert [change.sentence for change in answer.changes] == ["if the agent of n0 ran"]
@@ -120,7 +123,7 @@ def test_of_a_node_whose_agent_is_away_that_is_told_and_would_help() -> None:
         ),
     ],
 )
-def test_what_keeps_it_from_a_node_is_named_and_lifted(
+def test_node_constraint_is_named_and_its_removal_proposed(
     spec: dict[str, Any], more: dict[str, Any], reason: str, change: str
 ) -> None:
     answer = why(waits(spec, request="0.05", memory="1Gi"), **more)
@@ -129,7 +132,7 @@ def test_what_keeps_it_from_a_node_is_named_and_lifted(
 
 
 @pytest.mark.parametrize(("template", "tells"), [("old", True), ("new", False)])
-def test_a_rolling_update_that_waits_for_itself_is_told_what_lets_it_go_on(template: str, tells: bool) -> None:
+def test_rolling_update_that_blocks_itself_gets_max_surge_0(template: str, tells: bool) -> None:
     there, new = clusters.owned("server-old", request="1"), waits(request="1")
     for manifest, its in ((there, template), (new, "new")):
         manifest["metadata"]["labels"]["pod-template-hash"] = its
@@ -141,14 +144,14 @@ def test_a_rolling_update_that_waits_for_itself_is_told_what_lets_it_go_on(templ
     ]
 
 
-def test_less_memory_is_tried_on_a_pod_that_has_been_stored() -> None:
+def test_less_memory_is_tried_for_a_stored_pod() -> None:
     answer = why(waits(request="0.05", memory="50Gi"), held="0.5")
     assert "4 with too little memory free" in said(answer)
     changes = {change.kind: change.sentence for change in answer.changes}
     assert changes["memory"] == 'with gpushare.io/memory "40Gi" instead of "50Gi"'
 
 
-def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
+def test_pods_waiting_for_one_reason_are_one_line() -> None:
     manifest = waits(request="0.05", memory="1Gi")
     steps = tuple(
         DefragStep(f"ml/pod-{number}", RequestingPod.from_manifest(manifest), "", reason="no GPU fits")
@@ -163,7 +166,7 @@ def test_a_hundred_pods_that_wait_for_one_reason_are_one_line() -> None:
 
 
 def split(*, fixed: bool = False) -> tuple[dict[str, Any], Snapshot]:
-    """A pod that wants both GPUs of a node, of which each has half a GPU's pod, as the other node's have."""
+    """Return a pod that wants both GPUs of a node; each GPU, also of the other node, has a pod with half a GPU."""
     placed = [
         (clusters.owned(f"{node}-{index}", kind="" if fixed else "ReplicaSet", request="0.5"), f"{node}/{index}")
         for node in ("n0", "n1")
@@ -172,12 +175,14 @@ def split(*, fixed: bool = False) -> tuple[dict[str, Any], Snapshot]:
     nodes = [view.node for view in clusters.cluster(*placed, nodes=2).views.values()]
     manifest = waits(request="1", gpus="2")
     pods = (*(pod for pod, _ in placed), manifest)
-    return manifest, Snapshot(tuple(nodes), pods, machines=tuple(clusters.node_manifest(node.name) for node in nodes))
+    return manifest, Snapshot(
+        tuple(nodes), pods, node_objects=tuple(builders.node_object(node.name, gpus=2) for node in nodes)
+    )
 
 
-def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
+def test_several_moves_are_proposed_if_no_single_move_helps() -> None:
     manifest, snapshot = split()
-    found = reasons.of(manifest, snapshot)
+    found = reasons.explain(manifest, snapshot)
     assert not {"move", "end"} & {change.kind for change in found.changes}
     answer = reasons.with_moves(found, manifest, snapshot, clusters.NONE)
     assert [change.sentence for change in answer.changes if change not in found.changes] == [
@@ -187,9 +192,9 @@ def test_moves_in_turn_are_proposed_where_no_single_move_helps() -> None:
     assert reasons.with_moves(found, manifest, snapshot, clusters.NONE) == found
 
 
-def test_thousands_of_gpus_are_planned_by_defrag_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_cluster_leaves_several_moves_to_defrag(monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, snapshot = split()
-    found = reasons.of(manifest, snapshot)
+    found = reasons.explain(manifest, snapshot)
     monkeypatch.setattr(reasons, "MAX_PLANNED_GPUS", 3)
     assert reasons.with_moves(found, manifest, snapshot, clusters.NONE) == found
 
@@ -197,7 +202,7 @@ def test_thousands_of_gpus_are_planned_by_defrag_alone(monkeypatch: pytest.Monke
 def test_why_proposes_what_defrag_plans(plugin: Plugin, tmp_path: Path) -> None:
     _, snapshot = split()
     path = tmp_path / "cluster.json"
-    nodes = [{**node, "kind": "Node", "apiVersion": "v1"} for node in snapshot.machines or ()]
+    nodes = [{**node, "kind": "Node", "apiVersion": "v1"} for node in snapshot.node_objects or ()]
     pods = [{**pod, "kind": "Pod", "apiVersion": "v1"} for pod in snapshot.pods or ()]
     path.write_text(json.dumps({"kind": "List", "items": [*map(codec.to_document, snapshot.nodes), *nodes, *pods]}))
     ended = plugin("why", "waits", "--from", path)
@@ -209,14 +214,14 @@ def test_why_proposes_what_defrag_plans(plugin: Plugin, tmp_path: Path) -> None:
     assert (planned.code, planned.err) == (0, "")
 
 
-def test_if_nothing_else_helps_the_smallest_pod_in_the_way_is_named() -> None:
+def test_smallest_pod_in_the_way_is_the_last_remedy() -> None:
     answer = why(waits(request="1"), held="1", memory="80Gi")
     assert [(change.kind, change.sentence, change.gpus) for change in answer.changes] == [
         ("end", "if default/n0-0 ended", "n0/0")
     ]
 
 
-def test_more_cpu_than_any_node_has_is_told_as_that() -> None:
+def test_cpu_request_above_every_node_is_named() -> None:
     manifest = waits(request="0.1")
     manifest["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64"
     assert "n0 has 8 CPUs in total, 64 are requested" in misses(why(manifest))

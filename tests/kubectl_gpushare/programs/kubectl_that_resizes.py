@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def serve(path: str, mode: str) -> None:
-    """`mode`: what becomes of a patch: given, refused (more is in use), ignored (nobody looks), or denied."""
+    """`mode`: the fate of a patch: given, refused (more is in use), ignored (no placer runs), or denied."""
     state = json.loads(Path(path).read_text())
     words = sys.argv[1:]
     share = state["gpunodes"][0]["spec"]["allocations"][0]["shares"][0]

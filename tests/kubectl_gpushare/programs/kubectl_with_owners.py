@@ -1,4 +1,4 @@
-"""What the real ones do when a pod is evicted: the owner makes another, and the webhook places it or does not."""
+"""Acts as a cluster does when a pod is evicted: the owner creates another, and the webhook places it or does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def get(state: State, mode: str, words: list[str]) -> None:
     if "/configmaps/" in url.path:
         sys.exit(f'Error from server (NotFound): configmaps "{kind}" not found')
     if "/replicasets/" in url.path:
-        # The evicted pod of "a" is one of so many as it wants; when it is made larger, the other one comes first.
+        # The owner of the evicted pod "a" wants this many pods; when it is scaled up, the additional pod is created
+        # first.
         wanted = 2 if mode in ("grows", "grown") and state["log"] else 0 if mode == "shrinks" and state["log"] else 1
         print(json.dumps({"kind": "ReplicaSet", "metadata": {"name": kind}, "spec": {"replicas": wanted}}))
         return
@@ -85,7 +86,7 @@ def create(state: State, mode: str) -> None:
 
 
 def serve(path: str, mode: str) -> None:
-    """Answers as kubectl, from a file; several may ask at once."""
+    """Answer as kubectl, from a file; several calls may run at once."""
     state, words = json.loads(Path(path).read_text()), sys.argv[1:]
     if words[0] == "get":
         get(state, mode, words)

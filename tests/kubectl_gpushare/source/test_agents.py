@@ -1,4 +1,4 @@
-"""Agents asked through the API server's proxy, and what is said where they do not answer."""
+"""Agents are asked through the API server's proxy, and missing answers are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE = 'gpushare_share_used_memory_bytes{node="a",namespace="ml",pod="p",contain
 
 
 def server(fake_kubectl: Callable[[str], str], tmp_path: Path, *, metrics: str) -> kubectl.Kubectl:
-    """Agents run on a and b; that of a answers with a line, that of b does as `metrics` says."""
+    """Run agents on a and b; the agent of a answers with a line, that of b does as `metrics` says."""
     pods = [
         {"metadata": {"name": f"agent-{node}"}, "spec": {"nodeName": node}, "status": {"phase": "Running"}}
         for node in ("a", "b")
@@ -35,13 +35,13 @@ def server(fake_kubectl: Callable[[str], str], tmp_path: Path, *, metrics: str) 
     return kubectl.Kubectl((), program)
 
 
-def test_each_node_s_agent_is_asked(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+def test_agent_of_each_node_is_asked(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
     usage, notes = agents.ask(server(fake_kubectl, tmp_path, metrics="true"), ["a", "b"])
     assert (usage.nodes, notes) == (frozenset({"a", "b"}), ())
     assert usage.of_pod("a", "ml", "p", ["G1"]) == Used(5, bound=True)
 
 
-def test_what_is_not_known_is_told_by_reason(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+def test_missing_answers_are_grouped_by_reason(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
     refused = "echo 'Error from server (ServiceUnavailable): no endpoint' >&2; exit 1"
     usage, notes = agents.ask(server(fake_kubectl, tmp_path, metrics=refused), ["a", "b", "c", "d"])
     assert usage.nodes == {"a"}
@@ -51,7 +51,7 @@ def test_what_is_not_known_is_told_by_reason(fake_kubectl: Callable[[str], str],
     )
 
 
-def test_without_the_right_to_look_it_is_one_sentence(fake_kubectl: Callable[[str], str]) -> None:
+def test_missing_right_is_one_sentence(fake_kubectl: Callable[[str], str]) -> None:
     program = fake_kubectl("""
         echo 'Error from server (Forbidden): pods is forbidden: User "jane" cannot list resource "pods" in API group ""' >&2
         exit 1
@@ -62,7 +62,7 @@ def test_without_the_right_to_look_it_is_one_sentence(fake_kubectl: Callable[[st
     assert notes[0].startswith('used figures: user "jane" may not list pods')
 
 
-def test_names_and_port_are_the_agent_s() -> None:
+def test_metric_names_and_port_equal_the_agents() -> None:
     assert any(f'"{live_usage.MEMORY}"' in path.read_text() for path in (ROOT / "deviceplugin").rglob("*.py"))
     manifest = yaml.safe_load((ROOT / "config" / "base" / "deviceplugin" / "daemonset.yaml").read_text())
     container = manifest["spec"]["template"]["spec"]["containers"][0]

@@ -1,10 +1,10 @@
-"""What an agent writes is what the plugin reads: the two share no code."""
+"""The plugin reads exactly what an agent writes: the two share no code."""
 
 from __future__ import annotations
 
 import json
 
-from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.audit import audit_document, node_audit
 from kubectl_gpushare.source import audits
 from kubectl_gpushare.source.audits import Amounts, ReportedProcess, ReportedShare
@@ -13,7 +13,7 @@ from tests import builders
 GIB = 2**30
 
 
-def test_the_audit_of_an_agent_is_read_whole() -> None:
+def test_agents_audit_is_read_completely() -> None:
     gpu = builders.gpu()
     process = node_audit.SeenProcess(gpu.uuid, 7, 1, "python3", None, None, with_library=False)
     held = node_audit.AuditedShare(
@@ -50,5 +50,5 @@ def test_the_audit_of_an_agent_is_read_whole() -> None:
     )
 
 
-def test_the_states_have_the_agent_s_names() -> None:
+def test_state_names_equal_the_agents() -> None:
     assert (audits.UNLIMITED, audits.FOREIGN) == (node_audit.LimitState.UNLIMITED, node_audit.LimitState.FOREIGN)

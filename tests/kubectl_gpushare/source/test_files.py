@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,21 @@ import yaml
 from gpushare import codec
 from gpushare.nodefilters import volumes
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import files, saved_object
+from kubectl_gpushare.source import files
 from tests.kubectl_gpushare import sample
+from tests.kubectl_gpushare.conftest import Plugin
 
 
 def names(source: files.Files, **chosen: str) -> list[str]:
     return [node.name for node in source.gpu_nodes(**chosen)]
 
 
-def test_what_is_read_of_storage_is_what_placement_looks_at() -> None:
-    """They are written twice, as the plugin starts faster without the package of the others."""
-    assert set(volumes.KINDS) == saved_object.STORAGE
-    assert set(volumes.OLD_FIELDS) == saved_object.OLD_FIELDS
+def test_kinds_of_storage_are_those_that_placement_reads() -> None:
+    """The list exists twice, because the plugin starts faster without the package of the other."""
+    assert set(volumes.KINDS) == files.STORAGE
 
 
-def test_json_as_kubectl_prints_it(saved: Path) -> None:
+def test_kubectls_json_is_read(saved: Path) -> None:
     source = files.Files([str(saved)])
     assert tuple(source.gpu_nodes()) == sample.nodes()
     assert source.pod("ml", "trainer")["metadata"]["uid"] == "uid-trainer"
@@ -36,7 +35,7 @@ def test_a_yaml_list_reads_as_the_same_json(saved: Path, tmp_path: Path) -> None
     assert files.Files([str(path)]).gpu_nodes() == files.Files([str(saved)]).gpu_nodes()
 
 
-def test_yaml_of_several_documents(tmp_path: Path) -> None:
+def test_yaml_with_several_documents_is_read(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump_all([*map(codec.to_document, sample.nodes()), *sample.pods(), None]))
     source = files.Files([str(path)])
@@ -44,7 +43,7 @@ def test_yaml_of_several_documents(tmp_path: Path) -> None:
     assert source.pods() is not None
 
 
-def test_several_files_are_one_cluster(tmp_path: Path) -> None:
+def test_several_files_form_one_cluster(tmp_path: Path) -> None:
     paths = []
     for node in sample.nodes():
         paths.append(tmp_path / f"{node.name}.json")
@@ -59,11 +58,11 @@ def test_labels_and_names_choose_nodes(tmp_path: Path) -> None:
     machines.write_text(json.dumps({"kind": "Node", "metadata": {"name": "gpu-2", "labels": {"pool": "b"}}}))
     source = files.Files([str(path), str(machines)])
     assert names(source, label_selector="pool=b") == ["gpu-2"]
-    assert names(source, label_selector="pool!=b") == []  # of the others no Node was saved
+    assert names(source, label_selector="pool!=b") == []  # the other Nodes were not saved
     assert names(source, name="gpu-10") == ["gpu-10"]
 
 
-def test_without_nodes_a_selector_has_nothing_to_go_by(saved: Path) -> None:
+def test_selector_without_saved_nodes_is_an_error(saved: Path) -> None:
     with pytest.raises(
         plugin_errors.FileError, match="-l goes by the labels of Nodes, and no Node was saved: save them with"
     ):
@@ -75,18 +74,18 @@ def test_only_pods_that_share_gpus_are_listed(saved: Path) -> None:
     assert [pod["metadata"]["name"] for pod in pods or ()] == ["small"]
 
 
-def test_pods_of_a_node_are_those_on_it_and_those_on_none_yet(saved: Path) -> None:
+def test_pods_of_a_node_include_unbound_pods(saved: Path) -> None:
     pods = files.Files([str(saved)]).pods(node="gpu-10")
     assert [pod["metadata"]["name"] for pod in pods or ()] == ["b", "waiting", "just-made"]
 
 
-def test_without_any_pod_in_the_files_pods_are_not_known(tmp_path: Path) -> None:
+def test_pods_are_unknown_if_none_were_saved(tmp_path: Path) -> None:
     path = tmp_path / "nodes.json"
     path.write_text(json.dumps(codec.to_document(sample.nodes()[0])))
     assert files.Files([str(path)]).pods() is None
 
 
-def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
+def test_missing_pod_names_its_other_namespace(saved: Path) -> None:
     with pytest.raises(
         plugin_errors.KubectlNotFound, match='"trainer" not found in namespace "default"; there is one in ml: add -n ml'
     ):
@@ -109,7 +108,7 @@ def test_a_pod_in_another_namespace_is_pointed_at(saved: Path) -> None:
         ('{"kind": "PodList", "metadata": 5, "items": []}', "has no GPUNode and no pod"),
     ],
 )
-def test_a_file_without_sense_is_named_with_the_remedy(tmp_path: Path, content: str, sentence: str) -> None:
+def test_invalid_file_is_named_with_a_remedy(tmp_path: Path, content: str, sentence: str) -> None:
     path = tmp_path / "bad"
     path.write_text(content)
     with pytest.raises(plugin_errors.FileError, match=rf"bad .*{sentence}"):
@@ -122,31 +121,66 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "verb", "problem"),
     [
-        ({"kind": "Pod", "metadata": "x"}, "metadata has no fields"),
-        ({"kind": "Pod", "spec": []}, "spec has no fields"),
-        ({"kind": "Node", "metadata": {"name": 7}}, "metadata.name is not text: put it in quotes"),
+        ({"kind": "Pod", "metadata": "x"}, "top", "cluster.json is not what kubectl prints ('str' object has no"),
+        (
+            {"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": "8"}},
+            "fit --request 0.5",
+            "cluster.json is not what kubectl prints",
+        ),
+        ({"kind": "GPUNode", "metadata": {"name": 7}}, "top", "a GPUNode that is invalid: metadata.name"),
         (
             {"kind": "Pod", "metadata": {"annotations": {"gpushare.io/request": 0.5}}},
+            "top",
             'metadata.annotations has "gpushare.io/request" that is not text: put it in quotes',
         ),
-        ({"kind": "Pod", "spec": {"containers": {"name": "main"}}}, "spec.containers is not a list of objects"),
-        ({"kind": "GPUNode", "status": {"conditions": ["Ready"]}}, "status.conditions is not a list of objects"),
-        ({"kind": "Pod", "spec": {"priority": "high"}}, "spec.priority is not a whole number"),
         (
-            {"kind": "Pod", "spec": {"containers": [{"ports": [{"hostPort": "http"}]}]}},
-            "spec.containers[0].ports[0].hostPort is not a whole number",
+            {"kind": "Pod", "metadata": {"labels": {5: "a"}}},
+            "top",
+            'metadata.labels has "5" that is not text: put it in quotes',
         ),
-        ({"kind": "Pod", "spec": {"affinity": {"podAffinity": 5}}}, "spec.affinity.podAffinity has no fields"),
-        ({"kind": "Pod", "spec": {"volumes": ["data"]}}, "spec.volumes is not a list of objects"),
-        ({"kind": "Node", "status": {"allocatable": "8"}}, "status.allocatable has no fields"),
     ],
 )
-def test_what_kubernetes_would_not_have_written_is_an_error(
-    tmp_path: Path, document: dict[str, object], said: str
+def test_object_of_a_wrong_shape_is_an_error_with_a_remedy(
+    plugin: Plugin, saved: Path, document: dict[str, object], verb: str, problem: str
 ) -> None:
-    path = tmp_path / "made-by-hand.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(plugin_errors.FileError, match=re.escape(said)):
-        files.Files([str(path)])
+    cluster = json.loads(saved.read_text())
+    cluster["items"].append(document)
+    saved.write_text(yaml.safe_dump(cluster) if "labels" in str(document) else json.dumps(cluster))
+    ended = plugin(*verb.split(), "--from", saved)
+    assert ended.code == 1
+    assert problem in ended.err
+    assert "put it in quotes" in ended.err or "GPUNode" in problem or "kubectl get gpunodes,nodes,pods" in ended.err
+
+
+LABELS = {"pool": "a", "zone": "eu-1", "example.com/gpu": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("pool=a", True),
+        ("pool==a", True),
+        ("pool=b", False),
+        ("pool!=b", True),
+        ("nothing!=b", True),
+        ("pool=a,zone=eu-2", False),
+        ("pool in (a, b),zone", True),
+        ("pool notin (a,b)", False),
+        ("nothing notin (a)", True),
+        ("example.com/gpu", True),
+        ("example.com/gpu=", True),
+        ("!nothing", True),
+        ("!pool", False),
+    ],
+)
+def test_selectors_match_like_the_api_server(text: str, matches: bool) -> None:
+    assert files.parse_selector(text)(LABELS) is matches
+
+
+@pytest.mark.parametrize("text", ["a b", "=a", "pool in a", "pool=a,", "pool>1"])
+def test_invalid_selector_is_quoted(text: str) -> None:
+    with pytest.raises(plugin_errors.PluginError, match="is not a label selector"):
+        files.parse_selector(text)

@@ -1,4 +1,4 @@
-"""A watch that ends, errs and comes back. What an API server rarely does is done by a script in kubectl's place."""
+"""A watch ends, fails and recovers. A script in kubectl's place does what an API server rarely does."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def answer(*nodes: GpuNode) -> str:
 
 @pytest.fixture
 def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., object]:
-    """A feed whose n-th list is the n-th of `lists` (the last for ever), and likewise its watches: lines, then silence.
+    """Make a feed whose n-th list is the n-th of `lists` (then the last one); `watches` likewise: lines, then silence.
 
-    machines: likewise the names of the Nodes with the label that is asked for; none: no label is.
+    labelled: likewise the names of the Nodes with the requested label; empty: no label is requested.
     """
 
     @contextmanager
-    def make(*, lists: list[str], watches: list[str], machines: tuple[str, ...] = ()) -> Iterator[live.Feed]:
-        nodes = [json.dumps({"items": [{"metadata": {"name": node}} for node in some.split()]}) for some in machines]
+    def make(*, lists: list[str], watches: list[str], labelled: tuple[str, ...] = ()) -> Iterator[live.Feed]:
+        nodes = [json.dumps({"items": [{"metadata": {"name": node}} for node in some.split()]}) for some in labelled]
         for name, texts in (("list", lists), ("watch", watches), ("nodes", nodes)):
             for number, text in enumerate(texts):
                 (tmp_path / f"{name}-{number}").write_text(text)
@@ -57,7 +57,7 @@ def feed(fake_kubectl: Callable[[str], str], tmp_path: Path) -> Callable[..., ob
             if [ $what = watch ]; then case "$text" in *'"END"'*) ;; *) exec sleep 60;; esac; fi
         """)
         watcher = live.Feed(
-            live_cluster.LiveCluster(kubectl.Kubectl((), program)), label_selector="a=b" if machines else ""
+            live_cluster.LiveCluster(kubectl.Kubectl((), program)), label_selector="a=b" if labelled else ""
         )
         try:
             yield watcher
@@ -78,7 +78,7 @@ def names(feed: live.Feed) -> list[str]:
     return sorted(node.name for node in feed.nodes)
 
 
-def test_nodes_come_change_and_go(feed: Callable[..., object]) -> None:
+def test_feed_follows_added_changed_and_deleted_nodes(feed: Callable[..., object]) -> None:
     a, b = builders.node("a"), builders.node("b")
     changed = builders.node("a", gpus=1)
     lines = "\n".join([event("ADDED", b), event("MODIFIED", changed), event("DELETED", b)])
@@ -87,15 +87,15 @@ def test_nodes_come_change_and_go(feed: Callable[..., object]) -> None:
         wait_until(watcher, lambda: watcher.nodes == [changed])
 
 
-def test_with_labels_only_their_nodes_are_followed_and_those_that_come(feed: Callable[..., object]) -> None:
+def test_feed_with_a_selector_follows_only_labelled_nodes(feed: Callable[..., object]) -> None:
     a, b, c = (builders.node(name) for name in "abc")
     lines = "\n".join([event("MODIFIED", builders.node("b", gpus=1)), event("ADDED", c)])
-    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], machines=("a", "a c")) as watcher:  # type: ignore[attr-defined]
+    with feed(lists=[answer(a, b), answer(a, b, c)], watches=[lines, ""], labelled=("a", "a c")) as watcher:  # type: ignore[attr-defined]
         assert names(watcher) == ["a"]
         wait_until(watcher, lambda: names(watcher) == ["a", "c"])
 
 
-def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object]) -> None:
+def test_invisible_change_is_not_reported(feed: Callable[..., object]) -> None:
     a = builders.node("a")
     bookmark = json.dumps({"type": "BOOKMARK", "object": {"kind": "GPUNode", "metadata": {"resourceVersion": "9"}}})
     with feed(lists=[answer(a)], watches=[f"{event('MODIFIED', a)}\n{bookmark}"]) as watcher:  # type: ignore[attr-defined]
@@ -108,14 +108,14 @@ def test_a_change_of_nothing_that_is_shown_is_no_news(feed: Callable[..., object
     ['{"type": "ERROR", "object": {"code": 410, "reason": "Expired"}}', '{"type": "END"}', "<html>", "[]"],
     ids=["410", "end", "of a proxy", "no event"],
 )
-def test_after_a_watch_has_ended_all_is_listed_again(feed: Callable[..., object], watch: str) -> None:
+def test_feed_lists_again_after_a_watch_ends(feed: Callable[..., object], watch: str) -> None:
     lists = [answer(builders.node("a")), answer(builders.node("b"))]
     with feed(lists=lists, watches=[watch, ""]) as watcher:  # type: ignore[attr-defined]
         wait_until(watcher, lambda: names(watcher) == ["b"])
         assert watcher.trouble == ""
 
 
-def test_a_watch_that_has_ended_and_missed_nothing_is_no_news(feed: Callable[..., object], tmp_path: Path) -> None:
+def test_relisting_without_changes_reports_none(feed: Callable[..., object], tmp_path: Path) -> None:
     with feed(lists=[answer(builders.node("a"))], watches=['{"type": "END"}', ""]) as watcher:  # type: ignore[attr-defined]
         until = time.monotonic() + SECONDS
         count = tmp_path / "watch-count"
@@ -124,7 +124,7 @@ def test_a_watch_that_has_ended_and_missed_nothing_is_no_news(feed: Callable[...
             assert not watcher.wait(1.0)
 
 
-def test_while_the_server_is_away_the_last_state_stays_and_the_trouble_is_told(feed: Callable[..., object]) -> None:
+def test_feed_keeps_the_last_state_and_reports_trouble_during_an_outage(feed: Callable[..., object]) -> None:
     lists = [answer(builders.node("a")), "fail away", answer(builders.node("b"))]
     with feed(lists=lists, watches=["fail gone", ""]) as watcher:  # type: ignore[attr-defined]
         wait_until(watcher, lambda: watcher.trouble == "fail gone")
@@ -135,6 +135,6 @@ def test_while_the_server_is_away_the_last_state_stays_and_the_trouble_is_told(f
         assert watcher.trouble == ""
 
 
-def test_a_first_list_that_fails_is_an_error(feed: Callable[..., object]) -> None:
+def test_failing_first_list_is_an_error(feed: Callable[..., object]) -> None:
     with pytest.raises(plugin_errors.KubectlError, match="fail now"), feed(lists=["fail now"], watches=[""]):  # type: ignore[attr-defined]
         pass

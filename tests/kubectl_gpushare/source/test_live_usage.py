@@ -11,13 +11,13 @@ LINE = 'gpushare_share_used_memory_bytes{node="n",namespace="%s",pod="%s",contai
 
 def test_shares_of_one_pod_and_of_one_gpu_are_added_up() -> None:
     lines = [LINE % ("a", "p", "main", "G1", 5), LINE % ("a", "p", "side", "G1", 7), LINE % ("a", "q", "main", "G1", 1)]
-    usage = live_usage.of({"n": "\n".join(lines)})
+    usage = live_usage.parse({"n": "\n".join(lines)})
     assert usage.of_pod("n", "a", "p", ["G1", "G2"]) == Used(12, bound=True)
     assert usage.of_gpu("n", "G1") == Used(13, bound=True)
     assert usage.of_gpu("n", "G2") == Used(0)
 
 
-def test_of_a_node_that_did_not_answer_nothing_is_known() -> None:
+def test_usage_of_a_silent_node_is_unknown() -> None:
     assert sample.used().of_gpu("gpu-10", sample.uuid("gpu-10", 0)) is None
     assert sample.used().of_pod("gpu-10", "batch", "b", [sample.uuid("gpu-10", 0)]) is None
 
@@ -28,11 +28,11 @@ def test_compute_is_in_per_cent() -> None:
 
 def test_parts_of_a_gpus_time_are_at_most_all_of_it() -> None:
     line = 'gpushare_share_used_compute_ratio{node="n",namespace="a",pod="%s",containers="main",gpu="G1"} %s'
-    usage = live_usage.of({"n": f"{line % ('p', 0.9)}\n{line % ('q', 0.6)}"})
+    usage = live_usage.parse({"n": f"{line % ('p', 0.9)}\n{line % ('q', 0.6)}"})
     assert usage.of_gpu("n", "G1") == Used(0, pytest.approx(100))
     assert usage.of_pod("n", "a", "p", ["G1"]) == Used(0, pytest.approx(60))
 
 
-def test_what_is_no_sample_is_passed_over() -> None:
+def test_lines_that_are_not_samples_are_skipped() -> None:
     odd = ["nonsense", "up 1", LINE % ("a", "p", "main", "G1", "many"), LINE % ("a", 'p\\"x', "main", "G1", "1.5e3")]
-    assert live_usage.of({"n": "\n".join(odd)}).shares == {("a", 'p"x', "G1"): Used(1500, bound=True)}
+    assert live_usage.parse({"n": "\n".join(odd)}).shares == {("a", 'p"x', "G1"): Used(1500, bound=True)}

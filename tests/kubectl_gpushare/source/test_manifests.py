@@ -35,7 +35,7 @@ spec:
 """
 
 
-def test_owners_make_as_many_pods_as_they_say(tmp_path: Path) -> None:
+def test_owners_create_their_number_of_pods(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(DEPLOYMENT)
     owners = manifests.read(str(path), namespace="ml")
@@ -50,7 +50,7 @@ def test_owners_make_as_many_pods_as_they_say(tmp_path: Path) -> None:
     sorted(path for folder in (".", "workloads") for path in (ROOT / "config" / "samples" / folder).glob("*.yaml")),
     ids=lambda path: path.stem,
 )
-def test_every_sample_is_understood(path: Path) -> None:
+def test_every_sample_manifest_is_read(path: Path) -> None:
     assert manifests.read(str(path), namespace="default")
 
 
@@ -58,7 +58,7 @@ def test_every_sample_is_understood(path: Path) -> None:
     ("text", "sentence"),
     [("a: [", "neither JSON nor YAML"), ("kind: Pod\nmetadata: {name: x}", "no pod that asks"), ("", "no pod")],
 )
-def test_what_has_no_pod_of_ours_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
+def test_manifest_without_shares_is_an_error(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
     with pytest.raises(plugin_errors.FileError, match=sentence):
@@ -76,9 +76,7 @@ def test_what_has_no_pod_of_ours_is_an_error(tmp_path: Path, text: str, sentence
         ),
     ],
 )
-def test_a_key_that_asks_for_nothing_is_an_error_that_says_what_to_write(
-    tmp_path: Path, metadata: str, sentence: str
-) -> None:
+def test_misspelt_key_is_an_error_with_the_correct_one(tmp_path: Path, metadata: str, sentence: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(f"kind: Pod\nmetadata: {{name: x, {metadata}}}\nspec: {{containers: [{{name: main}}]}}")
     with pytest.raises(plugin_errors.FileError, match=sentence):
@@ -86,13 +84,13 @@ def test_a_key_that_asks_for_nothing_is_an_error_that_says_what_to_write(
 
 
 @pytest.mark.parametrize("metadata", ["labels: {gpushare.io/share: 'true'}", "labels: {app: gpushare}"])
-def test_a_label_of_others_is_no_error(tmp_path: Path, metadata: str) -> None:
+def test_foreign_labels_are_ignored(tmp_path: Path, metadata: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(f"kind: Pod\nmetadata: {{name: x, {metadata}}}\nspec: {{containers: [{{name: main}}]}}")
     with pytest.raises(plugin_errors.FileError, match="has no pod that asks"):
         manifests.read(str(path), namespace="default")
 
 
-def test_a_file_that_is_not_there_is_an_error() -> None:
+def test_missing_file_is_an_error() -> None:
     with pytest.raises(plugin_errors.FileError, match="No such file"):
         manifests.read("/nonexistent", namespace="default")

@@ -1,4 +1,4 @@
-"""`why deploy/NAME`: the pod that waits, or what keeps the controller from making any."""
+"""`why deploy/NAME` explains the waiting pod, or why the controller cannot create any."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def cluster(tmp_path: Path) -> Path:
         ("default/train-x", "train-x"),
     ],
 )
-def test_of_a_workload_the_pod_that_waits_is_explained(plugin: Plugin, cluster: Path, word: str, name: str) -> None:
+def test_waiting_pod_of_a_workload_is_explained(plugin: Plugin, cluster: Path, word: str, name: str) -> None:
     for verb in (("why",), ("describe", "pod")):
         ended = plugin(*verb, word, "-n", "default", "--from", cluster, "-o", "json")
         assert ended.code == 0, ended.err
         assert json.loads(ended.out)["name"] == name
 
 
-def test_what_keeps_a_workload_from_having_all_of_its_pods_comes_first(plugin: Plugin, cluster: Path) -> None:
+def test_reason_for_missing_pods_comes_first(plugin: Plugin, cluster: Path) -> None:
     for verb in (("why", "deploy/short"), ("describe", "pod", "deploy/short"), ("describe", "deploy/short")):
         out = plugin(*verb, "-n", "default", "--from", cluster).out
         assert " ".join(out.split()).startswith(f"Missing: pods of Deployment short cannot be created: {SAID}"), out
@@ -110,13 +110,13 @@ def test_missing_pods_are_counted_if_the_workload_may_be_read(replicas: int | No
 
 
 @pytest.mark.parametrize("word", ["deploy/bad", "rs/bad-84db4c6556", "job/worse"])
-def test_of_one_that_can_make_no_pods_the_refusal_is_told(plugin: Plugin, cluster: Path, word: str) -> None:
+def test_refusal_is_shown_if_a_workload_cannot_create_pods(plugin: Plugin, cluster: Path, word: str) -> None:
     ended = plugin("why", word, "-n", "default", "--from", cluster)
     assert ended.code == 1
     assert f"makes no pods: {SAID}" in ended.err
 
 
-def test_workloads_are_offered_by_their_type(cluster: Path) -> None:
+def test_workloads_are_completed_by_type(cluster: Path) -> None:
     def offered(typed: str) -> list[str]:
         context = click.Context(click.Command("why"))
         context.params = {"files": (str(cluster),), "namespace": "default"}
@@ -128,7 +128,7 @@ def test_workloads_are_offered_by_their_type(cluster: Path) -> None:
     assert offered("nothing/") == []
 
 
-def test_of_one_whose_pods_ask_for_nothing_that_is_told(plugin: Plugin, cluster: Path) -> None:
+def test_workload_without_shares_is_named(plugin: Plugin, cluster: Path) -> None:
     ended = plugin("why", "deploy/other", "-n", "default", "--from", cluster)
     assert 'no pod of Deployment "other" in namespace "default" asks for a share of a GPU' in ended.err
 
@@ -136,7 +136,7 @@ def test_of_one_whose_pods_ask_for_nothing_that_is_told(plugin: Plugin, cluster:
 @pytest.mark.parametrize(
     ("word", "template"), [("deploy/server", "spec.template"), ("cronjob/server", "spec.jobTemplate.spec.template")]
 )
-def test_an_annotation_on_the_workload_itself_is_pointed_out(word: str, template: str) -> None:
+def test_annotation_on_the_workload_itself_is_an_error_with_a_remedy(word: str, template: str) -> None:
     class Cluster:
         default_namespace = "default"
 

@@ -27,15 +27,15 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
         (9 * 365 * DAY, "9y"),
     ],
 )
-def test_an_age_reads_as_kubectl_writes_it(seconds: float, text: str) -> None:
+def test_age_is_written_as_by_kubectl(seconds: float, text: str) -> None:
     assert ages.text(seconds) == text
 
 
 @pytest.mark.parametrize("moment", ["", "yesterday", "2026-13-01T00:00:00Z"])
-def test_a_time_without_sense_has_no_age(moment: str) -> None:
+def test_invalid_time_has_no_age(moment: str) -> None:
     assert ages.since(moment, now=0.0) == ""
 
 
-def test_times_of_the_api_are_understood() -> None:
+def test_api_times_are_read() -> None:
     assert ages.since("1970-01-01T00:00:00Z", now=61.0) == "61s"
     assert ages.since("1970-01-01T00:00:00.500000Z", now=61.0) == "60s"

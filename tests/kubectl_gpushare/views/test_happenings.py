@@ -1,4 +1,4 @@
-"""Events of a GPU are those that name it, and not all of its node."""
+"""The Events of a GPU are those that name it, not all Events of its node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests import builders
         ("the reservation a1 for ml/new expired: its pod never appeared", False),
     ],
 )
-def test_an_event_is_of_the_gpu_that_it_names(message: str, named: bool) -> None:
+def test_event_belongs_to_the_gpu_that_it_names(message: str, named: bool) -> None:
     gpu = builders.node("node-a").gpus[1]
     for key in ("message", "note"):
         assert bool(happenings.of_gpu([{key: message}], gpu, "node-a/1")) is named

@@ -1,4 +1,4 @@
-"""What is shown of a pod that is to be resized, or waits for it."""
+"""Views of a pod that is to be resized, or waits for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAID = "is not resized yet: it uses 38.5Gi, more than the requested 10Gi"
 
 
 def shrinking() -> tuple[GpuNode, dict[str, Any]]:
-    """The trainer is to shrink from 40Gi to 10Gi, and uses more."""
+    """Return the trainer, which is to shrink from 40Gi to 10Gi and uses more."""
     node = sample.nodes()[0]
     trainer = node.allocations[0]
     share = dataclasses.replace(trainer.shares[0], shrink_to_bytes=10 * GIB)
@@ -64,7 +64,7 @@ def test_the_document_of_a_plan() -> None:
     assert (document["fits"], document["waitsFor"]) == (True, "agent")
 
 
-def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> None:
+def test_pod_with_a_pending_resize_shows_its_current_amounts() -> None:
     node, manifest = shrinking()
     taken = Snapshot((node,), (manifest,))
     pod = described.find(manifest, [node])
@@ -74,8 +74,8 @@ def test_a_pod_that_waits_to_be_resized_is_described_with_what_it_holds() -> Non
     assert document["shares"][0]["shrinksToBytes"] == 10 * GIB
 
 
-def test_top_shows_what_is_held_and_what_is_asked_for() -> None:
+def test_top_shows_current_and_requested_amounts() -> None:
     node, manifest = shrinking()
     growing = sample.pod("ml/notebook", node="gpu-1", request="0.6", reason="is not resized yet: no room")
-    table = pod_table.table(pod_table.of(Snapshot((node,), (manifest, growing))), now=sample.NOW)
+    table = pod_table.table(pod_table.build(Snapshot((node,), (manifest, growing))), now=sample.NOW)
     compare("top-pods-resizing", table_layout.draw(table, PIPE)[0])

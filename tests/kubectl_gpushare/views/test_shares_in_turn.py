@@ -1,4 +1,4 @@
-"""A pod whose init container and app use a GPU one after the other is shown with what it holds, not with the sum."""
+"""A pod whose init container and app use a GPU one after the other is shown with its allocation, not with the sum."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def holding() -> GpuNode:
     return ledger.reserve(node, outcome.allocation(asked, allocation_id="a1", pod=holder, reserved_until=None))
 
 
-def test_lists_have_the_larger_share() -> None:
-    (gpu,) = gpu_table.of([holding()])
+def test_lists_show_the_larger_share() -> None:
+    (gpu,) = gpu_table.build([holding()])
     assert gpu_table.item(gpu)["compute"]["freePercent"] == 20
     row = pod_table.PodRow("default", "trainer", POD, holding().allocations[0], (gpu,), "Running")
     assert (row.request_percent, row.memory_bytes) == (80, 64 * builders.GIB)
 
 
-def test_a_description_tells_which_share_is_for_init_containers() -> None:
-    (gpu,) = gpu_summary.of([holding()])
+def test_description_marks_the_share_of_init_containers() -> None:
+    (gpu,) = gpu_summary.summarize([holding()])
     text = "\n".join(page_layout.lines(describe.gpu(gpu, holding(), Snapshot((holding(),), ()), now=sample.NOW), PLAIN))
     assert "0.8 of 1" in text
     assert "warm (init)" in text

@@ -1,4 +1,4 @@
-"""Totals stand under the header that they name, also once a column is added to the table."""
+"""Totals stand under their header, even after a column is added to the table."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
 from tests.kubectl_gpushare import answered, sample
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "gpus": lambda: gpu_table.table(gpu_table.of(sample.nodes()), with_used=True),
-    "nodes": lambda: node_table.table(node_table.of(sample.nodes()), with_used=True),
-    "pods": lambda: pod_table.table(pod_table.of(sample.snapshot()), now=0.0, with_used=True),
+    "gpus": lambda: gpu_table.table(gpu_table.build(sample.nodes()), with_used=True),
+    "nodes": lambda: node_table.table(node_table.build(sample.nodes()), with_used=True),
+    "pods": lambda: pod_table.table(pod_table.build(sample.snapshot()), now=0.0, with_used=True),
     "rightsize": lambda: answered.rightsized().table(),
 }
 NEW = Column("NEW")
 
 
 def totals(table: Table) -> dict[str, str]:
-    """The last line that is drawn, by the header above each of its words."""
+    """Return the words of the last line, by the header above each."""
     lines, _ = table_layout.draw(table, Terminal(), wide=True)
     starts = [match.start() for match in re.finditer(r"\S+", lines[0])]
     return {lines[0][start:].split()[0]: lines[-1][start:].split("   ")[0].strip() for start in starts}
 
 
 @pytest.mark.parametrize("made", TABLES.values(), ids=TABLES)
-def test_a_column_more_leaves_the_totals_where_they_were(made: Callable[[], Table]) -> None:
+def test_new_column_keeps_the_totals_in_place(made: Callable[[], Table]) -> None:
     table = made()
     before = totals(table)
     assert set(table.totals or ()) <= {column.header for column in table.columns}
@@ -43,7 +43,7 @@ def test_a_column_more_leaves_the_totals_where_they_were(made: Callable[[], Tabl
         assert after == {**before, "NEW": ""}
 
 
-def test_the_first_column_that_is_shown_says_total() -> None:
+def test_first_shown_column_says_total() -> None:
     table = TABLES["pods"]()
     without = cell_figures.without(table, pod_table.COLUMNS[:1])
     assert totals(without)["NAME"] == totals(table)["NAMESPACE"] == "TOTAL"

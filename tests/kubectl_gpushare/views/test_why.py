@@ -1,4 +1,4 @@
-"""What `why` says of a pod that waits and of one that has ended agrees with itself."""
+"""The sentences of `why` about waiting and ended pods are consistent."""
 
 from __future__ import annotations
 
@@ -28,18 +28,13 @@ REJECTED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": 
     ],
 )
 @pytest.mark.parametrize("fits", [True, False])
-def test_of_a_pod_that_has_ended(
+def test_why_explains_an_ended_pod(
     plugin: Plugin, tmp_path: Path, kind: str, status: dict[str, str], said: str, fits: bool
 ) -> None:
     ended = {**clusters.owned("p", kind=kind, request="0.5" if fits else "1"), "status": status}
     there = clusters.owned("there", request="0.5")
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
-    items = [
-        *map(codec.to_document, nodes),
-        *(clusters.node_manifest(node.name, gpus=1) for node in nodes),
-        there,
-        ended,
-    ]
+    items = [*map(codec.to_document, nodes), *(builders.node_object(node.name, gpus=1) for node in nodes), there, ended]
     path = tmp_path / "cluster.json"
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     printed = plugin("why", "p", "-n", "default", "--from", path).out
@@ -63,43 +58,43 @@ def write(path: Path, items: list[dict[str, Any]]) -> Path:
 
 @pytest.mark.parametrize(("asked", "said"), [({"memory": "200Gi"}, "change what it asks for"), ({}, "once it fits")])
 @pytest.mark.parametrize("verb", [("why",), ("describe", "pod")])
-def test_a_pod_that_can_never_fit_is_not_said_to_be_placed_later(
+def test_pod_that_never_fits_is_not_promised_a_place(
     plugin: Plugin, tmp_path: Path, asked: dict[str, str], said: str, verb: tuple[str, ...]
 ) -> None:
     waiting = gated("p", request="1", **asked)
     waiting["metadata"]["annotations"][contract.REASON] = f"no GPU fits it; {explanation.NEVER}" if asked else "taken"
     there = clusters.owned("there", request="0.5")
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
-    machines = [{"kind": "Node", **clusters.node_manifest(node.name, gpus=1)} for node in nodes]
-    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, there, waiting])
+    node_objects = [{"kind": "Node", **builders.node_object(node.name, gpus=1)} for node in nodes]
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *node_objects, there, waiting])
     assert said in plugin(*verb, "p", "-n", "default", "--from", path).out
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_node_whose_agent_is_away_is_nearer_than_one_that_the_pod_does_not_want(
+def test_node_with_a_stopped_agent_is_a_nearer_miss_than_an_excluded_one(
     plugin: Plugin, tmp_path: Path, stopped: bool
 ) -> None:
     condition = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, "the agent has stopped")
     nodes = [builders.node("n0", gpus=1), builders.node("n1", gpus=1)]
     if stopped:
         nodes[1] = dataclasses.replace(nodes[1], conditions=(condition,))
-    machines = [{"kind": "Node", **clusters.node_manifest(node.name, gpus=1)} for node in nodes]
-    machines[1]["status"]["allocatable"][contract.RESOURCE_PERCENT] = "0"
+    node_objects = [{"kind": "Node", **builders.node_object(node.name, gpus=1)} for node in nodes]
+    node_objects[1]["status"]["allocatable"][contract.RESOURCE_PERCENT] = "0"
     waiting = gated("p", request="1")
     waiting["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n1"}
-    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, waiting])
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *node_objects, waiting])
     printed = plugin("why", "p", "-n", "default", "--from", path).out
     assert "Nearest:    n1" in printed
     assert "if the agent of n1 ran: on n1/0" in printed
 
 
-def test_of_a_placed_pod_that_no_node_takes_any_more(plugin: Plugin, tmp_path: Path) -> None:
+def test_why_explains_a_placed_pod_that_no_node_takes_now(plugin: Plugin, tmp_path: Path) -> None:
     there = clusters.owned("there", request="0.5")
     there["spec"]["nodeSelector"] = {**(there["spec"].get("nodeSelector") or {}), "pool": "gone"}
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
     items = [
         *map(codec.to_document, nodes),
-        *({"kind": "Node", "apiVersion": "v1", **clusters.node_manifest(node.name, gpus=1)} for node in nodes),
+        *({"kind": "Node", "apiVersion": "v1", **builders.node_object(node.name, gpus=1)} for node in nodes),
         there,
     ]
     path = tmp_path / "cluster.json"
@@ -132,8 +127,8 @@ def test_a_placed_pod_that_is_not_bound_says_why(
     there["spec"] = {**{key: value for key, value in there["spec"].items() if key != "nodeName"}, **spec}
     there["metadata"]["annotations"][contract.NODE] = "n0"
     there["status"] = {"phase": "Pending", "conditions": conditions}
-    machines = [clusters.node_manifest(node.name, gpus=1) for node in nodes]
-    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *machines, there])
+    node_objects = [builders.node_object(node.name, gpus=1) for node in nodes]
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *node_objects, there])
     for verb, title in ((("why",), "Not Bound:"), (("describe", "pod"), "the scheduler ")):
         printed = plugin(*verb, "there", "-n", "default", "--from", path).out
         assert (title in printed) is bool(said), printed

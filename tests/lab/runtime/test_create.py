@@ -1,4 +1,4 @@
-"""What the simulated NVIDIA runtime does to a container's configuration, run as containerd runs it."""
+"""How the simulated NVIDIA runtime changes a container's configuration, when run as containerd runs it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FILES = [f"gpu0-{FIRST}", f"gpu1-{SECOND}"]
         (["NVIDIA_VISIBLE_DEVICES=none"], []),
         (["NVIDIA_VISIBLE_DEVICES=all"], ["all"]),
         ([f"NVIDIA_VISIBLE_DEVICES={FIRST},1"], [FIRST, "1"]),
-        (["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0"], ["0"]),  # the last one counts, as for the program
+        (["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=0"], ["0"]),  # the last one counts, as for a program
         (["MY_NVIDIA_VISIBLE_DEVICES=all"], None),
     ],
 )
-def test_the_variable_says_which_devices(environment: list[str], names: list[str] | None) -> None:
+def test_environment_variable_selects_devices(environment: list[str], names: list[str] | None) -> None:
     assert create.requested(environment) == names
 
 
@@ -78,20 +78,20 @@ def run(
     return status, [mount["destination"] for mount in json.loads((bundle / "config.json").read_text())["mounts"]]
 
 
-def test_a_container_gets_the_libraries_and_only_its_gpus(bundle: Path) -> None:
+def test_container_gets_the_libraries_and_only_its_gpus(bundle: Path) -> None:
     libraries = [f"{directory}/{name}" for name, directory in create.DRIVER.items()]
     assert run(bundle, SECOND) == (0, ["/proc", *libraries, f"/dev/simgpu/{FILES[1]}"])
     assert run(bundle, "none") == (0, ["/proc", *libraries])
 
 
-def test_who_has_a_gpu_has_the_place_where_kernels_meet(bundle: Path) -> None:
+def test_container_with_a_gpu_gets_the_rendezvous_file(bundle: Path) -> None:
     (bundle.parent / "devices" / create.RENDEZVOUS).touch()
     assert run(bundle, SECOND)[1][-2:] == [f"/dev/simgpu/{FILES[1]}", "/dev/simgpu/rendezvous"]
     assert "/dev/simgpu/rendezvous" not in run(bundle, "none")[1]
 
 
 @pytest.mark.slow
-def test_who_has_the_driver_has_its_device_file_and_may_open_it(bundle: Path) -> None:
+def test_container_with_the_driver_may_open_its_device_file(bundle: Path) -> None:
     (bundle.parent / "devices" / create.CONTROL).symlink_to("/dev/null")
     for visible in (SECOND, "none"):
         run(bundle, visible)
@@ -103,18 +103,18 @@ def test_who_has_the_driver_has_its_device_file_and_may_open_it(bundle: Path) ->
     assert "linux" not in json.loads((bundle / "config.json").read_text())
 
 
-def test_a_container_without_the_variable_and_every_other_verb_are_left_alone(bundle: Path) -> None:
+def test_other_containers_and_verbs_are_unchanged(bundle: Path) -> None:
     assert run(bundle, "void") == (0, ["/proc"])
     assert run(bundle, "all", verb="delete") == (0, ["/proc"])
 
 
-def test_an_unknown_gpu_fails_the_container_with_a_sentence_where_containerd_looks_for_it(bundle: Path) -> None:
+def test_unknown_gpu_fails_the_container_with_a_message_for_containerd(bundle: Path) -> None:
     assert run(bundle, "GPU-unknown") == (1, ["/proc"])
     message = json.loads((bundle / "log.json").read_text())["msg"]
-    assert f"names GPU-unknown, which is no GPU of this node (there are: {FIRST}, {SECOND})" in message
+    assert f"names GPU-unknown, which is not a GPU of this node (it has: {FIRST}, {SECOND})" in message
 
 
-def test_a_driver_that_was_not_built_fails_the_container_with_the_remedy(bundle: Path) -> None:
+def test_missing_driver_fails_the_container_with_a_remedy(bundle: Path) -> None:
     (bundle.parent / "libraries" / "libcuda.so.1").unlink()
     assert run(bundle, "all") == (1, ["/proc"])
     assert "libcuda.so.1 is not there; build the simulated driver" in (bundle / "log.json").read_text()
@@ -126,12 +126,12 @@ def test_a_mig_device_is_in_the_file_of_its_gpu(bundle: Path) -> None:
     assert run(bundle, "MIG-123")[0] == 1
 
 
-def test_mounts_stand_for_devices_where_the_variable_says_so(bundle: Path) -> None:
+def test_mounts_select_devices_if_the_variable_says_so(bundle: Path) -> None:
     asked = (f"{create.VOLUME_MOUNTS}/{FIRST}",)
     assert run(bundle, create.VOLUME_MOUNTS, mounts=asked)[1][-1] == f"/dev/simgpu/{FILES[0]}"
 
 
-def test_an_annotation_names_devices_that_a_file_describes(bundle: Path) -> None:
+def test_annotation_selects_cdi_devices(bundle: Path) -> None:
     (bundle.parent / "cdi").mkdir()
     edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
     document = {"kind": "a.com/gpu", "devices": [{"name": "1"}], "containerEdits": edits}
@@ -142,7 +142,7 @@ def test_an_annotation_names_devices_that_a_file_describes(bundle: Path) -> None
     assert "unresolvable CDI devices a.com/gpu=2" in (bundle / "log.json").read_text()
 
 
-def test_a_device_of_another_kind_is_the_gpus_of_its_nodes(tmp_path: Path) -> None:
+def test_foreign_cdi_device_gives_the_gpus_of_its_device_nodes(tmp_path: Path) -> None:
     nodes = [{"path": path} for path in ("/dev/nvidia1", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")]
     document = {
         "kind": "gpushare.io/share",

@@ -1,12 +1,12 @@
-"""What an agent leaves on disk, in a directory: each file is written and read as the release does it."""
+"""The agent's files on disk. Each is written and read as the release does it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import ledger_record, recovery_window
-from deviceplugin.arbiter.share_ledgers import ShareUse
+from deviceplugin.arbiter.ledgers import ledger_record, recovery
+from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.overhead import ContextCheckpoint
 from deviceplugin.hardware.gpu_health import Fault, FaultLog
@@ -35,11 +35,11 @@ def reads_ledgers(there: str) -> list[Any]:
 
 
 def writes_when_ledgers_were_lost(there: str) -> None:
-    recovery_window.write(Path(there) / "ledgers", "boot", 17)
+    recovery.write_loss(Path(there) / "ledgers", "boot", 17)
 
 
 def reads_when_ledgers_were_lost(there: str) -> Any:
-    return recovery_window.read(Path(there) / "ledgers", "boot")
+    return recovery.read_loss(Path(there) / "ledgers", "boot")
 
 
 def writes_peaks(there: str) -> None:
@@ -85,7 +85,7 @@ def reads_modes(there: str) -> list[Any]:
     return [state.current.name, state.current.text, gpus]
 
 
-# Of each file what an agent does to write it, and to read it.
+# For each file, how an agent writes and reads it.
 FILES = {
     "ledgers": (writes_ledgers, reads_ledgers),
     "when ledgers were lost": (writes_when_ledgers_were_lost, reads_when_ledgers_were_lost),

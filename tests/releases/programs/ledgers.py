@@ -1,4 +1,4 @@
-"""A ledger is read by a release."""
+"""Reads and writes a ledger as a release does."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from tests.interposer.cuda_client import SUCCESS, Cuda
 
 
 def takes_and_launches() -> None:
-    """For each line: takes so many bytes, tries one more, launches, and says what came of it."""
+    """For each input line, allocate so many bytes, try one more, launch, and print the results."""
     c = Cuda()
     held: list[int] = []
     kernel = c.kernel("k_100us")

@@ -36,7 +36,7 @@ async def test_stale_watch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     now[0] += api_store.STALE_SECONDS
     assert store.silence() is None
     now[0] += 1
-    said = f"the API server has told nothing for 301 seconds: GET {contract.GPUNODE_PATH}: upstream is away"
+    said = f"no update from the API server for 301 seconds: GET {contract.GPUNODE_PATH}: upstream is away"
     assert store.silence() == said
     assert store.missing() is None
     api.is_away = False

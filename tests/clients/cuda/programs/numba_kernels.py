@@ -1,4 +1,4 @@
-"""What a person would read: sizes, what came of a kernel, how much could be allocated, and the error after that."""
+"""Prints sizes, the result of a kernel, how much could be allocated, and the error after that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tenant of collectives: a step is a kernel on each GPU; each keeps its GPU busy until the others have begun."""
+"""A tenant of collectives: a step is a kernel on each GPU, which keeps its GPU busy until the others have begun."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OVER = 1 << 40
 
 
 class _Steps:
-    """Which step ranks that are processes of their own do: they begin one when the first has said so, and end with it."""
+    """The current step of ranks in separate processes. They begin a step once the first rank has announced it."""
 
     def __init__(self, path: str, rank: int) -> None:
         self._rank = rank
@@ -24,7 +24,7 @@ class _Steps:
         os.close(descriptor)
 
     def go_on(self, done: int, until: float) -> bool:
-        """Whether there is another one after so many; waits until the first rank has said it."""
+        """Whether there is another step after this many; waits until the first rank has announced it."""
         if self._rank == 0:
             self._said[:] = struct.pack("Q", done + 1 if time.monotonic() < until else _OVER)
         while (number := struct.unpack("Q", self._said[:])[0]) <= done:
@@ -42,7 +42,7 @@ def steps(
     rank: int = 0,
     said: str = "",
 ) -> None:
-    """Says how many it did; said: a file of eight bytes that it shares with the other ranks, if they are processes."""
+    """Print the number of steps done. said: a file of eight bytes that ranks in other processes share."""
     c, functions = Cuda(), {}
     for device in order:
         c.use(device)

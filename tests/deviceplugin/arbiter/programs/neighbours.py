@@ -1,4 +1,4 @@
-"""Who shares GPUs with the program that a test is about."""
+"""Programs that share GPUs with the program under test."""
 
 from __future__ import annotations
 

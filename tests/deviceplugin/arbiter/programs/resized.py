@@ -9,7 +9,7 @@ from tests.interposer.cuda_client import MIB, SUCCESS, Cuda
 
 
 def storm() -> None:
-    """Takes as much as it gets up to some amount, gives all of it back, and so on."""
+    """Allocate as much as possible up to some amount, free all of it, and repeat."""
     c = Cuda()
     print("started", flush=True)
     while True:
@@ -26,7 +26,7 @@ def storm() -> None:
 
 
 def quiet() -> None:
-    """Does as it is told: bytes to allocate, or "free". It never launches anything."""
+    """Execute commands: a number of bytes to allocate, or "free". Never launches anything."""
     c = Cuda()
     held: list[int] = []
     print("started", flush=True)

@@ -1,4 +1,4 @@
-"""Programs whose arbiter is killed and started again."""
+"""Programs whose arbiter is killed and restarted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sockets() -> dict[str, str]:
 
 
 def forks() -> None:
-    """A file takes whatever number is free once the library has another connection; it is to be there in a child too."""
+    """Open a file, which gets the number that the library's old connection had, and check it in a child."""
     assert not sockets()
     Cuda()
     before = sockets()
@@ -44,7 +44,7 @@ def forks() -> None:
 
 
 def allocates() -> None:
-    """Allocates and frees as fast as it can; stands still at each line until the next one, and says what it holds."""
+    """Allocate and free at full speed. Pause at each line of input until the next one, and print what is held."""
     c, dice = Cuda(), random.Random(os.getpid())
     held: dict[int, int] = {}
     print("ready", flush=True)

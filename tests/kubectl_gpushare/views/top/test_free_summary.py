@@ -16,13 +16,13 @@ from tests import builders
 
 
 def sentence(*requests: int, memory_gib: int = 8, **fields: Any) -> str:
-    """For a node of four GPUs with one share on each of the first."""
+    """Return the sentence for a node of four GPUs with these shares, one on each GPU from the first."""
     node = builders.node(**fields)
     held = [
         builders.allocation(f"a{index}", f"GPU-node-a-{index}", request=request, memory_gib=memory_gib)
         for index, request in enumerate(requests)
     ]
-    gpus = gpu_summary.of([dataclasses.replace(node, allocations=tuple(held))])
+    gpus = gpu_summary.summarize([dataclasses.replace(node, allocations=tuple(held))])
     return free_summary.sentence(gpus, gpu_summary.add_up(gpus))
 
 
@@ -30,7 +30,7 @@ def test_an_idle_cluster_has_nothing_stranded() -> None:
     assert sentence() == "free 4 with 320Gi of 4 GPUs; largest single share 1 with 80Gi on node-a/0"
 
 
-def test_what_is_stranded_and_why() -> None:
+def test_stranded_capacity_is_explained() -> None:
     assert sentence(60, 90, 100, 100, memory_gib=40) == (
         "free 0.5 with 160Gi of 4 GPUs, 77% of it stranded: "
         "4 GPUs have less than the typical 0.5 left; largest single share 0.4 with 40Gi on node-a/0"
@@ -49,7 +49,7 @@ def test_no_gpus_at_all() -> None:
     assert free_summary.sentence([], gpu_summary.add_up([])) == "no GPU takes shares by annotation"
 
 
-def test_what_is_stranded_is_judged_by_what_this_cluster_asks_for() -> None:
+def test_stranded_capacity_depends_on_the_clusters_mix() -> None:
     node = dataclasses.replace(builders.node(gpus=1), allocations=(builders.allocation(request=40, memory_gib=8),))
     small, whole = (RequestClass(1, percent, Memory(percent=percent)) for percent in (10, 100))
     for asked, stranded in ((small, 0.0), (whole, 1.0)):

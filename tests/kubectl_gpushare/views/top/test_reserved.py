@@ -1,4 +1,4 @@
-"""What is reserved for pods that have yet to come, and what waits, is in `top pods`, in refusals and in `why`."""
+"""Reservations of pods that have not appeared, and waiting pods, are shown in `top pods`, in refusals and in `why`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ NODE = dataclasses.replace(builders.node("node-a"), allocations=tuple(map(reserv
 
 
 def shown(taken: Snapshot) -> list[dict[str, str]]:
-    made = pod_table.table(pod_table.of(taken), now=NOW)
+    made = pod_table.table(pod_table.build(taken), now=NOW)
     lines = [*made.rows, made.totals_row or ()]
     texts = [[cell.text if isinstance(cell, Cell) else cell for cell in line] for line in lines]
     return [dict(zip([column.header for column in made.columns], line, strict=True)) for line in texts]
 
 
-def test_each_reservation_is_a_line_and_counts_and_says_when_it_ends() -> None:
+def test_each_reservation_is_a_line_with_its_expiry() -> None:
     *rows, total = shown(Snapshot((NODE,), ()))
     assert len(rows) == 8
     assert {(row["NAMESPACE"], row["NAME"], row["STATE"]) for row in rows} == {
@@ -44,10 +44,10 @@ def test_each_reservation_is_a_line_and_counts_and_says_when_it_ends() -> None:
     assert (total["GPUS"], total["STATE"], total["REQUEST"], total["MEMORY"]) == ("8-pods", "8-reserved", "4", "320Gi")
     late = dataclasses.replace(NODE, allocations=(reserved(0, seconds=-3),))
     assert shown(Snapshot((late,), ()))[0]["STATE"] == "Reserved:expired"
-    assert pod_table.item(pod_table.of(Snapshot((NODE,), ()))[0])["reservedUntil"] == "2026-03-01T12:00:41.000000Z"
+    assert pod_table.item(pod_table.build(Snapshot((NODE,), ()))[0])["reservedUntil"] == "2026-03-01T12:00:41.000000Z"
 
 
-def test_a_refusal_says_what_is_only_reserved_for_whom_and_until_when() -> None:
+def test_refusal_names_reservations_and_their_expiry() -> None:
     asked = request.parse(builders.pod("waits", request="0.5", memory="1Gi"))
     refusal = placement.place([NodeView.from_node(NODE)], asked)
     assert isinstance(refusal, Refusal)
@@ -58,7 +58,7 @@ def test_a_refusal_says_what_is_only_reserved_for_whom_and_until_when() -> None:
     assert str(placement.place([NodeView.from_node(NODE)], less)).endswith(said)
 
 
-def test_a_pod_that_waits_shows_what_it_asks_for_and_counts_nothing() -> None:
+def test_waiting_pod_shows_its_request_and_counts_nothing() -> None:
     waiting = sample.gated("ml/waiting", request="0.5", memory="60Gi", limit="0.8", gpus="2")
     parts = sample.gated("ml/parts", request="0.25")
     nonsense = sample.gated("ml/wrong", request="a lot")
@@ -72,8 +72,8 @@ def test_a_pod_that_waits_shows_what_it_asks_for_and_counts_nothing() -> None:
     assert rows[""] == ("0", "", "0")  # the totals
 
 
-def test_a_document_has_the_limit_and_what_is_asked_for() -> None:
-    items = {row.name: pod_table.item(row) for row in pod_table.of(sample.snapshot())}
+def test_document_has_limit_and_request() -> None:
+    items = {row.name: pod_table.item(row) for row in pod_table.build(sample.snapshot())}
     assert items["trainer"]["limitsPercent"] == [80]
     assert items["waiting"]["asksFor"] == ["0.5 GPU with 60Gi"]
     assert items["waiting"]["limitsPercent"] == []

@@ -1,4 +1,4 @@
-"""BUSY: the same in the lines of GPUs, nodes and pods, and what is unknown is never 0."""
+"""BUSY is consistent in the lines of GPUs, nodes and pods, and unknown usage is never 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests import builders
 NODES = ("node-a", "node-b")
 GPUS = 3
 
-# A pod: its node, its GPUs, and what the agent says of each of them; None: nothing measures it.
+# A pod: its node, its GPUs, and the agent's figure for each of them; None: not measured.
 RATIOS = st.none() | st.floats(0, 1)
 PODS = st.lists(
     st.tuples(st.sampled_from(NODES), st.dictionaries(st.integers(0, GPUS - 1), RATIOS, min_size=1)), max_size=6
@@ -36,7 +36,7 @@ def cluster(pods: list[tuple[str, dict[int, float | None]]], answering: frozense
             lines[node].append(f"{live_usage.MEMORY}{labels} 1")
             lines[node] += [] if ratio is None else [f"{live_usage.COMPUTE}{labels} {ratio}"]
     nodes = [dataclasses.replace(builders.node(name, gpus=GPUS), allocations=tuple(entries[name])) for name in NODES]
-    return Snapshot(tuple(nodes), None, usage=live_usage.of({name: "\n".join(lines[name]) for name in answering}))
+    return Snapshot(tuple(nodes), None, usage=live_usage.parse({name: "\n".join(lines[name]) for name in answering}))
 
 
 def tables(snapshot: Snapshot) -> list[Table]:
@@ -44,14 +44,14 @@ def tables(snapshot: Snapshot) -> list[Table]:
         return snapshot.nodes
 
     return [
-        gpu_table.table(gpu_table.of(nodes(), usage=snapshot.usage), with_used=True),
-        node_table.table(node_table.of(nodes(), usage=snapshot.usage), with_used=True),
-        pod_table.table(pod_table.of(snapshot), now=0.0, with_used=True),
+        gpu_table.table(gpu_table.build(nodes(), usage=snapshot.usage), with_used=True),
+        node_table.table(node_table.build(nodes(), usage=snapshot.usage), with_used=True),
+        pod_table.table(pod_table.build(snapshot), now=0.0, with_used=True),
     ]
 
 
 def busy(table: Table) -> list[str]:
-    """The cells of BUSY, the total last."""
+    """Return the cells of BUSY, the total last."""
     place = [column.header for column in table.columns].index("BUSY")
     cells = [row[place] for row in (*table.rows, table.totals_row or ())]
     return [cell.text if isinstance(cell, Cell) else cell for cell in cells]
@@ -62,7 +62,7 @@ def amount(text: str) -> float:
 
 
 @given(PODS, st.frozensets(st.sampled_from(NODES)))
-def test_law_the_totals_of_gpus_nodes_and_pods_agree_and_are_the_sums_of_their_lines(
+def test_law_totals_of_gpus_nodes_and_pods_agree(
     pods: list[tuple[str, dict[int, float | None]]], answering: frozenset[str]
 ) -> None:
     snapshot = cluster(pods, answering)
@@ -76,14 +76,14 @@ def test_law_the_totals_of_gpus_nodes_and_pods_agree_and_are_the_sums_of_their_l
     assert (("≥" in of_pods[-1]) or of_pods[-1] == UNKNOWN) == (not measured)
 
 
-def test_a_gpu_that_one_pod_fills_beside_an_idle_one_is_full_in_every_table() -> None:
+def test_busy_gpu_next_to_an_idle_one_is_full_in_every_table() -> None:
     gpus, nodes, of_pods = map(busy, tables(cluster([("node-a", {0: 1.0}), ("node-a", {0: 0.0})], frozenset(NODES))))
     assert gpus == ["1/1", "0/1", "0/1", "0/1", "0/1", "0/1", "1/6"]
     assert nodes == ["1/3", "0/3", "1/6"]
     assert of_pods == ["1/1", "0/1", "1/1"]
 
 
-def test_what_nothing_measures_is_unknown_and_makes_a_sum_the_least() -> None:
+def test_unmeasured_usage_makes_a_sum_a_lower_bound() -> None:
     snapshot = cluster([("node-a", {0: None}), ("node-a", {0: 0.0}), ("node-a", {1: 0.34})], frozenset(NODES))
     gpus, nodes, of_pods = map(busy, tables(snapshot))
     assert gpus == [UNKNOWN, "0.34/1", "0/1", "0/1", "0/1", "0/1", "≥0.34/6"]

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import contract, ledger
 from gpushare.allocation import PodRef
-from gpushare.cluster import api_client, api_connection, api_errors, events, informer, part, transport
+from gpushare.cluster import api_client, api_connection, api_errors, events, informer, transport
 from tests import builders
 from tests.gpushare.cluster import waiting
 from tests.webhook import replica
@@ -55,7 +55,7 @@ class Blind:
         self.api = api
         self.metrics = metrics.Metrics()
         self.store = ApiStore(api, self.metrics)
-        self.store.pods = part.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "shared")
+        self.store.pods = informer.Part(informer.Informer(api, "/api/v1/namespaces/kube-system/pods"), "shared")
         recorder = events.Recorder(api, controller="gpushare.io/test", instance="test")
         self.now = 1000.0
         self.touched_nodes = TouchedNodes()

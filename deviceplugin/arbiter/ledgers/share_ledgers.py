@@ -1,0 +1,320 @@
+"""All ledgers of this node by share: created for a share's first process, and closed after its last.
+
+The event loop watches a pidfd of each process, so its slot is cleared as soon as the process is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter.ledgers import ledger_record, recovery, timetable
+from deviceplugin.arbiter.ledgers.exec_checker import ExecChecker
+from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.denial.registered import RegisteredMap
+from deviceplugin.disk import whole_file
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import KernelProcess
+
+logger = logging.getLogger(__name__)
+
+DIRECTORY_MODE: Final = 0o700
+UNREACHABLE: Final = (
+    "the node's agent was restarted and cannot inspect this container's other processes (it lacks SYS_PTRACE or "
+    "CHECKPOINT_RESTORE): restart the container"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ShareUse:
+    """The memory that a share's processes hold, by GPU in the order of its grants. `overhead_bytes`: beyond their
+    charges.
+    """
+
+    tenant: Tenant
+    used_bytes: tuple[int, ...]
+    processes: int
+    overhead_bytes: tuple[int, ...]
+
+
+async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
+    """Return None: unclaimed memory is unknown."""
+    del share, slot, gpu
+    return None
+
+
+class ShareLedgers:
+    """The node's ledgers, inside a running event loop.
+
+    directory: of the records; the next agent must use the same one. context_bytes: returns what to charge for a context
+    on a GPU, by UUID, before it is created. unclaimed_bytes: returns how much of a GPU, by its place in the share,
+    belongs to no process other than the one in
+        this slot; None if unknown.
+    registered: the kernel's map of registered processes, where unregistered ones are denied the devices.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        proc: Path = kernel_process.PROC,
+        context_bytes: Callable[[str], int] = lambda _: 0,
+        unclaimed_bytes: Callable[[ShareLedger, int, int], Awaitable[int | None]] = nothing_known,
+        registered: RegisteredMap | None = None,
+    ) -> None:
+        self._directory = directory
+        self._registered = registered
+        self._proc = proc
+        self._boot_id = kernel_process.boot_id(proc=proc)
+        self._context_bytes = context_bytes
+        self._unclaimed_bytes = unclaimed_bytes
+        self._shares: dict[str, ShareLedger] = {}
+        self._unreachable: dict[str, list[KernelProcess]] = {}
+        self._lost_ticks = 0
+        self._exec_checker = ExecChecker(self._on_exec, proc=proc)
+        # called when a recovered share has no outdated page any more
+        self.on_pages_current: Callable[[], None] = lambda: None
+
+    def recover(self) -> None:
+        """Take over the previous agent's ledgers."""
+        lost_ticks = recovery.read_loss(self._directory, self._boot_id)
+        self._lost_ticks = lost_ticks or 0
+        if lost_ticks is None or not self._directory.exists():
+            self._record_loss()
+        self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        missing = kernel_process.missing_capabilities()
+        if missing:
+            # Warn before the next restart: that agent will have the same capabilities.
+            logger.warning(
+                "Ledgers cannot be taken over after a restart of the agent: containers will have to restart too",
+                extra={"missing_capabilities": list(missing)},
+            )
+        for path in ledger_record.all_in(self._directory):
+            try:
+                record = ledger_record.read(path)
+            except ledger_record.RecordError as error:
+                # The slots' owners are unknown without it, so no process may get that ledger.
+                aside = whole_file.set_aside(path)
+                why = {"err": str(error), "set_aside": str(aside)}
+                logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
+                self._record_loss()
+                path.unlink(missing_ok=True)
+                continue
+            old = recovery.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else None
+            if old is None:
+                path.unlink()
+            elif isinstance(old, ShareLedger):
+                self._shares[record.tenant.key] = old
+                for member in old.members.values():
+                    self._watch(old, member)
+                    self._exec_checker.check(old, member)
+                self.record(old, old.tenant)
+                logger.info("Took over a ledger", extra={**_log_fields(old.tenant), "processes": len(old.members)})
+            else:
+                self._unreachable[record.tenant.key] = list(old.holders)
+                for holder in old.holders:
+                    asyncio.get_running_loop().add_reader(holder.pidfd, self._on_holder_exit, record.tenant, holder)
+                extra = {**_log_fields(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
+                logger.error("Could not take over a ledger", extra=extra)
+        if self._registered is not None:
+            holders = (*self._unreachable.values(), *(share.members.values() for share in self._shares.values()))
+            self._registered.replace((process.pid, process.start_ticks) for holder in holders for process in holder)
+        self.publish_timetable()
+
+    @property
+    def lost_ticks(self) -> int:
+        """When records were lost last, in kernel ticks. Earlier processes may use a ledger that no longer exists."""
+        return self._lost_ticks
+
+    def join(self, tenant: Tenant, who: KernelProcess) -> tuple[ShareLedger, int]:
+        """Return the share's ledger, and the slot of this process, which is the same one if it joins again.
+
+        Raises JoinError, and OSError if the record cannot be written. The caller keeps its own pidfd; the ledger
+        duplicates it. Joining does not change the amounts of a running share: only ShareResizer does.
+        """
+        if tenant.key in self._unreachable:
+            raise JoinError(UNREACHABLE)
+        share = self._shares.get(tenant.key)
+        if share is not None and not _same_gpus(share.tenant, tenant):
+            raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
+        made = share is None
+        share = ShareLedger.make(tenant) if share is None else share
+        share.tenant = dataclasses.replace(share.tenant, group=tenant.group)  # records lack it
+        try:
+            self.expect_contexts(share)
+            slot = share.slot_of(who)
+            if slot is not None:
+                self._register(who)
+                return share, slot
+            slot = share.free_slot()
+            ledger_record.write(self._directory, share.record(self._boot_id, joining=(slot, who)))
+            self._register(who)
+            member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
+        except BaseException:
+            if made:
+                share.close()
+            raise
+        share.admit(member, slot)
+        self._shares[tenant.key] = share
+        self._watch(share, member)
+        if made:
+            self.publish_timetable()
+        return share, slot
+
+    async def check_exec(self, tenant: Tenant, who: KernelProcess) -> bool:
+        """Return whether the process has a slot already. If so, first check that it has not become another program."""
+        share = self._shares.get(tenant.key)
+        slot = share.slot_of(who) if share is not None else None
+        if share is None or slot is None:
+            return False
+        # Shield the check: other callers may wait for it too.
+        await asyncio.shield(self._exec_checker.check(share, share.members[slot]))
+        return True
+
+    def publish_timetable(self) -> None:
+        """Write into all limits pages when to launch while no arbiter runs. Call it whenever amounts have changed."""
+        table = timetable.timetable(share.tenant for share in self._shares.values())
+        for key, share in self._shares.items():
+            for gpu, turn in enumerate(table[key]):
+                share.limits.set_launch_slot(gpu, turn)
+
+    def reap(self, share: ShareLedger) -> None:
+        """Clear the slots of dead processes."""
+        for slot in list(share.dead_slots()):
+            self._release(share, slot)
+
+    async def measure(self, share: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
+        """Measure how much of a GPU belongs to no known process, from now on; None if unknown."""
+        slot = share.slot_of(who)
+        return await self._unclaimed_bytes(share, slot, gpu) if slot is not None else None
+
+    def disconnected(self, share: ShareLedger, who: KernelProcess) -> None:
+        """Release the slot of a process that closed its socket, if that was because of an exec."""
+        slot = share.slot_of(who)
+        if slot is not None and not who.is_dead():
+            self._exec_checker.check(share, share.members[slot])
+
+    def uses(self) -> Iterator[ShareUse]:
+        """Yield the memory use of every share."""
+        for share in self._shares.values():
+            yield ShareUse(share.tenant, share.used_bytes(), len(share.members), share.limits.overhead_bytes())
+
+    def all(self) -> tuple[ShareLedger, ...]:
+        """Return the ledgers of all shares with processes."""
+        return tuple(self._shares.values())
+
+    def expect_contexts(self, share: ShareLedger) -> None:
+        """Write the current context charges into the share's limits page."""
+        for gpu, grant in enumerate(share.tenant.grants):
+            share.limits.set_context_bytes(gpu, self._context_bytes(grant.uuid))
+
+    def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
+        """Return the processes, by share, whose ledgers cannot be opened."""
+        return self._unreachable
+
+    def is_unreachable(self, pod_uid: str, share: int) -> bool:
+        """Whether the share has processes whose ledger cannot be opened."""
+        return f"{pod_uid}-{share}" in self._unreachable
+
+    def confirm_page(self, share: ShareLedger, who: KernelProcess) -> None:
+        """Record that a welcomed process sent a message, which proves that it has switched to the current limits
+        page.
+        """
+        slot = share.slot_of(who)
+        if slot is not None and share.outdated:
+            share.use_current_page(slot)
+            if not share.outdated:
+                self.on_pages_current()
+
+    def record(self, share: ShareLedger, tenant: Tenant) -> bool:
+        """Record the amounts that the share is about to get. Return False if the disk write failed.
+
+        After a failure the old file may name one process too many, which the next agent will find dead.
+        """
+        try:
+            ledger_record.write(self._directory, share.record(self._boot_id, tenant=tenant))
+        except OSError as error:
+            logger.warning("Could not write a ledger's record", extra={**_log_fields(share.tenant), "err": str(error)})
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close all ledgers. Their records stay for the next agent."""
+        self._exec_checker.close()
+        for share in self._shares.values():
+            for member in share.members.values():
+                asyncio.get_running_loop().remove_reader(member.pidfd)
+            share.close()
+        self._shares.clear()
+        for holders in self._unreachable.values():
+            for holder in holders:
+                self._close_holder(holder)
+        self._unreachable.clear()
+
+    def _record_loss(self) -> None:
+        own = kernel_process.with_start(os.getpid(), proc=self._proc)
+        self._lost_ticks = own[1] if own is not None else 0
+        recovery.write_loss(self._directory, self._boot_id, self._lost_ticks)
+
+    def _register(self, who: KernelProcess) -> None:
+        if self._registered is not None:
+            try:
+                self._registered.add(who.pid, who.start_ticks)
+            except OSError as error:
+                raise JoinError(f"the kernel did not register this process: {error}") from error
+
+    def _watch(self, share: ShareLedger, member: KernelProcess) -> None:
+        asyncio.get_running_loop().add_reader(member.pidfd, self._on_exit, share, member)
+
+    def _on_exit(self, share: ShareLedger, member: KernelProcess) -> None:
+        slot = share.slot_of(member)
+        if slot is not None:
+            self._release(share, slot)
+
+    def _on_exec(self, share: ShareLedger, member: KernelProcess) -> None:
+        logger.debug("A process has become another program", extra={**_log_fields(share.tenant), "pid": member.pid})
+        self._on_exit(share, member)
+
+    def _on_holder_exit(self, tenant: Tenant, holder: KernelProcess) -> None:
+        self._close_holder(holder)
+        if self._registered is not None:
+            self._registered.drop(holder.pid)
+        self._unreachable[tenant.key].remove(holder)
+        if not self._unreachable[tenant.key]:
+            del self._unreachable[tenant.key]
+            ledger_record.path_of(self._directory, tenant).unlink(missing_ok=True)
+
+    def _close_holder(self, holder: KernelProcess) -> None:
+        asyncio.get_running_loop().remove_reader(holder.pidfd)
+        os.close(holder.pidfd)
+
+    def _release(self, share: ShareLedger, slot: int) -> None:
+        member = share.members[slot]
+        asyncio.get_running_loop().remove_reader(member.pidfd)
+        freed = share.release(slot)
+        if self._registered is not None:
+            self._registered.drop(member.pid)
+        extra = {**_log_fields(share.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
+        # A container can start and end processes very fast. Only log those that leave bytes behind.
+        logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
+        if share.members:
+            self.record(share, share.tenant)
+            return
+        del self._shares[share.tenant.key]
+        share.close()
+        self.publish_timetable()
+        ledger_record.path_of(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
+
+
+def _same_gpus(tenant: Tenant, other: Tenant) -> bool:
+    return [grant.uuid for grant in tenant.grants] == [grant.uuid for grant in other.grants]
+
+
+def _log_fields(tenant: Tenant) -> dict[str, object]:
+    return {"pod": {"namespace": tenant.namespace, "name": tenant.pod}, "containers": list(tenant.containers)}

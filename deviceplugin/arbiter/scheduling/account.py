@@ -1,0 +1,156 @@
+"""How much GPU time a share is owed and may still use on one GPU. Pure: time is a parameter, in nanoseconds.
+
+Three balances, updated at every event:
+
+  owed     guaranteed time that the share has not had yet. Grows by `request` while the share wants the GPU, and
+           otherwise only up to a small credit, so that nobody saves up an hour. Time under the guarantee is
+           subtracted, and so is all time that the share keeps the GPU beyond its turn: that is its debt.
+  room     what the limit still allows: a bucket that fills at the rate `limit` and drains at rate 1 while the share
+           holds the GPU. Overruns are paid in full: after a kernel of one minute, a share with a limit of 10 %
+           pauses for nine.
+  surplus  unclaimed time that the share has had, divided by its weight: the share with the least is served next.
+
+Debts in either direction are capped at ten seconds: a guarantee is not made up for without end.
+
+A sliding window would be simpler for the first two, but it forgets a debt after ten seconds, and repeats every burst
+ten seconds later. Over any ten seconds in which a share wants the GPU, these balances guarantee the same as the window.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Final
+
+MILLISECOND_NS: Final = 1_000_000
+WINDOW_NS: Final = 10_000 * MILLISECOND_NS
+CREDIT_NS: Final = 50 * MILLISECOND_NS
+LATENCY_CREDIT_NS: Final = 100 * MILLISECOND_NS
+BURST_NS: Final = 50 * MILLISECOND_NS
+# One run and one pause of a share at its limit. Shorter periods would spend too much time on switching.
+PERIOD_NS: Final = 150 * MILLISECOND_NS
+LATENCY_PERIOD_NS: Final = 100 * MILLISECOND_NS
+MIN_TURN_NS: Final = 20 * MILLISECOND_NS  # even with the lowest limit
+# Headroom in the bucket: it goes on filling while a timer is late, so no time is lost.
+SPARE_NS: Final = 10 * MILLISECOND_NS
+MIN_WEIGHT: Final = 0.01  # of a share without a request, in the split of unclaimed time
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entitlement:
+    """A share's request and limit of one GPU's time, in percent. `latency`: the share is of the latency class."""
+
+    request_percent: int
+    limit_percent: int
+    latency: bool = False
+
+
+class PayingAccount(enum.Enum):
+    """The balance that pays for the time that passes."""
+
+    NOTHING = "nothing"
+    OWED = "owed"
+    SURPLUS = "surplus"
+    ALONE = "alone"  # no other share wants the GPU: pays owed time out, and works a debt off
+
+
+class Account:
+    """The balances of one share on one GPU. `set` changes `wanting` and `charge`."""
+
+    def __init__(self, entitlement: Entitlement, now_ns: int) -> None:
+        self.entitlement = entitlement
+        self.held_ns = 0  # all time charged so far
+        self.owed_ns = 0.0
+        self.room_ns = float(BURST_NS)
+        self.surplus_ns = 0.0
+        self.wanting = False
+        self.charge = PayingAccount.NOTHING
+        self.at_ns = now_ns
+
+    def change(self, entitlement: Entitlement, now_ns: int) -> None:
+        """Change request and limit. Balances stay as they are."""
+        self.pass_time(now_ns)
+        self.entitlement = entitlement
+
+    def held_by_ns(self, now_ns: int) -> int:
+        """Return all time charged so far."""
+        return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not PayingAccount.NOTHING else 0)
+
+    def set(self, now_ns: int, *, wanting: bool | None = None, charge: PayingAccount | None = None) -> None:
+        """Set whether the share wants the GPU, and which balance pays, from now on."""
+        self.pass_time(now_ns)
+        if wanting is not None:
+            self.wanting = wanting
+        if charge is not None:
+            self.charge = charge
+
+    def pass_time(self, now_ns: int) -> None:
+        """Update the balances to the present."""
+        passed_ns = now_ns - self.at_ns
+        if passed_ns <= 0:
+            return
+        self.at_ns = now_ns
+        holds = self.charge is not PayingAccount.NOTHING
+        self.held_ns += passed_ns if holds else 0
+        self._owe(passed_ns)
+        if self.charge is PayingAccount.SURPLUS:
+            self.surplus_ns += passed_ns / self.weight
+        filled_ns = passed_ns * (self.entitlement.limit_percent / 100 - (1 if holds else 0))
+        # Let the bucket grow to what the share is owed, so that it can spend that.
+        most_ns = max(BURST_NS, self.room_ns - passed_ns, self.owed_ns if self.wanting else 0)
+        self.room_ns = min(most_ns, self.room_ns + filled_ns)
+
+    @property
+    def weight(self) -> float:
+        """The share's weight in the split of unclaimed time."""
+        return max(self.entitlement.request_percent / 100, MIN_WEIGHT)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the share has a limit."""
+        return self.entitlement.limit_percent < 100
+
+    def eligible(self) -> bool:
+        """Whether the limit allows a turn to begin."""
+        return not self.limited or self.room_ns >= self._least_room_ns - 1
+
+    def eligible_in_ns(self) -> int:
+        """Return how long until the limit allows a turn, if the share holds nothing."""
+        if self.eligible():
+            return 0
+        return int((self._least_room_ns - 1 - self.room_ns) * 100 / max(1, self.entitlement.limit_percent)) + 1
+
+    def lasts_ns(self) -> int | None:
+        """Return how long the share may hold the GPU before its limit ends the turn; None without a limit."""
+        if not self.limited:
+            return None
+        return max(0, int(self.room_ns * 100 / (100 - self.entitlement.limit_percent)))
+
+    @property
+    def _least_room_ns(self) -> float:
+        """The room that a turn needs to begin: enough for the share's part of a period."""
+        limit = self.entitlement.limit_percent / 100
+        period_ns = LATENCY_PERIOD_NS if self.entitlement.latency else PERIOD_NS
+        return min(float(BURST_NS - SPARE_NS), max(limit * period_ns, MIN_TURN_NS) * (1 - limit))
+
+    @property
+    def _credit_ns(self) -> float:
+        return float(LATENCY_CREDIT_NS if self.entitlement.latency else CREDIT_NS)
+
+    def _owe(self, passed_ns: int) -> None:
+        request = self.entitlement.request_percent / 100
+        owed_ns = self.owed_ns + passed_ns * (request - (1 if self.charge is PayingAccount.OWED else 0))
+        if self.charge is PayingAccount.ALONE:
+            owed_ns = max(0.0, self.owed_ns - passed_ns) if self.owed_ns > 0 else min(0.0, owed_ns)
+        elif self.charge is PayingAccount.SURPLUS:
+            # The share is being served, so what accrues meanwhile is capped at the credit.
+            owed_ns = min(owed_ns, max(self.owed_ns, self._credit_ns))
+        elif self.wanting or self.charge is not PayingAccount.NOTHING:
+            # Time owed by an earlier, higher request runs down rather than being lost.
+            most_ns = max(request * WINDOW_NS, self._credit_ns, self.owed_ns - passed_ns)
+            owed_ns = min(owed_ns, most_ns)
+        elif owed_ns > self._credit_ns:
+            # Time above the credit runs down rather than being lost at once: a program that waits for each kernel wants
+            # nothing for a moment between two of them.
+            owed_ns = max(self._credit_ns, self.owed_ns - passed_ns)
+        self.owed_ns = max(-float(WINDOW_NS), owed_ns)
