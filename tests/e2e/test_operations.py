@@ -34,7 +34,7 @@ def test_a_pod_waits_while_the_only_nodes_agent_is_down(
         assert late is not None
         said = annotation(late, contract.REASON) or ""
         # Either the agent's last report, if it had time for one, or what the kubelet offers.
-        kubelets = f"no agent that runs: its kubelet offers no {contract.RESOURCE_PERCENT}"
+        kubelets = f"no running agent: its kubelet offers no {contract.RESOURCE_PERCENT}"
         assert "the node's agent has stopped" in said or kubelets in said
     user.running("late")
     user.running("early")
