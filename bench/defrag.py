@@ -1,11 +1,9 @@
-"""What `kubectl gpushare defrag` makes of a full cluster: the openb nodes, whose pods have asked for 100 % of the GPUs.
+"""Results of `kubectl gpushare defrag` on a full cluster: openb nodes whose pods have requested 100 % of the GPUs.
 
-`--load 50` lets pods come only until they have asked for half of them: then `--planners empty-nodes` has nodes to free.
-
-The pods are placed by the product's own placement as they arrive; those that fit nowhere wait. Each planner gets the
-same cluster, its plan is played, and then whoever waits is tried once more.
-
-Prints a table for people, then one JSON object a line per figure. Times are processor time of the plan alone.
+With `--load 50` pods arrive only until they have requested half of the GPUs; `--planners empty-nodes` then has nodes to
+free. The product's own placement places the pods as they arrive; pods that do not fit wait. Each planner gets the same
+cluster; its plan is executed, and then all waiting pods are tried again. Prints a table for people, then one JSON
+object a line per figure. Times are the CPU time of planning alone.
 
 Run: python bench/defrag.py --openb DIRECTORY [--traces default,multigpu30] [--seeds 42] [--every 8]
     [--planners value,value-cpu,fewest,fewest-cpu,empty-nodes] [--load 100] [--moves 2] [--patience 120]
@@ -51,10 +49,10 @@ PLANNERS: dict[str, Planner] = {
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Unallocated GPUs in per cent of all, and a bound that no plan comes below; see `openb.bound`.
+    """The result of one plan. `before` and `after` are the unallocated percentage of the GPUs.
 
-    empty: nodes without a share at first; emptied: how many more there are after the moves.
-    moves: -1 where the planner did not come to its end in time.
+    bound: the lower bound for any plan, see `openb.bound`. empty: nodes without a share at first; emptied: how many
+    more there are after the moves. moves: -1 if the planner ran out of time.
     """
 
     trace: str
@@ -159,7 +157,7 @@ def _unallocated(world: World) -> float:
 
 
 class _Patience:
-    """Raises after so many seconds of processor time."""
+    """Raises `_OutOfTimeError` after a number of seconds of CPU time."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds

@@ -1,11 +1,11 @@
-"""What agents ask of the API server: while nothing happens on their nodes, and when they start.
+"""Count the agents' API requests, when their nodes are idle and when they start.
 
-Counted in the audit log of a real API server, of the real agents of a lab (`make lab`) on which nothing else is done.
-An agent that is idle renews its watches and does nothing else, so what 5,000 of them ask is 5,000 times as much.
+The counts come from the audit log of a real API server, for the real agents of a lab (`make lab`) that does nothing
+else. An idle agent only renews its watches, so 5,000 agents send 5,000 times as many requests.
 
-Run: `python -m bench.idle_agents [--lab DIRECTORY] [--seconds N]`. It waits until the agents have run for so long, and
-then starts them again. Prints a table, then one JSON object a figure; ends with 1 if an idle agent asks for more than
-the goal.
+Run: `python -m bench.idle_agents [--lab DIRECTORY] [--seconds N]`. It waits until the agents have run for that time,
+then restarts them. Prints a table, then one JSON object a figure; exits with 1 if an idle agent sends more requests
+than the goal.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tabulate import tabulate
 from lab import access, cluster, gpushare, lab_layout
 
 AGENTS = 5000
-GOAL_A_SECOND = 0.01  # of one agent: a request a second for a hundred nodes
-SETTLING_SECONDS = 60.0  # after its start
+GOAL_A_SECOND = 0.01  # by one agent: one request a second for a hundred nodes
+SETTLING_SECONDS = 60.0  # after an agent's start
 WATCH = "watch"
 
 
 @dataclass(frozen=True)
 class Request:
-    """at, seconds: Unix time at which it came, and how long it took; None while it still goes on."""
+    """at: Unix time of arrival; seconds: duration, None while the request is still open."""
 
     at: float
     what: str
@@ -40,7 +40,7 @@ class Request:
 
 
 def asked(log: Path) -> Iterator[Request]:
-    """Every request of an agent, once: a watch that has ended is told of twice."""
+    """Yield each request of an agent once: the log reports a finished watch twice."""
     requests: dict[str, Request] = {}
     for line in log.read_text().splitlines(keepends=True):
         event = json.loads(line) if line.endswith("\n") else {}
@@ -58,7 +58,7 @@ def unix(text: str) -> float:
 
 
 def started(administrator: access.Access) -> float:
-    """When the youngest agent's container was started."""
+    """Return the start time of the youngest agent's container."""
     containers = [pod["status"]["containerStatuses"] for pod in gpushare.pods(administrator, "agent")]
     return max(unix(status["state"]["running"]["startedAt"]) for statuses in containers for status in statuses)
 

@@ -1,11 +1,11 @@
-"""Twenty admissions a second on a whole cluster, while webhook, certificates, API server or a node go and come.
+"""Twenty admissions a second on a whole cluster, while webhook, certificates, API server or a node fail and return.
 
-Counted are admissions that failed, and GPUs that were over-committed in any version of the ledger that was stored. A
-client tries again only when nobody answers at the API server's address; that is counted apart. The pods ask for shares
-of GPUs on nodes made by hand, so that no kubelet has to start them; on one of these is too little room: some wait.
+Counts failed admissions, and GPUs that any stored version of the ledger over-commits. The client retries only when the
+API server's address does not answer, and counts these retries separately. The pods request shares of GPUs on hand-made
+nodes, so no kubelet has to start them; one of these nodes is too small, so some pods wait.
 
 Run: `python bench/outages.py [--only NAME,NAME] [--kills N] [--lab DIRECTORY]`; it takes some twenty minutes. Prints a
-table, then one JSON object a scenario; ends with 1 if anything was counted.
+table, then one JSON object a scenario; exits with 1 if anything was counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from steady import ground, judgements, load, troubles, witness
 
 from lab import access, cluster, gpushare, lab_layout
 
-NODES = 32  # 256 GPUs: 248 for some 130 at a time, 8 for more than there is room for
+NODES = 32  # 256 GPUs: 248 for some 130 pods at a time, 8 for more pods than fit
 BEFORE_SECONDS, AFTER_SECONDS = 4.0, 4.0
 HEAD = (
     "scenario",
@@ -69,7 +69,7 @@ class Row:
         )
 
     def reasons(self) -> dict[str, int]:
-        """Why admissions failed, and how often."""
+        """Return the reasons of failed admissions, with their counts."""
         return collections.Counter(re.sub(r"[\d.]+:\d{4,5}", "#", creation.message) for creation in self.counted.failed)
 
 
@@ -103,7 +103,7 @@ def run(name: str, stage: troubles.Stage) -> Row:
 
 @contextlib.contextmanager
 def installed(node_count: int) -> Iterator[access.Access]:
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # sockets have short paths
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # keeps socket paths short
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=node_count, owner=os.getpid())

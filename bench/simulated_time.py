@@ -46,7 +46,7 @@ TOKEN_MS_AT_8 = {"alone": 11.0, "time slices": 21.1, "MPS, 50 % each": 15.4}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured, and what it is compared with."""
+    """A measured value, and the value that it is compared with."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ class Figure:
     other: float
 
     def line(self) -> str:
-        """As JSON."""
+        """Return the figure as JSON."""
         ratio = round(self.value / self.other, 3) if self.other else None
         document = {"figure": f"simulated.{self.name}", "value": round(self.value, 3), "unit": self.unit}
         return json.dumps({**document, "against": self.against, "ratio": ratio})
@@ -63,7 +63,7 @@ class Figure:
 
 @contextlib.contextmanager
 def node() -> Iterator[Path]:
-    """A directory with GPUs, and a pipe directory of MPS in it."""
+    """Yield a directory with GPUs and an MPS pipe directory."""
     subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
     with tempfile.TemporaryDirectory() as directory:
         gpus = Path(directory) / "gpus"
@@ -76,7 +76,7 @@ def node() -> Iterator[Path]:
 def rates(
     directory: Path, kernel: str, environments: Sequence[Mapping[str, str]], seconds: float, most: int = MANY
 ) -> list[float]:
-    """Steps a second of processes at the same time; with `most`, on a GPU each and waiting for each step."""
+    """Return the steps a second of concurrent processes; with `most`, each has its own GPU and waits for each step."""
     common = {
         "PATH": os.environ["PATH"],
         "SIMGPU_DIR": str(directory / "gpus"),
@@ -109,12 +109,12 @@ def rates(
 
 
 def step_ns(requests: float) -> int:
-    """How long a step takes for a model alone."""
+    """Return the length of a step when a model runs alone."""
     return round(STEP_MS * (1 + REQUEST_PART * requests) * 1e6)
 
 
 def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
-    """Two models that share the requests of one."""
+    """Measure two models that share the requests of one."""
     half = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "pipe"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
     ways: Mapping[str, tuple[Mapping[str, str], Sequence[float]]] = {
         "time slices": ({}, SLICED),
@@ -156,7 +156,7 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
 
 
 def meetings(directory: Path) -> tuple[list[str], list[Figure]]:
-    """What it takes until the kernels of two processes on two GPUs have met."""
+    """Measure the delay until the kernels of two processes on two GPUs have met."""
     lost_us = [1e6 / rate - 1000 for rate in rates(directory, "meet2_bench_1000us", [{}, {}], 60, most=500)]
     mean_us = sum(lost_us) / len(lost_us)
     line = f"Kernels of 1 ms that meet in two processes, one after another: {mean_us:.0f} us more each."
