@@ -1,4 +1,4 @@
-"""Where a bad day takes place: pods that come and go meanwhile, and what is looked at afterwards."""
+"""The setting of a bad day: pods that are created and deleted during it, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from days.table import Day
 
 BEFORE_SECONDS = 5.0
-EVERY_SECONDS = 0.5  # a pod comes, and each second one an older one goes
+EVERY_SECONDS = 0.5  # a pod is created each time, and an older one deleted every second time
 POLL_SECONDS = 0.25
 RECOVERY_SECONDS = 180.0
 STANDING = 10
@@ -31,7 +31,7 @@ AT_ONCE = 64
 
 @dataclass
 class Row:
-    """What a day came to. `after`: seconds from its end until something was so."""
+    """The result of a day. `after`: seconds from its end until a condition held."""
 
     name: str
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class Row:
 
 
 class Stage:
-    """A day acts on what is public here."""
+    """The cluster on which a day acts."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Stage:
         return row
 
     def _live(self, seconds: float) -> None:
-        """Pods come and go, whatever becomes of the one before."""
+        """Create and delete pods at a fixed rate, without waiting for earlier calls."""
         ends = time.monotonic() + seconds
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             for turn in itertools.count():
@@ -121,7 +121,7 @@ class Stage:
             self._row.lost += self.differences()
 
     def fill(self, count: int) -> None:
-        """So many pods more, all of them in the ledger."""
+        """Create `count` more pods and wait until the ledger has all of them."""
         calls.all_well(calls.send(self.server, [self._pod() for _ in range(count)]))
         webhooks.until(self._is_in_order, "the many are not in the ledger", seconds=RECOVERY_SECONDS)
         self.notes.append(f"{len(self.pods())} pods")
@@ -165,7 +165,7 @@ class Stage:
             self.delete(names[0])
 
     def delete(self, name: str) -> None:
-        now = {"gracePeriodSeconds": 0}  # no kubelet would answer for it
+        now = {"gracePeriodSeconds": 0}  # no kubelet would confirm the deletion
         calls.send(self.server, [calls.call("DELETE", f"{self._path}/{name}", now)], at_once=1)
 
     def pods(self) -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ class Stage:
         return pods
 
     def differences(self) -> list[str]:
-        """What is held and by nobody, or the other way round; of all nodes, as there are no pods but ours."""
+        """Return the shares that only the ledger or only a pod has, on all nodes: the cluster has no other pods."""
         claimed = {
             pod["metadata"]["annotations"][contract.ALLOCATION]: (pod["metadata"]["uid"], pod["metadata"]["name"])
             for pod in self.pods()

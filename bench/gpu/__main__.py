@@ -58,7 +58,7 @@ class Case:
         return Cost(self.cost.fixed_seconds + count * more.fixed_seconds, self.cost.windows + count * more.windows)
 
 
-# Most wanted first.
+# In order of priority.
 CASES: Mapping[str, Case] = {
     "facts": Case(facts.facts, Cost(8)),
     "native_slices": Case(robustness.native_slices, Cost(4)),
@@ -88,11 +88,11 @@ SECOND = FIRST[FIRST.index("framework_memory") :]
 MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500
 MIN_WARM_MS = 200
-OVERTIME_SECONDS = 60.0  # of a case, at least: a first import of a framework reads gigabytes
+OVERTIME_SECONDS = 60.0  # at least, for each case: a first import of a framework reads gigabytes
 OVERDUE_SECONDS = 8.0  # after the deadline, to clean up
 CLOSING_SECONDS = 20.0  # after the last case, for threads to end
 BACKSTOP_SECONDS = 10.0  # for the results of a run that hangs
-SPIN_LOOPS = 90_000  # a guess, if they cannot be calibrated
+SPIN_LOOPS = 90_000  # a guess, used if the calibration fails
 IMPORTED = ("torch", "transformers", "jax", "cupy", "triton", "numba.cuda")
 READING = """
 import contextlib, importlib, sys
@@ -191,7 +191,7 @@ def _end_after(run: Run, seconds: float) -> None:
 
     def end() -> None:
         if not _ENDING.acquire(blocking=False):
-            return  # another of these timers ends it already
+            return  # another of these timers already ends it
         _after(BACKSTOP_SECONDS, lambda: os._exit(3))
         try:
             tenants.kill_all()
@@ -270,7 +270,7 @@ async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
             mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else None
             if case.mps and mps is None:
                 run.report.say(f"\n{name}: no MPS, its daemon is not there or does not answer")
-            # A node of its own for each case: shares of the one before have no debts and no credits in it.
+            # Each case has its own node, so that shares of the previous one leave no debts or credits.
             gpu = await stack.enter_async_context(tenants.opened(run.which, directory, run.loops))
             peers = [*run.peers, *([mps] if mps else [])]
             rounds = 1 if run.window_seconds else 3

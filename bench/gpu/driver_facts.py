@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLES = Path(__file__).resolve().parents[2] / "interposer" / "driver"
-# Functions that take memory, give it back, change or run something, or tell sizes, have one of these in their names.
+# Functions that allocate, free, run or change something, or report sizes, have one of these words in their names.
 TELLING = re.compile(
     r"Alloc|Create|Retain|Capture|Total|Launch|Free|Info|Map|Pool|Import|Export|Open|Bind|Load|Instantiate|Upload|Clone|Limit"
     r"|Update|NodeSetParams"
 )
-# Those since which some function has another form; a driver is asked for its own version, too.
+# Versions in which a function changed its form; the driver's own version is asked for too.
 VERSIONS = (2000, 3020, 4000, 6050, 7000, 8000, 9020, 10000, 10010, 10020, 11000, 11020, 11030, 11040, 11060, 11070)
 VERSIONS_12_ON = (12000, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000, 13010, 13020, 13030, 13040, 13050)
 FLAGS = (0, 1, 2)
@@ -43,7 +43,7 @@ class DriverFacts:
     unlisted: tuple[str, ...]
 
     def sentences(self) -> Iterator[str]:
-        """The facts, one a line."""
+        """Yield the facts, one a line."""
         major, minor = self.driver_version // 1000, self.driver_version % 1000 // 10
         yield f"driver of CUDA {major}.{minor}: {self.hooked} functions are intercepted"
         yield f"of those the driver does not export: {', '.join(self.not_exported) or 'none'}"
@@ -57,7 +57,7 @@ class DriverFacts:
 
 
 def base(name: str) -> str:
-    """Return the name without the ends of its forms, as cuGetProcAddress is asked for it."""
+    """Return the name without suffixes such as _v2, as cuGetProcAddress expects it."""
     return _FORM.sub("", name)
 
 
@@ -116,7 +116,7 @@ def _address(driver: ctypes.CDLL, name: str) -> int | None:
 
 
 def _loaded_file(address: int) -> Path:
-    """The file of this process that has the address."""
+    """Return the file that is mapped at this address."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
         if begin <= address < end:

@@ -153,7 +153,7 @@ async def kill_holding_lease(bench: Bench) -> None:
 
 
 async def _kill(gpu: Gpu, mode: Mode) -> float:
-    """Kill a tenant with a full queue, in our case while it holds the lease; return the moment."""
+    """Kill a tenant with a full queue, under gpushare while it holds the lease; return the moment."""
     share = gpu.give(request=50) if mode.ours else None
     process = gpu.start(mode, [BUILT / "load", "async", KERNEL_US], share, request=50, limit=100 if mode.ours else 50)
     try:

@@ -1,4 +1,4 @@
-"""What the webhook logs of reviews that it failed to judge; a log goes with its pod, so it is kept as it comes."""
+"""The webhook's log entries about reviews that failed. A log is deleted with its pod, so it is linked at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class JudgementLogs:
         self._thread.start()
 
     def stop(self) -> list[str]:
-        """The reasons with their stacks, the commonest first."""
+        """Return the reasons with their stacks, the most common first."""
         self._stopping.set()
         self._thread.join()
         with self._kept as directory:
@@ -51,14 +51,14 @@ class JudgementLogs:
             for directory in self._directories:
                 for path in directory.glob(LOGS):
                     link = Path(self._kept.name) / "_".join(path.relative_to(directory).parts)
-                    with contextlib.suppress(FileExistsError, FileNotFoundError):  # it is kept already, or has gone
+                    with contextlib.suppress(FileExistsError, FileNotFoundError):  # already linked, or deleted
                         os.link(path, link)
             if is_last:
                 return
 
 
 def _failures(path: Path) -> Iterator[dict[str, Any]]:
-    """Each line of the kubelet's is a time, a stream, whether it is whole, and what the container wrote."""
+    """Yield failed reviews. Each line has the kubelet's time, stream and tag before the container's output."""
     for line in path.read_text().splitlines():
         if SAYS in line:
             yield json.loads(line.split(" ", 3)[3])

@@ -1,6 +1,6 @@
-"""A witness: judges every version of every GPUNode that was ever stored.
+"""Checks every version of every GPUNode that was ever stored.
 
-It reads them from etcd: a watch by way of the API server misses what is written around a restart of it.
+It reads them from etcd: a watch through the API server misses writes around a restart of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP_SECONDS = 30.0
 
 
 class _Etcd(http.client.HTTPConnection):
-    """HTTP over the socket of etcd."""
+    """HTTP over etcd's socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=STOP_SECONDS)
@@ -36,9 +36,9 @@ class _Etcd(http.client.HTTPConnection):
 
 
 class Witness:
-    """versions: how many it saw; broken: a sentence for each GPU that was over-committed in one of them.
+    """The checker. versions: how many it saw; broken: a sentence for each over-committed GPU in one of them.
 
-    released: when shares were given back, which only the elected placer does.
+    released: when shares were released, which only the elected placer does.
     """
 
     def __init__(self, server: calls.Server, etcd: Path) -> None:
@@ -68,7 +68,7 @@ class Witness:
         self._thread.start()
 
     def stop(self) -> None:
-        """See everything that was written so far, and end."""
+        """Wait until all writes so far are checked, and end."""
         items = calls.ask(self._server, calls.call("GET", contract.GPUNODE_PATH))["items"]
         last = max((int(item["metadata"]["resourceVersion"]) for item in items), default=0)
         deadline = time.monotonic() + STOP_SECONDS
