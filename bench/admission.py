@@ -31,7 +31,7 @@ from lab import access, cluster, daemon_process
 REPOSITORY = Path(__file__).resolve().parents[1]
 BASE = REPOSITORY / "config" / "base"
 INSTALLED = ("namespace", "crd", "rbac", "certificates")  # always installed
-IN_THE_WAY = ("policy", "admission")  # on the path of each pod; removed for the floor
+ADMISSION_PARTS = ("policy", "admission")  # on the path of each pod; removed for the floor
 CONSTANT = "constant"
 NODE = "gpu-node-0000"  # the first node
 # For each kind of burst: running replicas, and how many of them the API server calls.
@@ -97,20 +97,20 @@ class Bench:
         made = (burst.verdict for of_kind in bursts.values() for burst in of_kind)
         return [problem for verdict in made if verdict is not None for problem in verdict.problems]
 
-    def put_in_the_way(self, *, is_floor: bool = False) -> None:
+    def install_admission(self, *, is_floor: bool = False) -> None:
         """Install the admission policies and webhooks; for the floor, only remove them."""
-        for part in IN_THE_WAY:
+        for part in ADMISSION_PARTS:
             # Delete first: a webhook that was registered by URL cannot be patched back to a service.
             self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
             if not is_floor:
                 self._kubectl("apply", "--server-side", "-k", str(BASE / part))
 
-    def asked(self, processes: Iterable[int]) -> None:
+    def before_burst(self, processes: Iterable[int]) -> None:
         """Prepare the processes that answer the API server during the next burst."""
 
     def burst(self, kind: str, number: int) -> Burst:
         """Run one burst and empty the ledger after it."""
-        self.put_in_the_way(is_floor=kind == "floor")
+        self.install_admission(is_floor=kind == "floor")
         with self.administrator.namespace("burst") as namespace:
             if kind == "floor":
                 return self._sent(namespace, number, {})[0]
@@ -141,7 +141,7 @@ class Bench:
         """
         first = next(made.pods(namespace, 1, seed=0))
         asked = calls.Call("POST", f"{first.path}?dryRun=All", first.body)
-        webhooks.until(lambda: self._is_ours(asked), "the API server does not call the webhook")
+        webhooks.until(lambda: self._is_ours(asked), "the API server did not call the webhook")
 
     def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
         self.until_called(namespace)
@@ -156,7 +156,7 @@ class Bench:
                 sum(replica.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for replica in replicas)
                 >= placed
             ),
-            "not everything was confirmed",
+            "some allocations were not confirmed",
             seconds=SETTLE_SECONDS,
         )
         settled = time.monotonic() - ended
@@ -165,7 +165,7 @@ class Bench:
         failed = sum(
             replica.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for replica in replicas
         )
-        verdict = truth.judge(self.server, namespace, self.options.pods, since)
+        verdict = truth.check(self.server, namespace, self.options.pods, since)
         self._clear(namespace)
         return Burst(
             sent.seconds,
@@ -182,7 +182,7 @@ class Bench:
     def _sent(self, namespace: str, number: int, processes: Mapping[str, int]) -> tuple[Burst, float]:
         wanted = list(made.pods(namespace, self.options.pods, seed=number))
         pids = {**self.control_plane(), **processes}
-        self.asked(processes.values())
+        self.before_burst(processes.values())
         load, before = os.getloadavg()[0], cpu(pids)
         seconds, answers = calls.burst(
             self.server, wanted, at_once=self.options.at_once, processes=self.options.clients
@@ -306,9 +306,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
-    parser.add_argument("--clients", type=int, default=1, help="processes that send them")
+    parser.add_argument("--clients", type=int, default=1, help="processes that send calls")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which bursts, separated by commas")
-    parser.add_argument("--profile", help="write the replica's profile there (with it the figures are no measure)")
+    parser.add_argument("--profile", help="write the replica's profile to this file (distorts the figures)")
     options = parser.parse_args()
     # /tmp keeps the path short: Unix socket paths are limited.
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
@@ -321,7 +321,7 @@ def main() -> None:
         finally:
             cluster.down(directory)
     if problems:
-        sys.exit("not all was accounted for")
+        sys.exit("some pods or allocations are not accounted for")
 
 
 if __name__ == "__main__":

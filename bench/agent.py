@@ -26,7 +26,7 @@ from tests.deviceplugin import simulated_kubelet as kubelets
 GPUS, CONTAINERS = 8, 100
 GOAL_BYTES, GOAL_RATIO, GOAL_START_SECONDS = 100 * 10**6, 0.01, 5.0
 PERCENT = "gpushare.io/gpu-percent"
-# in its first minute the agent polls a new kubelet more often
+# in a kubelet's first minute the agent also reads its checkpoint
 SETTLING_SECONDS = 5.0 + share_answers.KUBELET_START_SECONDS
 
 

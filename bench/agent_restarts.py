@@ -102,8 +102,8 @@ def main() -> int:
         administrator = cluster.up(directory, node_count=0, owner=os.getpid())
         bench = admission.Bench(administrator, Path(scratch), SimpleNamespace(nodes=0, profile=None))  # type: ignore[arg-type]
         bench.prepare()
-        bench.put_in_the_way()
-        made.machines(bench.server, names)
+        bench.install_admission()
+        made.node_objects(bench.server, names)
         agents: list[Agent] = []
         for number, name in enumerate(names):
             agents.append(Agent(bench, name, Path(scratch) / str(number)))

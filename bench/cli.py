@@ -190,7 +190,7 @@ def main() -> None:
     if compared:
         print(f"\n{FEW} nodes × {GPUS} GPUs: kubectl get --raw {compared[0]:.3f} s, top {compared[1]:.3f} s")
     else:
-        print("\nno kubectl on PATH: not compared with it")
+        print("\nno kubectl on PATH: skipped the comparison")
     print()
     bare = runs["interpreter"].seconds
     for name, run in runs.items():

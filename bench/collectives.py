@@ -169,15 +169,15 @@ def plot(ratios: dict[str, float], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(8, 0.4 * len(ratios) + 1), layout="constrained")
     axis.barh(list(ratios)[::-1], list(ratios.values())[::-1])
     axis.axvline(GOAL, color="black", linestyle="--", linewidth=1)
-    axis.set_xlabel("kernels a second with leases, of those by the driver's own time slices")
+    axis.set_xlabel("kernels a second with leases, relative to the driver's time slices")
     figure.savefig(path)
     print(f"Plot: {path}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each case, twice")
-    parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each case, measured twice")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file, .svg or .png")
     chosen = parser.parse_args()
     ratios = asyncio.run(measure(chosen.seconds))
     if chosen.plot:

@@ -150,7 +150,7 @@ def asked(node: KernelNode) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--opens", type=int, default=20_000, help="a case and round (%(default)s)")
+    parser.add_argument("--opens", type=int, default=20_000, help="for each case and round (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="d") as directory, kernel_node.opened(Path(directory)) as node:
@@ -159,14 +159,15 @@ def main() -> None:
         by_fanotify = asked(node)
         (Path(directory) / "a").mkdir()
         struck = asyncio.run(strikes(Path(directory) / "a"))
-    print(
-        f"an open, µs, and what it is more than with no program; medians of {options.rounds} rounds of {options.opens}"
-    )
+    print(f"an open in µs, and the difference to no program; medians of {options.rounds} rounds of {options.opens}")
     for name, (took, more) in costing.items():
         print(f"  {name:<26} {took:8.2f} {more:+8.2f}")
-    print(f"after exec: {got} of {EXECS} got at the device; struck out by the arbiter after, ms: ", end="")
+    print(f"after exec: {got} of {EXECS} opened the device; unregistered by the arbiter after, ms: ", end="")
     print(f"median {statistics.median(struck):.1f}, longest {max(struck):.1f}")
-    print(f"fanotify asked at {OPENS} opens of each: " + ", ".join(f"{name} {n}" for name, n in by_fanotify.items()))
+    print(
+        f"questions of fanotify at {OPENS} opens of each: "
+        + ", ".join(f"{name} {n}" for name, n in by_fanotify.items())
+    )
     for name, (took, more) in costing.items():
         figure = {
             "figure": f"denial.open.{name.replace(', ', '.').replace(' ', '-')}",

@@ -157,7 +157,9 @@ async def measure(runs: int, report: Report) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1, help="of each case, with and without (%(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="runs of each case, with and without the library (%(default)s)"
+    )
     arguments = parser.parse_args()
     build()
     report = Report(0.0)

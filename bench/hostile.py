@@ -1,4 +1,4 @@
-"""What the attacks of tests/hostile/attacks.py, run as root and as nobody, cost an honest pod on the same GPU.
+"""The cost of the attacks of tests/hostile/attacks.py for an honest pod on the same GPU, by user: root and nobody.
 
 Runs on a node of the lab, with simulated GPUs. The neighbour has 40 % of a GPU and 4 GiB, and runs kernels of a
 millisecond one after the other; the attacker has 50 % and 2 GiB. Each attack is compared, in the same run, with the
@@ -168,9 +168,9 @@ def _print(who: str, table: list[list[object]]) -> None:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    options.add_argument("--seconds", type=float, default=6.0, help="of each attack (%(default)s)")
+    options.add_argument("--seconds", type=float, default=6.0, help="for each attack (%(default)s)")
     options.add_argument("--only", default=",".join(ATTACKS), help="names of attacks")
-    options.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
+    options.add_argument("--lab", type=Path, help="an existing lab (default: a new one)")
     options.add_argument("--users", default=",".join(USERS), help="(%(default)s)")
     arguments = options.parse_args()
     fine = True

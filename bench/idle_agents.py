@@ -71,7 +71,7 @@ def table(requests: list[Request]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lab", type=Path, default=lab_layout.default_directory(), help="directory (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1200.0, help="at least so long idle (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="minimum idle time (%(default)s)")
     arguments = parser.parse_args()
     where = lab_layout.load(arguments.lab)
     administrator = cluster.access_to(where)
@@ -85,7 +85,7 @@ def main() -> int:
     print(f"{agents} agents, idle for {seconds:.0f} s\n\n{table(idle)}\n")
     watches = [request.seconds for request in idle if request.what.startswith(WATCH) and request.seconds is not None]
     if watches:
-        print(f"a watch is open for {min(watches):.0f} to {max(watches):.0f} s, drawn at random\n")
+        print(f"watches stay open for {min(watches):.0f} to {max(watches):.0f} s, at random\n")
 
     before = time.time()
     administrator.kubectl("rollout", "restart", *gpushare.SCOPE, f"daemonset/{gpushare.AGENT}")

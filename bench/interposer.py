@@ -294,7 +294,7 @@ async def measure(names: list[str], report: Report) -> None:
     for name in names:
         async with nodes.opened() as node:
             await CASES[name](node, report)
-        report.look_at_cores()
+        report.record_busy_cores()
 
 
 def main() -> None:

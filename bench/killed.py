@@ -1,4 +1,4 @@
-"""What processes that are killed in the middle of their kernels cost a neighbour, with and without gpushare.
+"""The cost for a neighbour of processes that are killed in the middle of their kernels, with and without gpushare.
 
 On one simulated GPU run tests/hostile/neighbour.py, with a request of 40 % and kernels of a millisecond, and two
 processes of tests/hostile/attacks.py, with a request of 50 %: `long` runs kernels of twenty milliseconds without
@@ -112,7 +112,7 @@ def _print(how: str, measured: dict[str, list[Window]]) -> None:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    options.add_argument("--seconds", type=float, default=4.0, help="of each (%(default)s)")
+    options.add_argument("--seconds", type=float, default=4.0, help="for each case (%(default)s)")
     options.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     arguments = options.parse_args()
     asyncio.run(measure(arguments.seconds, arguments.rounds))

@@ -115,7 +115,7 @@ def fill(node: Node, way: str, count: int) -> int:
 async def measure(report: Report) -> None:
     """Measure all ways to allocate."""
     async with nodes.opened() as node:
-        report.say(f"a share of {LIMIT_BYTES} bytes: bytes left when nothing more is given")
+        report.say(f"a share of {LIMIT_BYTES} bytes: bytes left when allocations are refused")
         report.say(f"{'':<10}{'in pieces of':>14}" + "".join(f"{count:>12} proc." for count in PROCESSES))
         beyond = dict.fromkeys(PROCESSES, 0)
         unused = dict.fromkeys(PROCESSES, 0.0)

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burst import calls
-from steady import ground, judgements, load, troubles, witness
+from steady import ground, ledger_watch, load, review_failures, troubles
 
 from lab import access, cluster, gpushare, lab_layout
 
@@ -81,9 +81,9 @@ def run(name: str, stage: troubles.Stage) -> Row:
         stage.administrator.namespace("steady") as namespace,
         ground.nodes(stage.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
     ):
-        seen = witness.Witness(stage.server, stage.lab.etcd / "client.sock")
+        seen = ledger_watch.LedgerWatch(stage.server, stage.lab.etcd / "client.sock")
         stream = load.Load(stage.server, namespace, crowded, roomy, shares=trouble.shares)
-        logged = judgements.JudgementLogs(stage.lab)
+        logged = review_failures.ReviewLogs(stage.lab)
         began = time.monotonic()
         stage.seen = seen
         logged.start()
@@ -133,12 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(troubles.TROUBLES), help="which scenarios, separated by commas")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--lab", type=Path, help="a lab that runs already, with gpushare in it")
+    parser.add_argument("--lab", type=Path, help="a running lab with gpushare installed")
     options = parser.parse_args()
     names = options.only.split(",")
     unknown = [name for name in names if name not in troubles.TROUBLES]
     if unknown:
-        parser.error(f"--only {', '.join(unknown)}: write some of {', '.join(troubles.TROUBLES)}")
+        parser.error(f"invalid --only {', '.join(unknown)}: must be of {', '.join(troubles.TROUBLES)}")
     rows: list[Row] = []
     print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD), flush=True)
     for node_count in (1, 2):

@@ -98,7 +98,7 @@ def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], tota
         placed = scheduler.place(pod)
         if placed is not None:
             allocated += pod.size
-            links.note(placed)
+            links.add(placed)
     left = 1 - allocated / total
     curve += [left] * (len(POINTS) - len(curve))
     return Result(
@@ -123,7 +123,7 @@ def churn(
             until, _, pod, held = heapq.heappop(running)
             free += (total - allocated) * max(0.0, until - max(now, WARM_UP))
             now = until
-            scheduler.leave(pod, held)
+            scheduler.remove(pod, held)
             allocated -= pod.size
         free += (total - allocated) * max(0.0, arrival.time - max(now, WARM_UP))
         now = arrival.time
@@ -136,7 +136,7 @@ def churn(
             if placed is None:
                 turned_away += arrival.pod.size
             else:
-                links.note(placed)
+                links.add(placed)
     left = free / total / (now - WARM_UP)
     return Result(task, left, 0.0, turned_away / asked, links.part(2), links.part(4))
 
@@ -220,18 +220,18 @@ def arguments() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
-    parser.add_argument("--traces", type=words, help="names of pod lists and worlds; all lists unless given")
+    parser.add_argument("--traces", type=words, help="names of pod lists and worlds (default: all lists)")
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in words(text)], default=[42, 43, 44])
     parser.add_argument("--policies", type=words, default=list(DEFAULT_POLICIES))
-    parser.add_argument("--churn", type=float, help="also with pods that leave, at this load, such as 0.9")
-    parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
+    parser.add_argument("--churn", type=float, help="also measure with pods that finish, at this load, such as 0.9")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file, .svg or .png")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     chosen = parser.parse_args()
     chosen.traces = chosen.traces or trace.traces(chosen.openb)
     chosen.traces = [name for word in chosen.traces for name in (worlds.WORLDS if word == "worlds" else [word])]
     for policy in chosen.policies:
         if policy not in (*OWN, *known_policies.POLICIES):
-            parser.error(f"--policies {policy} is unknown: {', '.join((*OWN, *known_policies.POLICIES))} are")
+            parser.error(f"invalid --policies {policy}: must be of {', '.join((*OWN, *known_policies.POLICIES))}")
     return chosen
 
 

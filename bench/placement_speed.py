@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--allocations", type=int, default=100_000)
     parser.add_argument("--decisions", type=int, default=5_000)
-    parser.add_argument("--shapes", type=int, default=len(SHAPES) * len(HOSTS), help="that differ in what they ask for")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES) * len(HOSTS), help="number of distinct requests")
     parser.add_argument("--seed", type=int, default=42)
     chosen = parser.parse_args()
     draw = random.Random(chosen.seed)

@@ -1,4 +1,4 @@
-"""The webhook's CPU time for a pod that fits nowhere, whatever its spec: 1,000 nodes × 8 GPUs by default.
+"""The webhook's CPU time for refusing expensive pods that fit nowhere: 1,000 nodes × 8 GPUs by default.
 
 Anyone who can create pods can have one reviewed at any rate (`--dry-run=server`), and each review delays all others. So
 each pod here has the maximum of one thing, or far more, and requests what no node has; then the benchmark searches for
@@ -88,7 +88,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--search", type=float, default=30.0, help="seconds of the processor's time")
+    parser.add_argument("--search", type=float, default=30.0, help="CPU seconds of the search")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)

@@ -112,7 +112,7 @@ class Parts:
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.unsent: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]
 
-    def tell(self) -> None:
+    def deliver(self) -> None:
         """Deliver the changed pods as the informer does."""
         for before, after in self.unsent:
             self.changes.update_pod(before, after)
@@ -121,11 +121,11 @@ class Parts:
 
     def books(self) -> None:
         self.touched = self.changes.collect(self.nodes, also=self.known.unconfirmed)
-        self._judge(self.touched)
+        self._examine(self.touched)
         there = {node.name for node in self.nodes}
         restore.orphaned(there, self.changes.placed_elsewhere(there))
 
-    def _judge(self, touched: Touched) -> None:
+    def _examine(self, touched: Touched) -> None:
         nodes = self.sightings.timed(touched.nodes, now=0.0)
         self.known.renew(nodes, touched.names, due_changes.find(nodes, touched.pods, now=0.0))
         restore.lost(touched.nodes, touched.pods)
@@ -144,7 +144,7 @@ class Parts:
 
     def pieces(self) -> dict[str, Work]:
         return {
-            "told of pods": self.tell,
+            "told of pods": self.deliver,
             "books": self.books,
             "wishes": lambda: list(self.wishes.search(self.touched)),
             "gated": self.existing,
@@ -156,7 +156,7 @@ class Parts:
     def whole(self) -> dict[str, Work]:
         """Return the same parts, examining everything."""
         return {
-            "books": lambda: self._judge(self.everything),
+            "books": lambda: self._examine(self.everything),
             "wishes": lambda: ResizeRequests().find(self.nodes, self.pods),
             "gated": lambda: arrange(PodIndex(self.pods)),
             "passes": lambda: fairness.OvertakeCounter().count(PodIndex(self.pods), ()),
@@ -274,7 +274,7 @@ def main() -> None:
     for name, by in times.items():
         print(f"{name:14} {whole.get(name, 0.0):14.1f} {by['idle']:12.2f} {by['one']:9.2f} {by['thousandth']:12.2f}")
     waited, whole_rounds = asyncio.run(rounds(there.nodes, pods))
-    print(f"the first pod waits {waited:.1f} ms for its place")
+    print(f"the first placement takes {waited:.1f} ms")
     for when, (total, longest) in whole_rounds.items():
         print(f"round, {when:6}: {total:.1f} ms, the longest piece {longest:.1f} ms")
     for name, by in times.items():

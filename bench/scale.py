@@ -54,14 +54,14 @@ class Scale(admission.Bench):
         ordinary = standing.fill(self.server, made.ordinary(OTHERS, self.options.ordinary))
         if not self.options.shares:
             return ordinary, 0.0
-        self.put_in_the_way()
+        self.install_admission()
         with webhooks.running(1, self.scratch / "standing", self.kubeconfig):
             self.until_called(STANDING)
             return ordinary, standing.shares(self.server, STANDING, self.options.shares)
 
     def phases(self) -> dict[str, phases.Phase]:
         """Measure a replica that starts, and then a restart of the API server."""
-        self.put_in_the_way()
+        self.install_admission()
         with webhooks.running(1, self.scratch / "phases", self.kubeconfig) as (replicas, _):
             replica = replicas[0]
             with phases.Watched(replica) as watched:
@@ -70,7 +70,7 @@ class Scale(admission.Bench):
             with phases.Watched(replica) as watched:
                 self._restart_api_server()
                 began = time.monotonic()
-                webhooks.until(replica.ready, "the replica does not get ready again", seconds=PATIENCE_SECONDS)
+                webhooks.until(replica.ready, "the replica did not become ready again", seconds=PATIENCE_SECONDS)
                 seconds = time.monotonic() - began
                 time.sleep(self.options.quiet)
             measured["restart of the API server"] = watched.phase(seconds)
@@ -78,13 +78,13 @@ class Scale(admission.Bench):
 
     def planned(self) -> planning.Planned:
         """Measure one plan of `kubectl gpushare defrag` next to a replica."""
-        self.put_in_the_way()
+        self.install_admission()
         with webhooks.running(1, self.scratch / "planned", self.kubeconfig) as (replicas, _):
             return planning.measure(replicas[0], self.kubeconfig)
 
     def waiting(self) -> waiting.Waited:
         """Measure many gated pods."""
-        self.put_in_the_way()
+        self.install_admission()
         with (
             webhooks.running(1, self.scratch / "waiting", self.kubeconfig) as (replicas, _),
             self.administrator.namespace("waiting") as namespace,
@@ -108,7 +108,7 @@ class Scale(admission.Bench):
         component.start([started], self.lab)
         component.wait([started], self.lab, PATIENCE_SECONDS)
 
-    def asked(self, processes: Iterable[int]) -> None:
+    def before_burst(self, processes: Iterable[int]) -> None:
         """Pin the webhook that answers the burst to the last core, if `--own-core` is set."""
         if not self.options.own_core:
             return
@@ -163,7 +163,7 @@ def _print_planned(planned: planning.Planned) -> None:
 def _print_waiting(waited: waiting.Waited) -> None:
     longest = max(waited.handed_over_seconds)
     spent = ", ".join(f"{name} {ms:.1f}" for name, ms in waited.cpu_ms.items())
-    print(f"\n{waited.pods} gated pods: ms of processor a second: {spent}")
+    print(f"\n{waited.pods} gated pods: CPU ms a second: {spent}")
     print(
         "seconds from one pod's end to the next one's start:",
         *(f"{seconds:.2f}" for seconds in waited.handed_over_seconds),
@@ -182,8 +182,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=20_000, dest="ordinary", help="ordinary ones")
-    parser.add_argument("--shares", type=int, default=0, help="pods with shares that are there before")
+    parser.add_argument("--pods", type=int, default=20_000, dest="ordinary", help="ordinary pods")
+    parser.add_argument("--shares", type=int, default=0, help="pods with shares that exist before the measurement")
     parser.add_argument("--burst", type=int, default=1000, dest="pods", help="pods with shares of one burst")
     parser.add_argument("--rounds", type=int, default=2, help="bursts of each kind; 0 for none")
     parser.add_argument("--waiting", type=int, default=5000, help="gated pods; 0 for none")
@@ -192,7 +192,7 @@ def main() -> None:
         "--quiet",
         type=float,
         default=20.0,
-        help="seconds that each phase is looked at, and that the API server has to end (%(default)s)",
+        help="seconds to watch each phase, and the API server's shutdown timeout (%(default)s)",
     )
     parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
     parser.add_argument("--own-core", action="store_true", help="the webhook has the last core for itself")
@@ -216,7 +216,7 @@ def main() -> None:
         finally:
             cluster.down(directory)
     if problems:
-        sys.exit("not all was accounted for")
+        sys.exit("some pods or allocations are not accounted for")
 
 
 if __name__ == "__main__":

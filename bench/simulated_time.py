@@ -1,15 +1,15 @@
-"""The simulated GPU's time against what others published of real ones: two models on a GPU, by time slices and by MPS.
+"""The simulated GPU's time, compared with published figures of real ones: two models on a GPU, by time slices and MPS.
 
-Published: NVIDIA Dynamo, examples/gpu-sharing, November 2026: two vLLM with Qwen3-4B on an A100, tokens a second of the
-pair in percent of what one model alone does with the same requests, and the time between two tokens.
+Published: NVIDIA Dynamo, examples/gpu-sharing, November 2026: two vLLM with Qwen3-4B on an A100; the tokens a second of
+both in percent of one model alone with the same requests, and the time between two tokens.
 
-Simulated: a model is a process that does one step after another; a step is a kernel that takes STEP_MS with no
-requests and REQUEST_PART of that more for each, on KERNEL_PERCENT of the GPU. REQUEST_PART and KERNEL_PERCENT were
-chosen once, so that the two figures marked with a star fit; STEP_MS by the time between tokens of one model alone. All
-else follows from the model of the GPU: simgpu/README.md.
+Simulated: a model is a process that runs one step after another. A step is a kernel on KERNEL_PERCENT of the GPU; it
+takes STEP_MS without requests and REQUEST_PART of that more for each. REQUEST_PART and KERNEL_PERCENT were chosen once
+to fit the two figures marked with a star, STEP_MS to fit the time between tokens of one model alone. Everything else
+follows from the model of the GPU: simgpu/README.md.
 
-Prints tables, then one JSON object a line per figure.
-Run: `python bench/simulated_time.py [--seconds N] [--results DIRECTORY]`; with a second a case it takes half a minute.
+Prints tables, then one JSON object a line per figure. Run: `python bench/simulated_time.py [--seconds N] [--results
+DIRECTORY]`; with a second a case it takes half a minute.
 """
 
 from __future__ import annotations
@@ -151,7 +151,10 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
     lines += [f"| {way} | {TOKEN_MS_AT_8[way]:.1f} | {simulated_ms:.1f} |" for way, simulated_ms in token_ms.items()]
     figures.append(Figure("worst_error", max(errors), "points", "goal", 10))
     mean = sum(errors) / len(errors)
-    lines += ["", f"The eight that were not fitted are {mean:.1f} points off in the mean, {max(errors):.1f} at worst."]
+    lines += [
+        "",
+        f"The eight figures that were not fitted are {mean:.1f} points off on average, {max(errors):.1f} at worst.",
+    ]
     return lines, figures
 
 

@@ -32,7 +32,7 @@ from typing import Any
 import admission
 from burst import calls, made, webhooks
 from soaking import flat
-from steady import ground, load, witness
+from steady import ground, ledger_watch, load
 
 from gpushare import codec, contract
 from lab import cluster, kubeconfig
@@ -51,8 +51,8 @@ class Soak(admission.Bench):
 
     def prepare(self) -> None:
         super().prepare()
-        self.put_in_the_way()
-        made.machines(self.server, [AGENTS_NODE])
+        self.install_admission()
+        made.node_objects(self.server, [AGENTS_NODE])
 
     def counting(self) -> dict[str, str]:
         """Return the environment in which a process writes its number of tasks."""
@@ -116,7 +116,7 @@ class Soak(admission.Bench):
             self.until_called(namespace)
             label = {"metadata": {"labels": roomy}}
             calls.ask(self.server, calls.call("PATCH", f"/api/v1/nodes/{AGENTS_NODE}", label, calls.MERGE_PATCH))
-            seen = witness.Witness(self.server, self.lab.etcd / "client.sock")
+            seen = ledger_watch.LedgerWatch(self.server, self.lab.etcd / "client.sock")
             seen.start()
             stream = load.Load(self.server, namespace, crowded, roomy, rate=self.options.rate)
             stream.start()
@@ -209,7 +209,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _print(rows: list[flat.Row], counted: load.Counted, seen: witness.Witness) -> None:
+def _print(rows: list[flat.Row], counted: load.Counted, seen: ledger_watch.LedgerWatch) -> None:
     print("\n| process | of | at first | median | most | least, window by window | grown | flat |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:

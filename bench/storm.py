@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from burst import calls
-from steady import fates, kubelet_log, witness
+from steady import fates, kubelet_log, ledger_watch
 
 from deviceplugin.state import advertisement
 from gpushare import contract
@@ -42,7 +42,7 @@ MAX_PODS = 12
 MAX_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
-AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was told to stop"
+AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was stopped"
 BEFORE_BACK = "before the agent had registered with a new kubelet"
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
 SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
@@ -215,7 +215,10 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
     keys = administrator.lab.certificates
     server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")
     with administrator.namespace("storm") as namespace:
-        seen, ledger = fates.Fates(server, namespace), witness.Witness(server, administrator.lab.etcd / "client.sock")
+        seen, ledger = (
+            fates.Fates(server, namespace),
+            ledger_watch.LedgerWatch(server, administrator.lab.etcd / "client.sock"),
+        )
         log = administrator.lab.logs / f"{administrator.lab.nodes[0].name}.kubelet"
         known = log.stat().st_size
         seen.start()
@@ -295,10 +298,10 @@ def installed(directory: Path | None) -> Iterator[access.Access]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
-    pause = "between two things that happen, at most (%(default)s)"
+    pause = "maximum seconds between two events (%(default)s)"
     parser.add_argument("--pause", type=float, default=MAX_PAUSE_SECONDS, help=pause)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="by default any")
-    parser.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="(default: random)")
+    parser.add_argument("--lab", type=Path, help="an existing lab (default: a new one)")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with installed(options.lab) as administrator:

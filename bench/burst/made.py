@@ -18,7 +18,7 @@ GPUS = 8
 SHARES = ((0.1, 8, 2), (0.25, 16, 3), (0.5, 32, 3), (1, 64, 2))
 
 
-def machines(server: calls.Server, names: Sequence[str]) -> None:
+def node_objects(server: calls.Server, names: Sequence[str]) -> None:
     """Create ready nodes."""
     calls.all_well(calls.send(server, (calls.call("POST", "/api/v1/nodes", _node(name)) for name in names)))
     untainted = {"spec": {"taints": None}}  # without a node controller nothing else removes the taint
@@ -31,7 +31,7 @@ def machines(server: calls.Server, names: Sequence[str]) -> None:
 
 def nodes(server: calls.Server, names: Sequence[str]) -> None:
     """Create ready nodes, and their GPUNodes with eight GPUs each."""
-    machines(server, names)
+    node_objects(server, names)
     made = [_gpunode(name) for name in names]
     calls.all_well(
         calls.send(server, (calls.call("POST", contract.GPUNODE_PATH, codec.to_document(node)) for node in made))

@@ -24,7 +24,7 @@ class Found:
     problems: tuple[str, ...]
 
 
-def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Found:
+def check(server: calls.Server, namespace: str, expected: int, since: str) -> Found:
     """Check a burst after all its shares are confirmed. `since` is the GPUNodes' resourceVersion before the burst.
 
     Shares of other namespaces count only towards a GPU's capacity.

@@ -58,7 +58,7 @@ class Replica:
         began = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([*self._command, *more], cwd=REPOSITORY, env=self._environment, stderr=log)
-        until(lambda: bool(self.logged("Serving")), f"{self.log} has no word of serving")
+        until(lambda: bool(self.logged("Serving")), f"{self.log} does not log Serving")
         serving = self.logged("Serving")[0]
         self.port, self.probe_port = serving["port"], serving["probe_port"]
         self._began = began
@@ -68,7 +68,7 @@ class Replica:
         """End it as a rollout does, and restart it at the same address; return once it is ready."""
         self.stop()
         self._start(f"--port={self.port}")
-        until(self.ready, f"{self.log}: the replica does not get ready again")
+        until(self.ready, f"{self.log}: the replica did not become ready again")
 
     def ready(self) -> bool:
         try:
@@ -129,7 +129,7 @@ def running(
             own = Replica(where, kubeconfig, url, 0 if front else port, wrapper=wrapper, environment=environment)
             stack.callback(own.stop)
             started.append(own)
-            until(own.ready, f"{own.log}: the replica does not get ready")
+            until(own.ready, f"{own.log}: the replica did not become ready")
         if front:
             front.behind([replica.port for replica in started[:asked]])
         until(

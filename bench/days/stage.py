@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from burst import calls, webhooks
-from steady import witness
+from steady import ledger_watch
 
-from days.way import Way
+from days.proxy import Proxy
 from gpushare import codec, contract, ledger
 from lab import lab_layout
 
@@ -55,10 +55,10 @@ class Stage:
         namespace: str,
         selector: dict[str, str],
         replicas: list[webhooks.Replica],
-        way: Way,
+        proxy: Proxy,
         options: argparse.Namespace,
     ) -> None:
-        self.server, self.lab, self.replicas, self.way, self.options = server, lab, replicas, way, options
+        self.server, self.lab, self.replicas, self.proxy, self.options = server, lab, replicas, proxy, options
         self.namespace = namespace
         self.notes: list[str] = []
         self._selector = selector
@@ -69,7 +69,7 @@ class Stage:
     def run(self, name: str, day: Day) -> Row:
         row = self._row = Row(name, notes=self.notes)
         self._wait(self._is_called, "the webhook is not called")
-        seen = witness.Witness(self.server, self.lab.etcd / "client.sock")
+        seen = ledger_watch.LedgerWatch(self.server, self.lab.etcd / "client.sock")
         seen.start()
         for _ in range(STANDING):
             self._create()
@@ -81,7 +81,7 @@ class Stage:
         with day.during(self):
             self._live(day.seconds(self.options))
         row.seconds = time.monotonic() - began
-        row.notes.append(f"{sum(not _is_placed(pod) for pod in self.pods())} pods waited at its end")
+        row.notes.append(f"{sum(not _is_placed(pod) for pod in self.pods())} pods waited at the end")
         self._recover()
         row.lost += self.differences()
         seen.stop()
@@ -123,7 +123,7 @@ class Stage:
     def fill(self, count: int) -> None:
         """Create `count` more pods and wait until the ledger has all of them."""
         calls.all_well(calls.send(self.server, [self._pod() for _ in range(count)]))
-        webhooks.until(self._is_in_order, "the many are not in the ledger", seconds=RECOVERY_SECONDS)
+        webhooks.until(self._is_in_order, "some pods are not in the ledger", seconds=RECOVERY_SECONDS)
         self.notes.append(f"{len(self.pods())} pods")
 
     def delete_all(self) -> None:
@@ -134,7 +134,7 @@ class Stage:
             self.server, [calls.call("DELETE", f"{self._path}/{name}", now) for name in names], at_once=AT_ONCE
         )
         calls.all_well([answer for answer in answers if answer.status != http.HTTPStatus.NOT_FOUND])
-        self.notes.append(f"deleting them took {time.monotonic() - began:.0f} s of the API server's time")
+        self.notes.append(f"deleting them took {time.monotonic() - began:.0f} s")
 
     def _pod(self) -> calls.Call:
         manifest = {
@@ -190,10 +190,12 @@ class Stage:
                 if not entry.is_backfill_reservation
             }
         problems += [
-            f"{pod} has the share {id_}, the ledger not" for id_, (_, pod) in claimed.items() if id_ not in held
+            f"{pod} has the share {id_}, but the ledger does not"
+            for id_, (_, pod) in claimed.items()
+            if id_ not in held
         ]
         problems += [
-            f"the ledger has {id_} of {pod}, who has not"
+            f"the ledger has {id_} for {pod}, but the pod does not"
             for id_, (uid, pod) in held.items()
             if claimed.get(id_, ("",))[0] != uid
         ]

@@ -1,4 +1,4 @@
-"""The bad days as a table: what fails during each, and the repair at its end."""
+"""The bad days as a table: the failure during each, and the repair at its end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from days.proxy import Fault
 from days.stage import Stage
-from days.way import Fault
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Day:
 def answering(fault: Fault) -> Callable[[Stage], AbstractContextManager[None]]:
     @contextlib.contextmanager
     def during(stage: Stage) -> Iterator[None]:
-        stage.way.set(fault)
+        stage.proxy.set(fault)
         try:
             yield
         finally:
-            stage.way.set(Fault())
+            stage.proxy.set(Fault())
 
     return during
 
@@ -43,7 +43,7 @@ def nothing(_: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut_off(stage: Stage) -> Iterator[None]:
-    with stage.way.nowhere():
+    with stage.proxy.nowhere():
         yield
 
 

@@ -1,9 +1,10 @@
-"""Finds out whether this machine's CUDA driver hands out the functions that the library intercepts.
+"""Finds out whether this machine's CUDA driver returns the functions that the library intercepts.
 
-The library recognises a function by its address: what cuGetProcAddress returns must be the function that the driver
-exports under that name. A driver that returns another one would not be held to a limit, so the library refuses it.
+The library recognises a function by its address: cuGetProcAddress must return the function that the driver exports
+under that name. Another function would escape the limits, so the library refuses it.
+
 `python3 -m bench.gpu.driver_facts` asks for every intercepted name at every version and flag, in a second or two. It
-also lists what the driver exports and no table of the library names. It needs no package, no header and no GPU.
+also lists the driver's exports that are in no table of the library. It needs no package, no header and no GPU.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DYNAMIC_SYMBOLS, _LOCAL, _UNDEFINED = 11, 0, 0  # of ELF: SHT_DYNSYM, STB_LOCAL
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """What a driver exports and hands out, compared with the library's tables."""
+    """The functions that a driver exports and returns, compared with the library's tables."""
 
     driver_version: int
     hooked: int
@@ -80,7 +81,7 @@ def unhooked() -> dict[str, str]:
         elif not line.startswith("#"):
             for pattern in line.split():
                 if pattern in reasons or not why:
-                    raise ValueError(f"{pattern} in unhooked.txt: {'is there twice' if why else 'has no [reason]'}")
+                    raise ValueError(f"{pattern} in unhooked.txt: {'is listed twice' if why else 'has no [reason]'}")
                 reasons[pattern] = why
     return reasons
 

@@ -202,4 +202,4 @@ def _text(function: Any, *arguments: Any) -> str:
 
 def _check(what: str, result: int) -> None:
     if result != 0:
-        raise NoGpuError(f"{what} failed with NVML error {result}: look at what nvidia-smi says")
+        raise NoGpuError(f"{what} failed with NVML error {result}: run nvidia-smi for details")

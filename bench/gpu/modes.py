@@ -51,12 +51,12 @@ def parse_peer(text: str) -> Mode:
     first, *rest = text.split(",")
     name, _, path = first.partition("=")
     if not name or not Path(path).is_file() or not all("=" in pair for pair in rest):
-        raise ValueError(f"{text!r} is not NAME=PATH[,VARIABLE=VALUE...] with the path of a library that is there")
+        raise ValueError(f"{text!r} is not NAME=PATH[,VARIABLE=VALUE...] with the path of an existing library")
     mode = Mode(name, (Path(path).resolve(),), dict(pair.split("=", 1) for pair in rest))
     try:
         mode_variables(mode, share="t1", limit=100, memory_bytes=1)
     except (KeyError, IndexError) as error:
-        raise ValueError(f"{text!r}: there is no {{{error.args[0]}}}; there are {{limit}}, {{memory}}, ...") from error
+        raise ValueError(f"{text!r}: unknown {{{error.args[0]}}}: use {{limit}}, {{memory}}, ...") from error
     return mode
 
 

@@ -46,7 +46,7 @@ def installed() -> Path:
         pinned.write_bytes(subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, check=True).stdout)
         for name in FRAMEWORKS:
             if subprocess.run([*install, "--constraint", str(pinned), name], check=False).returncode != 0:
-                print(f"{name}: not to be had here")
+                print(f"{name}: could not be installed here")
         complete.touch()
     return python
 

@@ -148,7 +148,7 @@ async def handover(bench: Bench) -> None:
     """Measure the time that two tenants lose together, by the length of a lease."""
     whole = await alone(bench)
     rows: list[list[str]] = []
-    bench.report.table("What handovers lose, two tenants that never pause", ["turn ms", "lost %"], rows)
+    bench.report.table("Loss by handovers, two tenants that never pause", ["turn ms", "lost %"], rows)
     for length_ms in TURNS_MS:
         with turns_of(length_ms):
             done = await bench.compete(OURS, [Tenant(50, 100, "async", 1000)] * 2)

@@ -42,7 +42,7 @@ class Round:
     times_us: tuple[float, float, float]
 
     @classmethod
-    def of(cls, sizes: Sequence[float]) -> Round:
+    def from_times(cls, sizes: Sequence[float]) -> Round:
         cuts = statistics.quantiles(sizes, n=100, method="inclusive")
         return cls(len(sizes), (cuts[49], cuts[98], max(sizes)))
 
@@ -151,7 +151,7 @@ def main() -> None:
                 others = (arrangement for arrangement in ARRANGEMENTS if arrangement != name)
                 listing = {"nobody": (), "agent": (name,), "another": others}[who]
                 with listed(made[arrangement] for arrangement in listing):
-                    rounds[-1][name, who] = Round.of(made[name].handovers_us(options.seconds))
+                    rounds[-1][name, who] = Round.from_times(made[name].handovers_us(options.seconds))
     print(f"{'arbiter':<22}{'who lists':<18}{'handovers':>10}{'p50':>12}{'p99':>12}{'most':>12}{'p99, ratio':>12}")
     figures = []
     for name, who in cases:

@@ -28,7 +28,9 @@ def fill(server: calls.Server, wanted: Iterator[calls.Call], *, at_once: int = 6
 def shares(server: calls.Server, namespace: str, count: int) -> float:
     """Create `count` pods with shares and bind them once the ledger has all; return the seconds of admission."""
     seconds = fill(server, made.pods(namespace, count, seed=count), at_once=32)
-    webhooks.until(lambda: _confirmed(server, namespace) == count, "not all were confirmed", seconds=SETTLE_SECONDS)
+    webhooks.until(
+        lambda: _confirmed(server, namespace) == count, "some shares were not confirmed", seconds=SETTLE_SECONDS
+    )
     fill(server, _bindings(server, namespace))
     return seconds
 

@@ -80,7 +80,7 @@ def _next(server: calls.Server, path: str, node: str, *, after: str) -> str:
         holder = next((name for name in names if name not in ("", after)), "")
         return bool(holder) and _is_open(calls.ask(server, calls.call("GET", f"{path}/{holder}")))
 
-    webhooks.until(is_there, "nobody has the GPU", seconds=PATIENCE_SECONDS)
+    webhooks.until(is_there, "no pod has the GPU", seconds=PATIENCE_SECONDS)
     return holder
 
 

@@ -37,7 +37,7 @@ class Report:
         figure = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
         self.figures.append({**figure, "goal": round(goal, 3), "ratio": ratio})
 
-    def look_at_cores(self) -> None:
+    def record_busy_cores(self) -> None:
         """Record how many cores were busy since the last call, including those of the bench."""
         before, self._seen = self._seen, cores.busy_seconds()
         passed = self._seen[0] - before[0]

@@ -1,4 +1,4 @@
-"""A large cluster's API server: Nodes and ordinary pods, listed in one piece whatever the limit, and watches.
+"""A large cluster's API server: watches, and lists of Nodes and ordinary pods, always in one piece.
 
 kube-apiserver ignores `limit` for resourceVersion 0, and serves the list from its cache.
 """
@@ -239,11 +239,11 @@ class Cluster:
     def application(self) -> web.Application:
         """Return the web application."""
         made = web.Application()
-        made.router.add_post("/anew", self._anew)
+        made.router.add_post("/expire", self._expire)
         made.router.add_get("/{path:.*}", self._answer)
         return made
 
-    async def _anew(self, request: web.Request) -> web.Response:
+    async def _expire(self, request: web.Request) -> web.Response:
         """Expire all watches; with `?changed=yes` also give every object a new version."""
         self._version += request.query.get("changed") == "yes"
         self._changed.set()

@@ -99,7 +99,7 @@ async def main(server: str, *, is_whole: bool) -> None:
         async with Stage(name).watched():
             before = kept._occupancy._pods.listed_at
             async with aiohttp.ClientSession() as session:
-                await session.post(f"{server}/anew", params={"changed": changed})
+                await session.post(f"{server}/expire", params={"changed": changed})
             while kept._occupancy._pods.listed_at == before or not kept._occupancy._pods.is_watching:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     for task in tasks:

@@ -108,7 +108,7 @@ class KnownPolicy:
         self._add(pod, placed, -1)
         return placed
 
-    def leave(self, pod: Pod, placed: Placed) -> None:
+    def remove(self, pod: Pod, placed: Placed) -> None:
         self._add(pod, placed, 1)
 
     def _fits(self, pod: Pod, state: State) -> Bools:
@@ -145,7 +145,7 @@ class Fragments:
         allowed = [[not pod.models or model in pod.models for model in models] for pod in classes]
         self._allowed = np.array(allowed).T  # [model, class]
 
-    def of(self, state: State) -> Floats:
+    def per_node(self, state: State) -> Floats:
         """Return [n] the fragmentation of each node, in percent of a GPU."""
         free = state.both()
         enough = state.free[:, :, np.newaxis] >= self._sizes[:, 0]  # [n, g, size]
@@ -188,14 +188,14 @@ def _after(pod: Pod, state: State, gpus: Ints) -> State:
 
 def _growth(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
     """Return the growth of fragmentation, in percent of a GPU, and the GPUs where it is smallest."""
-    before = known.fragments.of(state)
+    before = known.fragments.per_node(state)
     if pod.gpus != 1 or min(pod.percent, pod.memory_percent) == 100:
         gpus = _tightest(pod, state)
-        return known.fragments.of(_after(pod, state, gpus)) - before, gpus
+        return known.fragments.per_node(_after(pod, state, gpus)) - before, gpus
     nodes, gpus = np.nonzero(state.has_room(pod))
     after = _after(pod, state.at(nodes), gpus[:, np.newaxis])
     growth = np.full(state.free.shape, np.inf)
-    growth[nodes, gpus] = known.fragments.of(after) - before[nodes]
+    growth[nodes, gpus] = known.fragments.per_node(after) - before[nodes]
     best = (growth.round(9) + 0.0).argmin(1)
     return growth[np.arange(len(best)), best], best[:, np.newaxis]
 

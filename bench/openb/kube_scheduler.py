@@ -43,10 +43,10 @@ class BesideKubeScheduler:
             self._used[placed.node] += pod.cpu_milli, pod.memory_mib
         return placed
 
-    def leave(self, pod: Pod, placed: Placed) -> None:
+    def remove(self, pod: Pod, placed: Placed) -> None:
         self._used[placed.node] -= pod.cpu_milli, pod.memory_mib
         if pod.gpus:
-            self._ours.leave(pod, placed)
+            self._ours.remove(pod, placed)
         elif placed.node < self._gpu_nodes:
             self._ours.occupy(placed.node, pod, -1)
 

@@ -16,7 +16,7 @@ class Links:
         self._linked = [node.linked for node in nodes]
         self._pods: collections.Counter[tuple[int, bool]] = collections.Counter()  # (GPUs, whether all are linked)
 
-    def note(self, placed: Placed) -> None:
+    def add(self, placed: Placed) -> None:
         """Count a placed pod."""
         linked = self._linked[placed.node]
         if linked:

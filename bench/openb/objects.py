@@ -25,7 +25,7 @@ class Objects:
     """The objects. `pods`: those on nodes; `waiting`: those that did not fit, in order of arrival."""
 
     nodes: tuple[GpuNode, ...]
-    machines: tuple[NodeJson, ...]
+    node_objects: tuple[NodeJson, ...]
     pods: tuple[PodJson, ...]
     waiting: tuple[PodJson, ...]
     profile: PlacementProfile
@@ -59,7 +59,7 @@ def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
         there.append(manifest)
     return Objects(
         tuple(GpuNode(node.name, gpus[number], tuple(entries[number])) for number, node in enumerate(nodes)),
-        tuple(map(_machine, nodes)),
+        tuple(map(_node_object, nodes)),
         tuple(there),
         tuple(waiting),
         PlacementProfile(mix=Mix.from_counts(counts, pods=sharing)),
@@ -99,7 +99,7 @@ def _manifest(name: str, pod: Pod) -> PodJson:
     }
 
 
-def _machine(node: Node) -> NodeJson:
+def _node_object(node: Node) -> NodeJson:
     offered = {
         contract.RESOURCE_PERCENT: str(node.gpus * 100),
         contract.RESOURCE_MEMORY: f"{node.gpus * GPU_GIB}Gi",

@@ -59,7 +59,7 @@ class Gpushare:
         self._workload.change((), _asks(request, pod))
         return placed
 
-    def leave(self, pod: Pod, placed: Placed) -> None:
+    def remove(self, pod: Pod, placed: Placed) -> None:
         entry = self._held[placed.node, placed.gpus, pod].pop()
         node = self._views[placed.node]
         left = tuple(allocation for allocation in node.allocations if allocation.id != entry.id)

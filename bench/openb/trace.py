@@ -73,7 +73,7 @@ class Scheduler(Protocol):
 
     def place(self, pod: Pod) -> Placed | None: ...
 
-    def leave(self, pod: Pod, placed: Placed) -> None: ...
+    def remove(self, pod: Pod, placed: Placed) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _rows(directory: Path, stem: str) -> list[dict[str, str]]:
             data = path.read_bytes()
             text = gzip.decompress(data) if path.suffix == ".gz" else data
             return list(csv.DictReader(io.StringIO(text.decode())))
-    raise SystemExit(f"{directory} has no {stem}.csv nor {stem}.csv.gz: get the lists of cluster-trace-gpu-v2023")
+    raise SystemExit(f"{directory} has no {stem}.csv or {stem}.csv.gz: download the lists of cluster-trace-gpu-v2023")
 
 
 def nodes(directory: Path, *, of: str = "gpu") -> list[Node]:
@@ -117,7 +117,7 @@ def pods(directory: Path, trace: str) -> list[Pod]:
         gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
         if milli % 10:
             raise SystemExit(
-                f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is no whole per cent"
+                f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is not a whole percent"
             )
         models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
         listed.append(Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli // 10 if gpus else 0, models))

@@ -42,7 +42,7 @@ def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
         asked += pod.size
         if asked >= trace.MAX_LOAD * total:
             return nodes, pods
-    raise AssertionError(f"{name} has an end")
+    raise AssertionError(f"the demand of {name} ended")
 
 
 def _drawn(pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
@@ -176,7 +176,7 @@ WORLDS: Mapping[str, World] = {
     "an-eighth": World("openb's own mix", _default),
     "third-naming": World("a third of the pods name a model", _naming, pods="gpuspec20"),
     "naming-evenly": World("a third name a model, the rare ones as rarely as there are GPUs", _naming_evenly),
-    "over-asked": World("a third name one model, of which there are few", _over_asked),
+    "over-asked": World("a third name one rare model", _over_asked),
     "third-naming-full": World("the same on all nodes", _naming, pods="gpuspec20", part=1),
     "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided(1, 4, 8)),
     "then-eights": World("small shares that ask for much CPU, then 8 whole GPUs", _one_sided(8)),
@@ -185,7 +185,7 @@ WORLDS: Mapping[str, World] = {
     "half-several": World("half of the demand is for several GPUs", _several),
     "only-shares": World("nothing but shares", _only_shares),
     "thirds": World("half of the pods ask for 0.33", _thirds),
-    "memory-apart": World("shares that ask for memory whatever their compute", _memory_apart),
+    "memory-apart": World("shares whose memory is independent of their compute", _memory_apart),
     "memory-opposed": World("shares with much memory and little compute, and the reverse", _memory_opposed),
     "linked": World(
         "20 nodes of 8 GPUs, 4 of them linked; half of the demand for several", _linked_sets, _linked_nodes

@@ -29,7 +29,11 @@ class Series:
             self.samples.setdefault(kind, []).append((at, value))
 
     def rows(self) -> list[Row]:
-        return [Row.of(self.name, kind, self.samples[kind]) for kind in KINDS if len(self.samples.get(kind, ())) > 5]
+        return [
+            Row.from_samples(self.name, kind, self.samples[kind])
+            for kind in KINDS
+            if len(self.samples.get(kind, ())) > 5
+        ]
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Row:
     grown: float
 
     @classmethod
-    def of(cls, process: str, kind: str, samples: Sequence[tuple[float, float]]) -> Row:
+    def from_samples(cls, process: str, kind: str, samples: Sequence[tuple[float, float]]) -> Row:
         warm = samples[int(len(samples) * WARM_UP) :]
         values = [value for _, value in warm]
         size = max(1, len(warm) // WINDOWS)

@@ -165,7 +165,7 @@ class Load:
             except TimeoutError:
                 return Sent(at, time.monotonic() - began, 0, "no answer in time", False, unreached, cut)
             if time.monotonic() - at > PATIENCE_SECONDS:
-                return Sent(at, time.monotonic() - at, 0, "the API server was not there", False, unreached, cut)
+                return Sent(at, time.monotonic() - at, 0, "the API server was not reachable", False, unreached, cut)
             pause = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** (unreached + cut))
             await asyncio.sleep(pause * self._draw.uniform(0.5, 1.0))
 

@@ -15,7 +15,7 @@ from burst import calls
 
 from gpushare import contract
 from lab import access, build, component, control_plane, daemon_process, gpushare, lab_errors, lab_layout
-from steady import witness
+from steady import ledger_watch
 
 DEPLOYMENT = f"deployment/{gpushare.WEBHOOK}"
 REPLICAS = 2
@@ -34,7 +34,7 @@ class Stage:
     server: calls.Server
     kills: int
     notes: list[str] = field(default_factory=list)
-    seen: witness.Witness | None = None
+    seen: ledger_watch.LedgerWatch | None = None
 
     def kubectl(self, *arguments: str) -> str:
         return self.administrator.kubectl(*arguments, seconds=WELL_SECONDS + 10)
@@ -124,7 +124,7 @@ def _note_failover(stage: Stage, killed: float) -> None:
         after = killed + IN_FLIGHT_SECONDS
         stage.until(lambda: seen.released and seen.released[-1] > after, "a new placer")
         first = min(at for at in seen.released if at > after)
-        stage.notes.append(f"placer killed: shares were given back again {first - killed:.0f} s later")
+        stage.notes.append(f"placer killed: shares were released again {first - killed:.0f} s later")
 
 
 def quick_rotation(stage: Stage) -> None:
@@ -207,7 +207,7 @@ def down(stage: Stage) -> None:
         )
         words = {str(answer.json()["message"]) for answer in refused}
         if {answer.status for answer in refused} != {500} or not all(contract.WEBHOOK_NAME in text for text in words):
-            raise SystemExit(f"a pod that asks for a share was not refused as it should be: {words}")
+            raise SystemExit(f"a pod that asks for a share was not refused with the expected message: {words}")
         stage.notes.append(f"{len(refused)} that ask for a share refused: {sorted(words)[0]}")
         time.sleep(10)
 

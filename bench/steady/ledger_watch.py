@@ -35,7 +35,7 @@ class _Etcd(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Witness:
+class LedgerWatch:
     """The checker. versions: how many it saw; broken: a sentence for each over-committed GPU in one of them.
 
     released: when shares were released, which only the elected placer does.
@@ -45,7 +45,7 @@ class Witness:
         self._server = server
         self._seen = int(truth.version(server))
         self._line = _Etcd(etcd)
-        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ledger watch", daemon=True)
         self._error: Exception | None = None
         self.versions = 0
         self.broken: list[str] = []
@@ -63,7 +63,7 @@ class Witness:
         self._line.request("POST", "/v3/watch", json.dumps({"create_request": asked}))
         self._answer = self._line.getresponse()
         if self._answer.status != http.client.OK:
-            raise SystemExit(f"etcd does not let itself be watched: {self._answer.read(500).decode()}")
+            raise SystemExit(f"etcd cannot be watched: {self._answer.read(500).decode()}")
         self._line.sock.settimeout(None)
         self._thread.start()
 
@@ -74,7 +74,7 @@ class Witness:
         deadline = time.monotonic() + STOP_SECONDS
         while self._seen < last:
             if self._error is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the witness has not seen everything: {self._error}")
+                raise SystemExit(f"not all versions were checked: {self._error}")
             time.sleep(POLL_SECONDS)
         self._line.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(STOP_SECONDS)

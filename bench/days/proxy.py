@@ -34,7 +34,7 @@ class Fault:
     delay_seconds: float = 0.0
 
 
-class Way:
+class Proxy:
     """The proxy. `fault` may change while it serves."""
 
     def __init__(self, server: calls.Server) -> None:
@@ -132,12 +132,12 @@ class Way:
 
 
 @contextlib.contextmanager
-def before(server: calls.Server) -> Iterator[Way]:
-    made = Way(server)
-    thread = threading.Thread(target=made.run, name="way", daemon=True)
+def running(server: calls.Server) -> Iterator[Proxy]:
+    made = Proxy(server)
+    thread = threading.Thread(target=made.run, name="proxy", daemon=True)
     thread.start()
     if not made._serving.wait(START_SECONDS):
-        raise SystemExit("the way to the API server is not served")
+        raise SystemExit("the proxy to the API server did not start")
     try:
         yield made
     finally:

@@ -21,14 +21,14 @@ POLL_SECONDS = 0.5
 MAX_SENTENCES = 3
 
 
-class JudgementLogs:
+class ReviewLogs:
     """Links to every log that the replicas write between `start` and `stop`."""
 
     def __init__(self, lab: lab_layout.Layout) -> None:
         self._directories = [node_mounts.inside_directory(lab, node, "/var/log/pods") for node in lab.nodes]
         self._kept = tempfile.TemporaryDirectory(prefix="gpushare-", dir=lab.directory)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="judgement logs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="review logs", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -43,7 +43,7 @@ class JudgementLogs:
                 for path in Path(directory).iterdir()
                 for line in _failures(path)
             )
-        return [f"{count} not judged: {stack}" for stack, count in stacks.most_common(MAX_SENTENCES)]
+        return [f"{count} reviews failed: {stack}" for stack, count in stacks.most_common(MAX_SENTENCES)]
 
     def _run(self) -> None:
         while True:
