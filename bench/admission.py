@@ -1,11 +1,12 @@
-"""A burst of pods on a real API server: without any webhook (the floor), with one that answers at once and always the
-same (the limit of any webhook), and with one and two replicas of gpushare's.
+"""Admission rate of a burst of pods on a real API server, without a webhook, with a trivial one and with gpushare's.
 
-500 nodes of 8 GPUs, made by hand; 1,000 pods that ask for shares, 32 calls at once. The kinds of burst take turns,
-because the machine is shared: compare them with each other, not with another day. After each burst all pods must be
-accounted for, ledger and pods must agree, and no version of any GPUNode may be over-committed. Prints a table, then one
-JSON object a line per figure. Run: `python bench/admission.py [--pods N] [--nodes N] [--rounds N]`; it takes some
-minutes.
+The floor has no webhook. The "constant" webhook answers at once with the same response, which is the limit of any
+webhook. gpushare's runs with one and two replicas. The cluster has 500 hand-made nodes of 8 GPUs; 1,000 pods request
+shares, with 32 calls in flight. The kinds of burst take turns because the machine is shared: compare them with each
+other, not with another day. After each burst all pods must be accounted for, ledger and pods must agree, and no version
+of any GPUNode may be over-committed. Prints a table, then one JSON object a line per figure.
+
+Run: `python bench/admission.py [--pods N] [--nodes N] [--rounds N]`; it takes some minutes.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from lab import access, cluster, daemon_process
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BASE = REPOSITORY / "config" / "base"
-INSTALLED = ("namespace", "crd", "rbac", "certificates")  # always
-IN_THE_WAY = ("policy", "admission")  # of pods: not there for the floor
+INSTALLED = ("namespace", "crd", "rbac", "certificates")  # always installed
+ADMISSION_PARTS = ("policy", "admission")  # on the path of each pod; removed for the floor
 CONSTANT = "constant"
-NODE = "gpu-node-0000"  # the first
-# Of each kind of burst: replicas that run, and how many of them the API server asks.
+NODE = "gpu-node-0000"  # the first node
+# For each kind of burst: running replicas, and how many of them the API server calls.
 KINDS: Mapping[str, tuple[int, int]] = {
     "floor": (0, 0),
     CONSTANT: (0, 0),
@@ -49,7 +50,7 @@ TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Burst:
-    """One burst. `reviews` are the webhook's own (whole, waiting for the ledger), in seconds."""
+    """One burst. `reviews` holds the webhook's own (total, waiting for the ledger), in seconds."""
 
     seconds: float
     creates: tuple[float, ...]
@@ -57,7 +58,7 @@ class Burst:
     cpu_ms: Mapping[str, float]  # per pod, by process
     load: float
     conflicts: float = 0.0
-    confirming: float = 0.0  # writes of the ledger by which the placer keeps the books
+    confirming: float = 0.0  # ledger writes with which the placer confirms allocations
     settled_seconds: float = 0.0
     verdict: truth.Found | None = None
 
@@ -81,7 +82,7 @@ class Bench:
         made.nodes(self.server, [NODE, *(f"gpu-node-{number:04}" for number in range(1, self.options.nodes))])
 
     def bursts(self, kinds: Sequence[str], rounds: int) -> list[str]:
-        """All kinds by turns; print what they took, and return what is not accounted for."""
+        """Run all kinds in turn, print their rates, and return what is not accounted for."""
         bursts: dict[str, list[Burst]] = {kind: [] for kind in kinds}
         for number in range(rounds):
             for kind in kinds:
@@ -96,20 +97,20 @@ class Bench:
         made = (burst.verdict for of_kind in bursts.values() for burst in of_kind)
         return [problem for verdict in made if verdict is not None for problem in verdict.problems]
 
-    def put_in_the_way(self, *, is_floor: bool = False) -> None:
-        """What the API server asks about each pod; nothing for the floor."""
-        for part in IN_THE_WAY:
-            # Never applied again over the last one: a webhook that was registered has a url and no service any more.
+    def install_admission(self, *, is_floor: bool = False) -> None:
+        """Install the admission policies and webhooks; for the floor, only remove them."""
+        for part in ADMISSION_PARTS:
+            # Delete first: a webhook that was registered by URL cannot be patched back to a service.
             self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
             if not is_floor:
                 self._kubectl("apply", "--server-side", "-k", str(BASE / part))
 
-    def asked(self, processes: Iterable[int]) -> None:
-        """Before a burst: these answer the API server."""
+    def before_burst(self, processes: Iterable[int]) -> None:
+        """Prepare the processes that answer the API server during the next burst."""
 
     def burst(self, kind: str, number: int) -> Burst:
-        """One burst, and an empty ledger after it."""
-        self.put_in_the_way(is_floor=kind == "floor")
+        """Run one burst and empty the ledger after it."""
+        self.install_admission(is_floor=kind == "floor")
         with self.administrator.namespace("burst") as namespace:
             if kind == "floor":
                 return self._sent(namespace, number, {})[0]
@@ -135,10 +136,12 @@ class Bench:
             return self._sent(namespace, number, {"webhook": other.pid})[0]
 
     def until_called(self, namespace: str) -> None:
-        """The API server learns of a webhook a moment after it is registered, and lets pods pass until then."""
+        """Wait until the API server calls the webhook: it admits pods without it until shortly after the
+        registration.
+        """
         first = next(made.pods(namespace, 1, seed=0))
         asked = calls.Call("POST", f"{first.path}?dryRun=All", first.body)
-        webhooks.until(lambda: self._is_ours(asked), "the API server does not call the webhook")
+        webhooks.until(lambda: self._is_ours(asked), "the API server did not call the webhook")
 
     def _answered(self, namespace: str, number: int, replicas: list[webhooks.Replica], front: int | None) -> Burst:
         self.until_called(namespace)
@@ -153,7 +156,7 @@ class Bench:
                 sum(replica.metric(r'gpushare_placer_allocations_total\{change="confirmed"\}') for replica in replicas)
                 >= placed
             ),
-            "not everything was confirmed",
+            "some allocations were not confirmed",
             seconds=SETTLE_SECONDS,
         )
         settled = time.monotonic() - ended
@@ -162,7 +165,7 @@ class Bench:
         failed = sum(
             replica.metric(r'gpushare_webhook_ledger_writes_total\{result="conflict"\}') for replica in replicas
         )
-        verdict = truth.judge(self.server, namespace, self.options.pods, since)
+        verdict = truth.check(self.server, namespace, self.options.pods, since)
         self._clear(namespace)
         return Burst(
             sent.seconds,
@@ -179,7 +182,7 @@ class Bench:
     def _sent(self, namespace: str, number: int, processes: Mapping[str, int]) -> tuple[Burst, float]:
         wanted = list(made.pods(namespace, self.options.pods, seed=number))
         pids = {**self.control_plane(), **processes}
-        self.asked(processes.values())
+        self.before_burst(processes.values())
         load, before = os.getloadavg()[0], cpu(pids)
         seconds, answers = calls.burst(
             self.server, wanted, at_once=self.options.at_once, processes=self.options.clients
@@ -188,12 +191,12 @@ class Bench:
         calls.all_well(answers)
         spent: dict[str, float] = {}
         for name in pids:
-            group = "webhook" if name.startswith("replica") else name  # of all replicas together
+            group = "webhook" if name.startswith("replica") else name  # summed over all replicas
             spent[group] = spent.get(group, 0.0) + (after[name] - before[name]) * 1000 / len(wanted)
         return Burst(seconds, tuple(answer.seconds for answer in answers), (), spent, load), ended
 
     def control_plane(self) -> dict[str, int]:
-        """The pids of the API server and its store."""
+        """Return the pids of the API server and of etcd."""
         pids = {name: daemon_process.pid_of(name, self.lab.processes) for name in ("kube-apiserver", "etcd")}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
@@ -202,7 +205,7 @@ class Bench:
         return answer.status == 201 and contract.NODE in answer.json()["metadata"]["annotations"]
 
     def _clear(self, namespace: str) -> None:
-        """A ledger without this burst, for the next one. The pods go with their namespace."""
+        """Remove this burst from the ledger. The pods are deleted with their namespace."""
         changes = []
         for item in calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]:
             entries = (item.get("spec") or {}).get("allocations", ())
@@ -221,7 +224,7 @@ def _reviews(replica: webhooks.Replica) -> list[tuple[float, float]]:
 
 
 def cpu(pids: Mapping[str, int]) -> dict[str, float]:
-    """Seconds of CPU time that each process has taken."""
+    """Return the CPU seconds that each process has used."""
     taken = {}
     for name, pid in pids.items():
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -235,7 +238,7 @@ def _percentile(values: Iterable[float], percent: float) -> float:
 
 
 def _summary(bursts: Sequence[Burst], pods: int) -> dict[str, tuple[float, str]]:
-    """Of the rounds of one kind: the median rate, and percentiles of all calls of all rounds."""
+    """Return the median rate of all rounds of a kind, and percentiles over all their calls."""
     creates = [seconds * 1000 for burst in bursts for seconds in burst.creates]
     figures = {
         "rate": (statistics.median(pods / burst.seconds for burst in bursts), "pods/s"),
@@ -303,11 +306,11 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
-    parser.add_argument("--clients", type=int, default=1, help="processes that send them")
+    parser.add_argument("--clients", type=int, default=1, help="processes that send calls")
     parser.add_argument("--kinds", default=",".join(KINDS), help="which bursts, separated by commas")
-    parser.add_argument("--profile", help="write the replica's profile there (with it the figures are no measure)")
+    parser.add_argument("--profile", help="write the replica's profile to this file (distorts the figures)")
     options = parser.parse_args()
-    # Not below a long path: sockets have short ones.
+    # /tmp keeps the path short: Unix socket paths are limited.
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
@@ -318,7 +321,7 @@ def main() -> None:
         finally:
             cluster.down(directory)
     if problems:
-        sys.exit("not all was accounted for")
+        sys.exit("some pods or allocations are not accounted for")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""What the agent costs a node at 8 GPUs and 100 containers: memory and CPU time when nothing happens, and its start.
+"""Measure an idle agent's memory and CPU time on a node with 8 GPUs and 100 containers, and its start time.
 
     python -m bench.agent [--seconds 60]
 
-The agent is the real process, with its arbiter's, over simulated GPUs, with a kubelet's end that has told of 100 pods
-and follows its lists, and without an API server, whose watches cost nothing while nothing changes. Compared with the
-goal: 100 MB, and 1 % of a core; and, from its start until the kubelet has the devices, with 5 s, of which it waits two
-for the API server.
+The agent and its arbiter are the real processes, over simulated GPUs. A test kubelet has admitted 100 pods and follows
+the agent's device lists. No API server runs: its watches cost nothing while nothing changes. The goals are 100 MB and 1
+% of a core, and 5 s from the start until the kubelet has the devices; the agent waits two of these seconds for the API
+server.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from tests.deviceplugin import simulated_kubelet as kubelets
 GPUS, CONTAINERS = 8, 100
 GOAL_BYTES, GOAL_RATIO, GOAL_START_SECONDS = 100 * 10**6, 0.01, 5.0
 PERCENT = "gpushare.io/gpu-percent"
-SETTLING_SECONDS = 5.0 + share_answers.KUBELET_START_SECONDS  # for its first minute a kubelet is looked after closely
+# in a kubelet's first minute the agent also reads its checkpoint
+SETTLING_SECONDS = 5.0 + share_answers.KUBELET_START_SECONDS
 
 
-# With a mounted ServiceAccount, as in a pod: reading a kubeconfig takes a library that the agent's pod never loads.
+# Use a mounted ServiceAccount, as in a pod: a kubeconfig needs a library that the agent's pod never loads.
 AS_IN_A_POD = """
 import os, pathlib, sys
 from gpushare.cluster import api_connection
@@ -40,12 +41,12 @@ sys.exit(__main__.main())
 
 
 def account(directory: Path) -> dict[str, str]:
-    """A ServiceAccount for an API server that nobody listens for."""
+    """Write a ServiceAccount for an API server that does not exist, and return the environment that selects it."""
     mounted = directory / "serviceaccount"
     mounted.mkdir()
     (mounted / "token").write_text("token")
     (mounted / "namespace").write_text("gpushare-system")
-    certificates.create(mounted, [])  # its authority is ca.crt
+    certificates.create(mounted, [])  # its CA is ca.crt
     return {
         "BENCH_SERVICE_ACCOUNT": str(mounted),
         "KUBERNETES_SERVICE_HOST": "127.0.0.1",
@@ -54,20 +55,23 @@ def account(directory: Path) -> dict[str, str]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process."""
+    """Return a process's user and system time."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_bytes(pid: int) -> int:
-    """What of its memory is in use now."""
+    """Return a process's resident set size."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
 
 
 async def measure(seconds: float) -> tuple[float, int, int, float]:
-    """Seconds until the kubelet has the devices; resident bytes of the agent and of its arbiter, and the part of a core
-    of both, over so many seconds after they have settled."""
+    """Return the seconds until the kubelet has the devices, resident bytes of agent and arbiter, and their share of a
+    core.
+
+    The share of a core is their sum, measured for `seconds` after both have settled.
+    """
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch)
         description = directory / "node.ini"

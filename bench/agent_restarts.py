@@ -1,9 +1,9 @@
-"""What a rolling restart of many agents asks of the API server.
+"""Count the API requests of a rolling restart of many agents.
 
-A real API server, and so many real agents over simulated GPUs, each with the token of its own node and no kubelet. They
-are started all at once, and then ended and restarted one after the other, as a DaemonSet does. Counted in the audit
-log is every request of theirs. Prints a table, then one JSON object a figure; ends with 1 if an agent that starts asks
-for more than the goal.
+A real API server and the given number of real agents over simulated GPUs, each with its node's token and without a
+kubelet. All agents start at once and are then restarted one by one, as a DaemonSet does. The audit log gives the number
+of their requests. Prints a table, then one JSON object a figure; exits with 1 if a restarted agent sends more requests
+than the goal.
 
 Run: python bench/agent_restarts.py [--agents 20]
 """
@@ -30,13 +30,13 @@ from gpushare import contract
 from lab import api_audit, cluster, kubeconfig
 
 SIMGPU = admission.REPOSITORY / "build" / "simgpu"
-GOAL = 12  # requests of one agent that starts on a node that it knows
+GOAL = 12  # requests of one agent that starts on a node it already knows
 SETTLING_SECONDS = 10.0
 START_SECONDS = 180.0
 
 
 class Agent:
-    """The agent of one node."""
+    """The agent process of one node."""
 
     def __init__(self, bench: admission.Bench, name: str, directory: Path) -> None:
         (directory / "kubelet").mkdir(parents=True)
@@ -78,7 +78,7 @@ class Agent:
 
 
 def asked(log: Path) -> dict[str, str]:
-    """What agents have asked for, by the id of the request."""
+    """Return the agents' requests by audit ID."""
     return {
         call.id: f"{call.verb} {call.resource}"
         for call in api_audit.calls(log)
@@ -102,8 +102,8 @@ def main() -> int:
         administrator = cluster.up(directory, node_count=0, owner=os.getpid())
         bench = admission.Bench(administrator, Path(scratch), SimpleNamespace(nodes=0, profile=None))  # type: ignore[arg-type]
         bench.prepare()
-        bench.put_in_the_way()
-        made.machines(bench.server, names)
+        bench.install_admission()
+        made.node_objects(bench.server, names)
         agents: list[Agent] = []
         for number, name in enumerate(names):
             agents.append(Agent(bench, name, Path(scratch) / str(number)))

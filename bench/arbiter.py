@@ -1,9 +1,10 @@
-"""What one turn costs the arbiter, by how many shares wait for the GPU, in time of its processor.
+"""CPU time of one turn in the arbiter, by the number of shares that wait for the GPU.
 
     python -m bench.arbiter [--seconds 1]
 
-A turn is all that is said of it: WANT, OPEN, REVOKE, CLOSED, RELEASED, from bytes to bytes. Compared with a hundred
-microseconds, and with the turn of two shares: it should not cost more because others wait as well.
+A turn consists of all its messages (WANT, OPEN, REVOKE, CLOSED, RELEASED), including encoding and decoding. The figures
+are compared with a goal of a hundred microseconds and with the turn of two shares: more waiting shares should not make
+a turn more expensive.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ HEADER_BYTES = struct.calcsize(contract.WIRE_HEADER)
 
 
 class Client:
-    """A process of a share, which gives back what it is asked to and wants it again at once."""
+    """A process of a share that returns the lease on request and queues for the next at once."""
 
     def __init__(self, number: int, shares: int, asked: list[tuple[Client, int]]) -> None:
         grant = Grant(UUID, 1 << 30, 100 // shares, 100)
@@ -36,13 +37,13 @@ class Client:
         self._asked = asked
 
     def send(self, message: bytes) -> None:
-        """Remember what is to be given back."""
+        """Record a revoked lease, so that it can be returned."""
         if struct.unpack_from(contract.WIRE_HEADER, message)[2] == contract.MESSAGE_REVOKE:
             self._asked.append((self, struct.unpack_from(contract.WIRE_LEASE, message, HEADER_BYTES)[2]))
 
 
 def turn_us(shares: int, seconds: float) -> float:
-    """Microseconds of one turn beside so many shares."""
+    """Return the microseconds of one turn with this many shares."""
     asked: list[tuple[Client, int]] = []
     gpu = GpuLeases(UUID, LeaseNumbers(1), DebtCache(), settled=lambda: True)
     now_ns, turns = 1, 0

@@ -1,14 +1,14 @@
-"""Bad days of the control plane: what users see, what is lost, and how long it takes until all is as it should be.
+"""Failures of the control plane: visible errors, losses, and the time of the recovery.
 
-A real API server and two replicas of the webhook, which reach it only by a way that can be made bad. Before, during and
-after each day pods with shares come and go; users reach the API server well, so that every pod is sent to the webhooks.
-Counted are pods that were refused or admitted late, shares that the ledger has and no pod, or a pod and not the ledger,
-and GPUs that were over-committed in any version of the ledger that etcd ever stored. Timed, from the end of the day on:
-until a new pod is placed as it is admitted, until every pod that waited is placed, until the ledger holds what the pods
-hold and nothing else, and until both replicas are ready.
+A real API server and two webhook replicas, which reach it only through a proxy that can fail. Before, during and after
+each failure pods with shares are created and deleted. Users reach the API server directly, so the webhooks see every
+pod. The benchmark counts pods that were rejected or admitted late, shares that exist only in the ledger or only on a
+pod, and GPUs that any version of the ledger in etcd over-commits. It measures the time from the end of the failure
+until a new pod is placed at admission, until every waiting pod is placed, until the ledger matches the pods, and until
+both replicas are ready.
 
 Run: `python bench/bad_days.py [--only DAY,DAY] [--seconds 60] [--cut-seconds 600] [--pods 5000]`. Prints a table, then
-one JSON object a day; ends with 1 if anything was lost or over-committed, or did not recover by itself.
+one JSON object a day; exits with 1 if anything was lost or over-committed, or did not recover by itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from types import SimpleNamespace
 
 import admission
 from burst import webhooks
-from days import table, way
+from days import proxy, table
 from days.stage import Row, Stage
 from steady import ground
 
@@ -58,25 +58,25 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(table.DAYS), help="which days, separated by commas")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each lasts")
     parser.add_argument("--cut-seconds", type=float, default=600.0, help="how long the API server is cut off")
-    parser.add_argument("--pods", type=int, default=5000, help="how many are deleted at once")
-    parser.add_argument("--logs", type=Path, help="a directory in which the logs of the webhooks are kept")
+    parser.add_argument("--pods", type=int, default=5000, help="pods to delete at once")
+    parser.add_argument("--logs", type=Path, help="copy the webhooks' logs to this directory")
     options = parser.parse_args()
     names = options.only.split(",")
     unknown = [name for name in names if name not in table.DAYS]
     if unknown:
-        parser.error(f"--only {', '.join(unknown)}: write some of {', '.join(table.DAYS)}")
+        parser.error(f"invalid --only {', '.join(unknown)}: must be of {', '.join(table.DAYS)}")
     rows: list[Row] = []
     print("| " + " | ".join((*HEAD, *TIMES)) + " |\n|" + "---|" * len((*HEAD, *TIMES)), flush=True)
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # sockets have short paths
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # keeps socket paths short
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=0, owner=os.getpid())
             bench = admission.Bench(administrator, Path(scratch), SimpleNamespace(nodes=0, profile=None))  # type: ignore[arg-type]
             bench.prepare()
             for name in names:
-                bench.put_in_the_way()
-                with way.before(bench.server) as passage:
-                    kubeconfig = passage.kubeconfig(bench.kubeconfig, Path(scratch) / "through")
+                bench.install_admission()
+                with proxy.running(bench.server) as api_proxy:
+                    kubeconfig = api_proxy.kubeconfig(bench.kubeconfig, Path(scratch) / "through")
                     environment = table.DAYS[name].environment(Path(scratch))
                     with (
                         administrator.namespace("bad-day") as namespace,
@@ -85,7 +85,7 @@ def main() -> None:
                             2, Path(scratch) / name.replace(" ", "-"), kubeconfig, environment=environment
                         ) as (replicas, _),
                     ):
-                        stage = Stage(bench.server, bench.lab, namespace, roomy, replicas, passage, options)
+                        stage = Stage(bench.server, bench.lab, namespace, roomy, replicas, api_proxy, options)
                         rows.append(stage.run(name, table.DAYS[name]))
                         print_row(rows[-1])
         finally:

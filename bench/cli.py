@@ -1,8 +1,9 @@
-"""How long `kubectl gpushare top` takes and how much memory, from a saved cluster of 5,000 nodes × 8 GPUs.
+"""Time and memory of `kubectl gpushare top`, from a saved cluster of 5,000 nodes × 8 GPUs.
 
-Also what it takes to start at all, against a bare interpreter; and `top` on 100 nodes against `kubectl get --raw` of
-the same objects, both through the kubectl on PATH (or KUBECTL_PATH) from a server on this machine that has them ready.
-The plugin runs as it is installed, from a folder of its own with compiled modules; `first` is the start without them.
+Also measures the start of the plugin against a bare interpreter, and `top` on 100 nodes against `kubectl get --raw` of
+the same objects. Both go through the kubectl on PATH (or KUBECTL_PATH) to a local server that has the answer ready. The
+plugin runs as installed, from its own folder with compiled modules; `first` is a start without compiled modules.
+
 Prints a table, then one JSON object a line per figure. Run: `python bench/cli.py [NODES]`.
 """
 
@@ -30,13 +31,13 @@ from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 
 ROOT = Path(__file__).resolve().parents[1]
-PLUGIN = ("-c", "import sys; from kubectl_gpushare.start import main; sys.exit(main())")  # as an installed script does
+PLUGIN = ("-c", "import sys; from kubectl_gpushare.start import main; sys.exit(main())")  # like an installed script
 GIB = 2**30
 GPUS = 8
 ROUNDS = 3
 FEW = 100  # nodes, for the comparison with kubectl
-ANSWERS = 15  # of kubectl, and of the plugin in turn
-SHARES = ((10, 4), (20, 16), (25, 20), (25, 16), (50, 40))  # per cent of compute, GiB
+ANSWERS = 15  # calls of kubectl and of the plugin, in turn
+SHARES = ((10, 4), (20, 16), (25, 20), (25, 16), (50, 40))  # percent of compute, GiB
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Run:
 
 
 def nodes(count: int) -> Iterator[GpuNode]:
-    """Nodes of eight cards, most of them shared by two to four pods."""
+    """Yield nodes of eight GPUs, most of them shared by two to four pods."""
     draw = random.Random(42)
     for number in range(count):
         name = f"gpu-node-{number:05}.cluster.local"
@@ -77,7 +78,7 @@ def nodes(count: int) -> Iterator[GpuNode]:
 
 
 def save(path: Path, count: int) -> None:
-    """Writes the nodes as the API server would send them: one line."""
+    """Write the nodes on one line, as the API server sends them."""
     with path.open("w") as stream:
         stream.write('{"apiVersion":"gpushare.io/v1alpha1","items":[')
         for number, node in enumerate(nodes(count)):
@@ -87,14 +88,14 @@ def save(path: Path, count: int) -> None:
 
 
 def install(directory: Path) -> dict[str, str]:
-    """Copies the packages, without what Python has compiled of them; the environment in which they are found."""
+    """Copy the packages without compiled modules, and return the environment that finds them."""
     for package in ("gpushare", "kubectl_gpushare"):
         shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     return {**os.environ, "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def measure(environment: dict[str, str], *arguments: str) -> Run:
-    """The best of a few runs."""
+    """Return the fastest of a few runs."""
     best = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
@@ -109,7 +110,7 @@ def measure(environment: dict[str, str], *arguments: str) -> Run:
 
 @contextlib.contextmanager
 def served(path: Path) -> Iterator[str]:
-    """A server that answers requests for GPUNodes with the file, and other lists with an empty one; its URL."""
+    """Serve the file for GPUNodes and an empty list for everything else; yield the URL."""
     gpu_nodes = path.read_bytes()
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -124,7 +125,7 @@ def served(path: Path) -> Iterator[str]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -137,7 +138,7 @@ def served(path: Path) -> Iterator[str]:
 
 
 def against_kubectl(program: str, directory: Path, environment: dict[str, str]) -> tuple[float, float]:
-    """Median seconds of `kubectl get --raw` and of `top` for the same nodes, taken in turns."""
+    """Return the median seconds of `kubectl get --raw` and of `top` for the same nodes, called in turn."""
     path = directory / "few.json"
     save(path, FEW)
     kubeconfig = directory / "kubeconfig"
@@ -189,7 +190,7 @@ def main() -> None:
     if compared:
         print(f"\n{FEW} nodes × {GPUS} GPUs: kubectl get --raw {compared[0]:.3f} s, top {compared[1]:.3f} s")
     else:
-        print("\nno kubectl on PATH: not compared with it")
+        print("\nno kubectl on PATH: skipped the comparison")
     print()
     bare = runs["interpreter"].seconds
     for name, run in runs.items():

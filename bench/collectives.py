@@ -1,10 +1,11 @@
-"""What tenants get done whose kernels wait for each other across GPUs, with leases and by the driver's own time slices.
+"""Throughput of tenants whose kernels wait for each other across GPUs, with leases and with the driver's time slices.
 
     python -m bench.collectives [--seconds 3] [--plot FILE.svg]
 
-The real library and arbiter over simulated GPUs. A step is a kernel of 2 ms on each GPU of a tenant, which ends when
-all of them have begun. Compared, in one run, with the same programs without the library, by kernels a second. In the
-last cases each rank is a pod; its kernels meet those of its group, also on a node with another arbiter.
+The real library and arbiter run over simulated GPUs. A step is a kernel of 2 ms on each of a tenant's GPUs; it ends
+once all of them have started. The same run measures the same programs without the library; kernels a second are
+compared. In the last cases each rank is a pod; its kernels meet those of its group, even on a node with another
+arbiter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Place = tuple[arbiter_node.ArbiterNode, container.Container]
 
 @dataclasses.dataclass(frozen=True)
 class Tenant:
-    """A share of these GPUs, and how its program launches on them."""
+    """A share of these GPUs, and how its program launches kernels on them."""
 
     name: str
     gpus: str
@@ -42,12 +43,12 @@ class Tenant:
     threads: bool = False
     backwards: bool = False
     group: str = ""
-    ranks: int = 1  # of its group
+    ranks: int = 1  # in its group
     node: int = 0
 
 
 def groups(ranks: int, *, nodes: int) -> tuple[Tenant, ...]:
-    """Two groups of a pod on each GPU; the nodes have equal parts of the GPUs."""
+    """Return two groups with a pod on each GPU; the GPUs are divided equally among the nodes."""
     return tuple(
         Tenant(f"{group}{gpu}", str(gpu), group=group, ranks=ranks, node=gpu * nodes // ranks)
         for gpu in range(ranks)
@@ -56,7 +57,7 @@ def groups(ranks: int, *, nodes: int) -> tuple[Tenant, ...]:
 
 
 def gangs(gpus: str, *, threads: bool, backwards: bool = False, request: int = 50) -> tuple[Tenant, ...]:
-    """Two tenants on the same GPUs; backwards: the second launches in the opposite order."""
+    """Return two tenants on the same GPUs; with `backwards` the second launches in the opposite order."""
     return (Tenant("a", gpus, request, threads), Tenant("b", gpus, 100 - request, threads, backwards))
 
 
@@ -78,7 +79,7 @@ CASES: dict[str, tuple[Tenant, ...]] = {
 
 
 async def run(tenants: tuple[Tenant, ...], seconds: float, *, leases: bool) -> dict[str, float]:
-    """Steps a second, by tenant."""
+    """Return the steps a second by tenant."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch)
         (directory / "node.ini").write_text(NODE)
@@ -140,7 +141,7 @@ def _kernels(steps: dict[str, float], tenants: tuple[Tenant, ...]) -> float:
 
 
 async def measure(seconds: float) -> dict[str, float]:
-    """Run all cases and print them; the ratios, by case."""
+    """Run and print all cases, and return the ratios by case."""
     simulated.build()
     figures, ratios = [], dict[str, float]()
     print(f"{'case':<34}{'steps/s of each, with leases':<32}{'kernels/s':>10}{'sliced':>8}{'ratio':>7}")
@@ -159,7 +160,7 @@ async def measure(seconds: float) -> dict[str, float]:
 
 
 def plot(ratios: dict[str, float], path: Path) -> None:
-    """What leases leave of what time slices reach, a bar for each case."""
+    """Plot the throughput with leases relative to time slices, one bar per case."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -168,15 +169,15 @@ def plot(ratios: dict[str, float], path: Path) -> None:
     figure, axis = plt.subplots(figsize=(8, 0.4 * len(ratios) + 1), layout="constrained")
     axis.barh(list(ratios)[::-1], list(ratios.values())[::-1])
     axis.axvline(GOAL, color="black", linestyle="--", linewidth=1)
-    axis.set_xlabel("kernels a second with leases, of those by the driver's own time slices")
+    axis.set_xlabel("kernels a second with leases, relative to the driver's time slices")
     figure.savefig(path)
     print(f"Plot: {path}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each case, twice")
-    parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each case, measured twice")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file, .svg or .png")
     chosen = parser.parse_args()
     ratios = asyncio.run(measure(chosen.seconds))
     if chosen.plot:

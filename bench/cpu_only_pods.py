@@ -1,9 +1,9 @@
-"""What pods without a GPU cost on nodes with GPUs: kube-scheduler spreads them there, and GPUs are left without CPU.
+"""The cost of pods without a GPU on nodes with GPUs: kube-scheduler spreads them there, which leaves GPUs without CPU.
 
-The protocol is that of `placement_quality.py`: the part of all GPUs that is not allocated when the pods that have
-arrived have asked for 100 % of them. Pods with shares are placed by gpushare. The others by gpushare too, as in the
-published experiments; or by kube-scheduler's default scores; or by these with openb's nodes without GPUs beside, on
-which GPU nodes have the taint `nvidia.com/gpu:PreferNoSchedule`, or not.
+The protocol is that of `placement_quality.py`: the part of all GPUs that is unallocated once the arrived pods have
+requested 100 % of them. gpushare places the pods with shares. The other pods are placed by gpushare too, as in the
+published experiments; by kube-scheduler's default scores; or by these scores with openb's nodes without GPUs added,
+with and without the taint `nvidia.com/gpu:PreferNoSchedule` on the GPU nodes.
 
 Run: python bench/cpu_only_pods.py --openb DIRECTORY [--traces default,gpuspec20] [--seeds 42,43,44]
 """
@@ -36,7 +36,7 @@ FORMS: dict[str, Form] = {
 
 
 def unallocated(scheduler: trace.Scheduler, pods: Sequence[trace.Pod], gpus: int) -> float:
-    """Per cent of the GPUs when 100 % of them have been asked for."""
+    """Return the percentage of the GPUs that is unallocated once 100 % has been requested."""
     asked = allocated = 0.0
     for pod in pods:
         if asked + pod.size > 100 * gpus:

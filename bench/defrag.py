@@ -1,11 +1,9 @@
-"""What `kubectl gpushare defrag` makes of a full cluster: the openb nodes, whose pods have asked for 100 % of the GPUs.
+"""Results of `kubectl gpushare defrag` on a full cluster: openb nodes whose pods have requested 100 % of the GPUs.
 
-`--load 50` lets pods come only until they have asked for half of them: then `--planners empty-nodes` has nodes to free.
-
-The pods are placed by the product's own placement as they arrive; those that fit nowhere wait. Each planner gets the
-same cluster, its plan is played, and then whoever waits is tried once more.
-
-Prints a table for people, then one JSON object a line per figure. Times are processor time of the plan alone.
+With `--load 50` pods arrive only until they have requested half of the GPUs; `--planners empty-nodes` then has nodes to
+free. The product's own placement places the pods as they arrive; pods that do not fit wait. Each planner gets the same
+cluster; its plan is executed, and then all waiting pods are tried again. Prints a table for people, then one JSON
+object a line per figure. Times are the CPU time of planning alone.
 
 Run: python bench/defrag.py --openb DIRECTORY [--traces default,multigpu30] [--seeds 42] [--every 8]
     [--planners value,value-cpu,fewest,fewest-cpu,empty-nodes] [--load 100] [--moves 2] [--patience 120]
@@ -51,10 +49,10 @@ PLANNERS: dict[str, Planner] = {
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """Unallocated GPUs in per cent of all, and a bound that no plan comes below; see `openb.bound`.
+    """The result of one plan. `before` and `after` are the unallocated percentage of the GPUs.
 
-    empty: nodes without a share at first; emptied: how many more there are after the moves.
-    moves: -1 where the planner did not come to its end in time.
+    bound: the lower bound for any plan, see `openb.bound`. empty: nodes without a share at first; emptied: how many
+    more there are after the moves. moves: -1 if the planner ran out of time.
     """
 
     trace: str
@@ -101,7 +99,7 @@ def _arriving(pods: list[trace.Pod], total: int) -> list[trace.Pod]:
 
 
 def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects, least: float) -> Result:
-    world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
+    world = World(loaded.nodes, loaded.node_objects, [*loaded.pods], profile=loaded.profile)
     wanted = [(manifest["metadata"]["name"], RequestingPod.from_manifest(manifest)) for manifest in loaded.waiting]
     sharing = sum(len(node.allocations) for node in loaded.nodes)
     before, there, empty = _unallocated(world), _holders(world), _empty(world)
@@ -112,7 +110,7 @@ def _result(chosen: argparse.Namespace, name: str, planner: str, loaded: Objects
             plan = PLANNERS[planner](world, wanted, round(sharing * chosen.moves / 100))
             moves = len(plan.moves)
     except _OutOfTimeError:
-        world = World(loaded.nodes, loaded.machines, [*loaded.pods], profile=loaded.profile)
+        world = World(loaded.nodes, loaded.node_objects, [*loaded.pods], profile=loaded.profile)
     seconds = time.process_time() - started
     emptied = _empty(world) - empty
     for _, asked in wanted:
@@ -154,12 +152,12 @@ def _empty(world: World) -> int:
 def _unallocated(world: World) -> float:
     used = [(used.request_percent, 1) for view in world.views.values() for used in view.used.values()]
     if any(percent > 100 for percent, _ in used):
-        raise LedgerError("a GPU has been given more than it has")
+        raise LedgerError("a GPU is over-committed")
     return 100 - sum(percent for percent, _ in used) / len(used)
 
 
 class _Patience:
-    """Raises after so many seconds of processor time."""
+    """Raises `_OutOfTimeError` after a number of seconds of CPU time."""
 
     def __init__(self, seconds: int) -> None:
         self._seconds = seconds
@@ -180,11 +178,11 @@ def main() -> None:
     parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
     parser.add_argument("--traces", type=lambda text: text.split(","), default=["default"])
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in text.split(",")], default=[42])
-    parser.add_argument("--every", type=int, default=8, help="take every so many'th node (8: 152 nodes, 1: 1,213)")
+    parser.add_argument("--every", type=int, default=8, help="use every Nth node (8: 152 nodes, 1: 1,213)")
     parser.add_argument("--planners", type=lambda text: text.split(","), default=["value", "fewest"])
-    parser.add_argument("--moves", type=float, default=2.0, help="at most, in per cent of the pods; not for `fewest`")
-    parser.add_argument("--load", type=int, default=100, help="per cent of the GPUs that the pods have asked for")
-    parser.add_argument("--patience", type=int, default=120, help="seconds of processor time that a plan may take")
+    parser.add_argument("--moves", type=float, default=2.0, help="maximum, in percent of the pods; `fewest` ignores it")
+    parser.add_argument("--load", type=int, default=100, help="percent of the GPUs that the pods request")
+    parser.add_argument("--patience", type=int, default=120, help="CPU seconds that a plan may take")
     chosen = parser.parse_args()
     rows = []
     for result in results(chosen):

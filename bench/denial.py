@@ -1,12 +1,13 @@
-"""What it costs to have the kernel ask who opens a device file, and what else could do it: real cgroups and processes.
+"""The cost of a kernel check on every open of a device file, and of the alternatives, with real cgroups and processes.
 
-A process in a pod's cgroup opens and closes a device file, /dev/loop-control by another name in place of the driver's:
-with no program attached, as one that is registered, and as one that is not; and a file that the program is not about.
-By the processor's time, which a busy machine does not stretch, and all within each round. Then how long the arbiter
-takes to strike out a process that became another program (exec), and how often such a process got at the device before
-that: the kernel does not wait for the arbiter. Last, how often fanotify asks, which was the other way to do it.
+A process in a pod's cgroup opens and closes a device file: /dev/loop-control, under the name of a driver's file. It
+does so without a BPF program, as a registered process and as an unregistered one; and it opens a file that the program
+does not cover. The figures are CPU time, which a busy machine does not stretch, and are compared within a round. The
+benchmark then measures how long the arbiter takes to unregister a process that ran another program (exec), and how
+often such a process opened the device before that, because the kernel does not wait for the arbiter. Last, it counts
+the questions of fanotify, which was the alternative.
 
-Prints a table for people, then one JSON object a line per figure. Needs root, and a hierarchy of cgroup v2.
+Prints a table for people, then one JSON object a line per figure. Needs root and cgroup v2.
 
 Run: python -m bench.denial [--opens 20000] [--rounds 15]
 """
@@ -39,7 +40,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Fanotify:
-    """Answers "yes" to all who open a file, in a thread of this process, until closed."""
+    """A thread that allows every open of a file, and counts them, until closed."""
 
     def __init__(self, path: Path) -> None:
         self.asked = 0
@@ -68,9 +69,9 @@ class Fanotify:
 
 
 def costs(node: KernelNode, count: int, rounds: int) -> dict[str, tuple[float, float]]:
-    """By what was done: microseconds of an open with its close, and how much more than with no program in that round.
+    """Return, by case, the microseconds of an open and close, and the difference to no program in the same round.
 
-    Medians over the rounds.
+    Both are medians over the rounds.
     """
     known = node.enforced()
     free, mine, stranger = node.process(covered=False), node.process(), node.process()
@@ -95,7 +96,7 @@ def _base(name: str) -> str:
 
 
 async def strikes(directory: Path) -> list[float]:
-    """How many milliseconds after its exec the arbiter has struck a process out, of each one."""
+    """Return, for each process, the milliseconds from its exec until the arbiter has unregistered it."""
     descriptor = registered.make()
     entries = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
     arbiter = ArbiterNode(directory)
@@ -120,7 +121,7 @@ async def strikes(directory: Path) -> list[float]:
 
 
 def leaks(node: KernelNode) -> int:
-    """How many of as many processes got at the device after an exec, though nobody has struck them out."""
+    """Return how many processes open the device after an exec while they are still registered."""
     known = node.enforced()
     got = 0
     for _ in range(EXECS):
@@ -134,7 +135,7 @@ def leaks(node: KernelNode) -> int:
 
 
 def asked(node: KernelNode) -> dict[str, int]:
-    """How often fanotify asks when a file is opened a hundred times, by what it is."""
+    """Return, by kind of file, how often fanotify asks during a hundred opens."""
     plain = node.device.with_name("plain")
     plain.touch()
     process = node.process(covered=False)
@@ -149,7 +150,7 @@ def asked(node: KernelNode) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--opens", type=int, default=20_000, help="a case and round (%(default)s)")
+    parser.add_argument("--opens", type=int, default=20_000, help="for each case and round (%(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="(%(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="d") as directory, kernel_node.opened(Path(directory)) as node:
@@ -158,14 +159,15 @@ def main() -> None:
         by_fanotify = asked(node)
         (Path(directory) / "a").mkdir()
         struck = asyncio.run(strikes(Path(directory) / "a"))
-    print(
-        f"an open, µs, and what it is more than with no program; medians of {options.rounds} rounds of {options.opens}"
-    )
+    print(f"an open in µs, and the difference to no program; medians of {options.rounds} rounds of {options.opens}")
     for name, (took, more) in costing.items():
         print(f"  {name:<26} {took:8.2f} {more:+8.2f}")
-    print(f"after exec: {got} of {EXECS} got at the device; struck out by the arbiter after, ms: ", end="")
+    print(f"after exec: {got} of {EXECS} opened the device; unregistered by the arbiter after, ms: ", end="")
     print(f"median {statistics.median(struck):.1f}, longest {max(struck):.1f}")
-    print(f"fanotify asked at {OPENS} opens of each: " + ", ".join(f"{name} {n}" for name, n in by_fanotify.items()))
+    print(
+        f"questions of fanotify at {OPENS} opens of each: "
+        + ", ".join(f"{name} {n}" for name, n in by_fanotify.items())
+    )
     for name, (took, more) in costing.items():
         figure = {
             "figure": f"denial.open.{name.replace(', ', '.').replace(' ', '-')}",

@@ -1,10 +1,12 @@
-"""Programs whose kernels wait for others launched later, with and without the library, beside idle and busy neighbours.
+"""Programs whose kernels wait for later launches, with and without the library, next to idle and busy neighbours.
 
-What ships runs here, library and arbiter; only the GPUs are simulated. Each program has two GPUs, as a rank with two of
-them has: a kernel on one waits for its partner on the other, with small ones behind it. It asks for half of each GPU.
-A busy neighbour asks for the other half of one GPU, and always wants it. Prints two tables, then one JSON object a line
-per figure: rounds a second with the library in percent of those without it, where the driver's own time slices decide
-who is served; and beside busy neighbours also in percent of half of what the program does without any.
+The shipped library and arbiter run; only the GPUs are simulated. Each program has two GPUs, like a rank with two: a
+kernel on one waits for its partner on the other, with small kernels queued behind it. The program requests half of each
+GPU. A busy neighbour requests the other half of one GPU and always wants it.
+
+Prints two tables, then one JSON object a line per figure: rounds a second with the library in percent of those without
+it, where the driver's own time slices decide; and, next to busy neighbours, also in percent of half of the rate without
+neighbours.
 
 Run: `python bench/dependent.py [--runs N]`; a run takes a minute.
 """
@@ -32,14 +34,14 @@ from gpushare.allocation import GivenShare
 from tests.interposer import container
 
 PROGRAM = nodes.BUILT / "dependent"
-# Who launches, how many small kernels are behind the one that waits, how many rounds: about two seconds natively.
+# The launching threads, the small kernels behind the waiting one, and the rounds: about two seconds natively.
 CASES = (("thread", 8, 3000), ("thread", 20, 2400), ("thread", 600, 250), ("threads", 600, 250))
 GOAL_PERCENT = 90.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Beside:
-    """Busy neighbours: `load`'s mode, microseconds a kernel, and the GPUs, each of which has one."""
+    """Busy neighbours: `load`'s mode, microseconds a kernel, and the GPUs; each GPU gets one."""
 
     name: str
     mode: str
@@ -59,7 +61,7 @@ FOR_EVER_MS = 3_600_000
 
 
 def build() -> None:
-    """Everything that is measured."""
+    """Build all measured programs."""
     nodes.build()
     driver = [f"-L{container.DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
     flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
@@ -67,7 +69,7 @@ def build() -> None:
 
 
 async def rounds_a_second(node: Node, case: tuple[str, int, int], *, native: bool) -> float:
-    """Of one run."""
+    """Return the rounds a second of one run."""
     box = dataclasses.replace(node.box, preload=()) if native else node.box
     environment = node.give(50, 100)
     name = environment["TEST_POD"]
@@ -84,7 +86,7 @@ async def rounds_a_second(node: Node, case: tuple[str, int, int], *, native: boo
 
 @contextlib.asynccontextmanager
 async def neighbour(node: Node, gpu: int) -> AsyncIterator[None]:
-    """Another share's process that has used a GPU and now sleeps."""
+    """Run a process of another share that has used a GPU and now sleeps."""
     process = node.box.start([container.PROBE, "--kernels", "1", "--hold", "300"], node.give(10, 100, gpu=gpu))
     with container.finishing(process):
         await asyncio.to_thread(nodes.until_holding, process)
@@ -93,7 +95,7 @@ async def neighbour(node: Node, gpu: int) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def busy(node: Node, beside: Beside, *, native: bool) -> AsyncIterator[None]:
-    """Neighbours at work, for as long as the context lasts."""
+    """Run busy neighbours while the context lasts."""
     box = dataclasses.replace(node.box, preload=()) if native else node.box
     with contextlib.ExitStack() as stack:
         for gpu in beside.gpus:
@@ -108,7 +110,7 @@ async def busy(node: Node, beside: Beside, *, native: bool) -> AsyncIterator[Non
 
 
 async def beside_idle(node: Node, runs: int, report: Report) -> dict[tuple[str, int], float]:
-    """Each case, by turns without the library and with it; the rates without, by case."""
+    """Run each case in turn without and with the library; return the rates without it, by case."""
     report.say(f"{'launched by':<12}{'small ones':>11}{'without, /s':>13}{'with, /s':>10}{'of it, %':>10}")
     alone = {}
     for case in CASES:
@@ -125,7 +127,7 @@ async def beside_idle(node: Node, runs: int, report: Report) -> dict[tuple[str, 
 
 
 async def beside_busy(node: Node, runs: int, alone: dict[tuple[str, int], float], report: Report) -> None:
-    """Likewise; alone: what each program does without neighbours."""
+    """Run the cases next to busy neighbours; `alone` gives each program's rate without neighbours."""
     report.say()
     heading = f"{'neighbours':<20}{'launched by':>12}{'without, /s':>13}{'with, /s':>10}{'of it, %':>10}"
     report.say(f"{heading}{'of its half, %':>16}")
@@ -144,7 +146,9 @@ async def beside_busy(node: Node, runs: int, alone: dict[tuple[str, int], float]
 
 
 async def measure(runs: int, report: Report) -> None:
-    """Both tables. With the idle neighbours no busy one is alone at its start, when it could queue without end."""
+    """Print both tables. The idle neighbours ensure that no busy one starts alone, when it could queue without
+    limit.
+    """
     async with nodes.opened() as node, neighbour(node, 0), neighbour(node, 1):
         node.arbiter.server.leases.settle()
         alone = await beside_idle(node, runs, report)
@@ -153,7 +157,9 @@ async def measure(runs: int, report: Report) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=1, help="of each case, with and without (%(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=1, help="runs of each case, with and without the library (%(default)s)"
+    )
     arguments = parser.parse_args()
     build()
     report = Report(0.0)

@@ -1,10 +1,10 @@
-"""How long one namespace's many gated pods, all different, keep another's waiting: 10,000 on 300 nodes by default.
+"""How long many different gated pods of one namespace delay another namespace's pod: 10,000 on 300 nodes by default.
 
-The cluster is full but for one GPU, on which none of the many fits. A round of the placer begins with the many alone;
-then a pod of another namespace comes, younger than all of them, and fits. Timed, by the processor's time, which a busy
-machine does not stretch: from when it comes until its gate is opened, the rest of the round that is under way among it,
-and the placer's breath between two (as long as the round; 0.2 s at least, 2 s at most); the round itself; the longest
-that the event loop stood still, which is the webhook's as well; against a round with 10 such pods. Prints a table for
+The cluster is full except for one GPU, on which none of the many fits. A round of the placer starts with the many
+alone; then a pod of another namespace arrives, younger than all of them, and fits. The figures are CPU time, which a
+busy machine does not stretch. They are: the delay from the arrival until the pod is ungated, which includes the rest of
+the current round and the placer's pause (as long as the round, 0.2 to 2 s); the round itself; and the longest time for
+which the event loop, and so the webhook, stood still. The baseline is a round with 10 such pods. Prints a table for
 people, then one JSON object a line per figure.
 
 Run: python bench/gated_flood.py [--pods 10000] [--nodes 300]
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 
 
 def cluster(nodes: int) -> MemoryStore:
-    """Every GPU has a tenth and 1 GiB left, but one that has half of everything."""
+    """Return a store in which every GPU has 10 % and 1 GiB left, except one that is half free."""
     made = []
     for number in range(nodes):
         uuids = [f"GPU-{number:08d}-0000-0000-0000-{index:012d}" for index in range(GPUS)]
@@ -78,7 +78,7 @@ def gated(namespace: str, number: int, *, percent: int, mebibytes: int) -> Pod:
 
 
 class Placer:
-    """Rounds as the placer has them, on a ledger in memory."""
+    """The placer's rounds on a ledger in memory."""
 
     def __init__(self, nodes: int) -> None:
         self.opened: dict[str, float] = {}
@@ -88,7 +88,7 @@ class Placer:
         self.scheduler = GatedPodScheduler(self, store, reservation, self, Metrics())
 
     async def round(self, pods: list[Pod]) -> float:
-        """Seconds that it took."""
+        """Run a round and return its CPU seconds."""
         began = time.process_time()
         for pod in pods[self._seen :]:
             self._index.update(None, pod)
@@ -109,7 +109,7 @@ class Placer:
 
 
 class Heart:
-    """How long the event loop stands still at most."""
+    """A task that records the longest time for which the event loop stood still."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -122,16 +122,16 @@ class Heart:
 
 
 async def figures(count: int, nodes: int) -> dict[str, float]:
-    """Seconds."""
+    """Return the measured figures in seconds."""
     placer, heart = Placer(nodes), Heart()
     many = [gated("many", number, percent=60, mebibytes=2000 + number) for number in range(count)]
     task = asyncio.create_task(heart.beat())
-    await placer.round(many)  # what is made at the first question of all
+    await placer.round(many)  # fills the caches of the first round
     heart.longest = 0.0
     alone = await placer.round(many)
     late = gated("late", 0, percent=20, mebibytes=1000)
     under_way = asyncio.create_task(placer.round(many))
-    await asyncio.sleep(0)  # it comes when a round has begun without it
+    await asyncio.sleep(0)  # the pod arrives after the round has started without it
     came = time.process_time()
     placer.scheduler.pod_created(late)
     rest = await under_way

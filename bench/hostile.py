@@ -1,11 +1,11 @@
-"""An honest pod beside one that attacks: what the attacks of tests/hostile/attacks.py cost it, as root and as nobody.
+"""The cost of the attacks of tests/hostile/attacks.py for an honest pod on the same GPU, by user: root and nobody.
 
-On a node of the lab, with simulated GPUs. The neighbour has four tenths of a GPU and 4 GiB, and runs kernels of a
-millisecond one after the other; the attacker has a half and 2 GiB. Each attack is compared with what the same pod costs
-when it is honest and busy, in the same run. Processors are divided by Kubernetes: half a core for the attacker.
+Runs on a node of the lab, with simulated GPUs. The neighbour has 40 % of a GPU and 4 GiB, and runs kernels of a
+millisecond one after the other; the attacker has 50 % and 2 GiB. Each attack is compared, in the same run, with the
+cost of the same pod when it is honest and busy. Kubernetes divides the CPU: the attacker gets half a core.
 
 Run: `python bench/hostile.py [--seconds S] [--only NAME,NAME] [--lab DIRECTORY]`. Prints a table for each user, then
-one JSON object a figure; ends with 1 if something that should be held was not.
+one JSON object a figure; exits with 1 if a protection failed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ HEAD = (
 
 @dataclass(frozen=True)
 class Window:
-    """One attack, from when it had begun to when it was about to end, by the machine's clock."""
+    """One attack, from just after its start to just before its end, by the machine's clock."""
 
     name: str
     begin: float
@@ -124,7 +124,7 @@ def rows(ground: Ground, windows: list[Window]) -> list[list[object]]:
 
 
 def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str], seconds: float) -> bool:
-    """Print the table of a user; whether all was held that should be."""
+    """Print the table of a user, and return whether every protection held."""
     ground = Ground(user, where)
     ground.neighbour(request=0.4, memory="4Gi")
     ground.attacker("attacker", who, request=REQUEST, memory=MEMORY)
@@ -168,9 +168,9 @@ def _print(who: str, table: list[list[object]]) -> None:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    options.add_argument("--seconds", type=float, default=6.0, help="of each attack (%(default)s)")
+    options.add_argument("--seconds", type=float, default=6.0, help="for each attack (%(default)s)")
     options.add_argument("--only", default=",".join(ATTACKS), help="names of attacks")
-    options.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
+    options.add_argument("--lab", type=Path, help="an existing lab (default: a new one)")
     options.add_argument("--users", default=",".join(USERS), help="(%(default)s)")
     arguments = options.parse_args()
     fine = True

@@ -1,11 +1,11 @@
-"""What agents ask of the API server: while nothing happens on their nodes, and when they start.
+"""Count the agents' API requests, when their nodes are idle and when they start.
 
-Counted in the audit log of a real API server, of the real agents of a lab (`make lab`) on which nothing else is done.
-An agent that is idle renews its watches and does nothing else, so what 5,000 of them ask is 5,000 times as much.
+The counts come from the audit log of a real API server, for the real agents of a lab (`make lab`) that does nothing
+else. An idle agent only renews its watches, so 5,000 agents send 5,000 times as many requests.
 
-Run: `python -m bench.idle_agents [--lab DIRECTORY] [--seconds N]`. It waits until the agents have run for so long, and
-then starts them again. Prints a table, then one JSON object a figure; ends with 1 if an idle agent asks for more than
-the goal.
+Run: `python -m bench.idle_agents [--lab DIRECTORY] [--seconds N]`. It waits until the agents have run for that time,
+then restarts them. Prints a table, then one JSON object a figure; exits with 1 if an idle agent sends more requests
+than the goal.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tabulate import tabulate
 from lab import access, cluster, gpushare, lab_layout
 
 AGENTS = 5000
-GOAL_A_SECOND = 0.01  # of one agent: a request a second for a hundred nodes
-SETTLING_SECONDS = 60.0  # after its start
+GOAL_A_SECOND = 0.01  # by one agent: one request a second for a hundred nodes
+SETTLING_SECONDS = 60.0  # after an agent's start
 WATCH = "watch"
 
 
 @dataclass(frozen=True)
 class Request:
-    """at, seconds: Unix time at which it came, and how long it took; None while it still goes on."""
+    """at: Unix time of arrival; seconds: duration, None while the request is still open."""
 
     at: float
     what: str
@@ -40,7 +40,7 @@ class Request:
 
 
 def asked(log: Path) -> Iterator[Request]:
-    """Every request of an agent, once: a watch that has ended is told of twice."""
+    """Yield each request of an agent once: the log reports a finished watch twice."""
     requests: dict[str, Request] = {}
     for line in log.read_text().splitlines(keepends=True):
         event = json.loads(line) if line.endswith("\n") else {}
@@ -58,7 +58,7 @@ def unix(text: str) -> float:
 
 
 def started(administrator: access.Access) -> float:
-    """When the youngest agent's container was started."""
+    """Return the start time of the youngest agent's container."""
     containers = [pod["status"]["containerStatuses"] for pod in gpushare.pods(administrator, "agent")]
     return max(unix(status["state"]["running"]["startedAt"]) for statuses in containers for status in statuses)
 
@@ -71,7 +71,7 @@ def table(requests: list[Request]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lab", type=Path, default=lab_layout.default_directory(), help="directory (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=1200.0, help="at least so long idle (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=1200.0, help="minimum idle time (%(default)s)")
     arguments = parser.parse_args()
     where = lab_layout.load(arguments.lab)
     administrator = cluster.access_to(where)
@@ -85,7 +85,7 @@ def main() -> int:
     print(f"{agents} agents, idle for {seconds:.0f} s\n\n{table(idle)}\n")
     watches = [request.seconds for request in idle if request.what.startswith(WATCH) and request.seconds is not None]
     if watches:
-        print(f"a watch is open for {min(watches):.0f} to {max(watches):.0f} s, drawn at random\n")
+        print(f"watches stay open for {min(watches):.0f} to {max(watches):.0f} s, at random\n")
 
     before = time.time()
     administrator.kubectl("rollout", "restart", *gpushare.SCOPE, f"daemonset/{gpushare.AGENT}")

@@ -1,7 +1,7 @@
-"""The container images: their size, how long a build takes, whether two are the same, and how fast the webhook starts.
+"""The container images: size, build time, whether two builds are identical, and how fast the webhook starts.
 
-The webhook runs from its image in a container of runc (own user, root read-only, a cluster in memory of 12 GPUs),
-against the same from the checkout, in turns: from the call of runc, or of Python, until it serves. Builds are timed
+The webhook runs from its image in a runc container (own user, read-only root, a cluster of 12 GPUs in memory), and in
+turn from the checkout. The time counts from the call of runc, or of Python, until the webhook serves. Builds are timed
 with nothing to do, after a change of the webhook's code, and twice from an empty cache, each in a copy of the checkout;
 that downloads some 50 MB twice. Prints a table, then one JSON object a line per figure.
 
@@ -36,7 +36,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def start(image: Image | None, scratch: Path) -> float:
-    """Seconds until a webhook serves: from its image, or without one from the checkout."""
+    """Return the seconds until a webhook serves: from its image, or from the checkout if `image` is None."""
     directory = Path(tempfile.mkdtemp(dir=scratch))
     shared = directory / "shared"
     shared.mkdir()
@@ -86,7 +86,7 @@ def copied(scratch: Path) -> Path:
 
 
 def built(checkout: Path, **environment: str) -> tuple[float, dict[str, str]]:
-    """Seconds of a build in a checkout, and the digests."""
+    """Build in a checkout; return the seconds and the digests."""
     began = time.monotonic()
     command = [sys.executable, "-m", "config.images"]
     subprocess.run(command, cwd=checkout, env=os.environ | environment, check=True, stdout=subprocess.DEVNULL)

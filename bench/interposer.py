@@ -1,12 +1,13 @@
-"""The library and the arbiter: what a launch costs, how true shares and limits are, what is lost at handovers.
+"""The library and the arbiter: launch cost, accuracy of shares and limits, and the cost of handovers.
 
-Everything that ships runs here; only the GPU is simulated. Its kernels take their time without computing, and processes
-without the library take turns of 2 ms on it, as on real hardware: that is the baseline. The processes run at real-time
-priority where that is allowed, and the cores are kept awake, because a simulated GPU waits for a core as no real one
-does; the load of the machine is printed all the same. Prints tables, then one JSON object a line per figure.
+The shipped code runs; only the GPU is simulated. Its kernels take their time without computing, and processes without
+the library take turns of 2 ms on it, as on real hardware: that is the baseline. Where allowed, the processes run at
+real-time priority, and the cores are kept awake, because a simulated GPU waits for a core and a real one does not. The
+load of the machine is printed in any case.
 
-Run: `python bench/interposer.py [--seconds N] [--only NAME,...] [--results DIRECTORY]`; with ten seconds a case it
-takes twelve minutes. With --results it writes a page there, and plots, for which it takes matplotlib.
+Prints tables, then one JSON object a line per figure. Run: `python bench/interposer.py [--seconds N] [--only NAME,...]
+[--results DIRECTORY]`; with ten seconds a case it takes twelve minutes. With --results it writes a page and plots
+there, which needs matplotlib.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CONTAINERS = 200
 
 
 async def launch_cost(node: Node, report: Report) -> None:
-    """Nanoseconds a launch, on a driver that does nothing: alone on the GPU, and with a neighbour."""
+    """Measure the nanoseconds of a launch on a driver that does nothing, alone on the GPU and with a neighbour."""
     node.arbiter.server.leases.settle()
     bare, ours, lock, *_ = await _rate(node)
     async with node.neighbour():
@@ -73,7 +74,9 @@ async def _rate(node: Node) -> list[float]:
 
 
 async def allocation(node: Node, report: Report) -> None:
-    """Nanoseconds to allocate and release: with nothing else allocated, with 4,000, and from a stream's pool."""
+    """Measure allocate and release in nanoseconds: with nothing allocated, with 4,000 live, and from a stream's
+    pool.
+    """
     bare = dataclasses.replace(node.box, preload=())
     runs = []
     for _ in range(5):
@@ -89,7 +92,7 @@ async def allocation(node: Node, report: Report) -> None:
 
 
 async def caps(node: Node, report: Report) -> None:
-    """One tenant, alone, with a limit."""
+    """Measure one tenant with a limit, alone on the GPU."""
     report.say(f"{'limit, alone':<14}" + "".join(f"{name:>9}" for name in WORKLOADS))
     alone = {name: (await node.run([Tenant(5, 100, *load)], 2.0))[0].percent for name, load in WORKLOADS.items()}
     report.say(f"{'none':<14}" + "".join(f"{alone[name]:>9.2f}" for name in WORKLOADS))
@@ -107,7 +110,7 @@ async def caps(node: Node, report: Report) -> None:
 
 
 async def splits(node: Node, report: Report) -> None:
-    """Two tenants that always want."""
+    """Measure two tenants that always want the GPU."""
     pairs = [(name, name) for name in WORKLOADS] + [("async", "sync"), ("tiny", "graph")]
     report.say(f"{'requests':<10}{'workloads':<16}{'shares':>18}{'sum of parts':>14}{'without leases':>22}{'sum':>8}")
     worst, lost = 0.0, 0.0
@@ -117,7 +120,7 @@ async def splits(node: Node, report: Report) -> None:
             tenants = [Tenant(request, 100, *WORKLOADS[first]), Tenant(other, 100, *WORKLOADS[second])]
             rates = (alone[first], alone[second])
             share, total = _parts(await node.run(tenants, report.seconds), rates)
-            # The GPU's own time slices know no requests: a few seconds are enough to see that.
+            # The GPU's own time slices ignore requests: a few seconds are enough to show that.
             native, sliced = _parts(await node.run(tenants, min(report.seconds, 2.0), native=True), rates)
             worst, lost = max(worst, abs(share - request)), max(lost, 100 - total)
             report.say(
@@ -133,19 +136,19 @@ async def splits(node: Node, report: Report) -> None:
 
 
 def _parts(done: list[nodes.Done], rates: tuple[float, float]) -> tuple[float, float]:
-    """The first one's share of what both got done, and how much that is of what one alone would have, in percent."""
+    """Return the first tenant's share of the work, and the total relative to one tenant alone, in percent."""
     parts = [tenant.percent * 100 / rate for tenant, rate in zip(done, rates, strict=True)]
     return 100 * parts[0] / sum(parts), sum(parts)
 
 
 async def elasticity(node: Node, report: Report) -> None:
-    """What an idle neighbour leaves, and how fast it is back."""
+    """Measure how much of an idle neighbour's time is used, and how fast the neighbour gets it back."""
     (alone,) = await node.run([Tenant(30, 100, "async", 1000)], 2.0)
     yields = []
     for _ in range(5):
         both = [Tenant(30, 100, "async", 1000), Tenant(70, 100, "sync", 1000, after_ms=3300)]
         done = await node.run(both, 2.0)
-        yields.append(done[1].first_ms - 1)  # its own kernel
+        yields.append(done[1].first_ms - 1)  # minus its own kernel
     idle = [Tenant(30, 100, "async", 1000), Tenant(70, 100, "async", 1000, after_ms=60_000_000)]
     used = await _beside_idle(node, idle[0], report)
     report.say(f"alone {alone.percent:.2f} %, beside an idle neighbour {used:.2f} %")
@@ -157,14 +160,14 @@ async def elasticity(node: Node, report: Report) -> None:
 
 
 async def _beside_idle(node: Node, tenant: Tenant, report: Report) -> float:
-    """With another process connected that has used the GPU and now sleeps."""
+    """Run the tenant while a connected process that has used the GPU sleeps."""
     async with node.neighbour():
         (done,) = await node.run([tenant], min(report.seconds, 5.0))
     return done.percent
 
 
 async def latency(node: Node, report: Report) -> None:
-    """Requests of 2 ms, fifty a second, beside training that always wants."""
+    """Measure fifty requests of 2 ms a second, next to training that always wants the GPU."""
     report.say(f"{'2 ms requests':<28}{'p50 ms':>8}{'p99 ms':>8}{'training %':>12}")
     training = Tenant(80, 100, "async", 1000)
     kinds = {
@@ -185,7 +188,7 @@ async def latency(node: Node, report: Report) -> None:
 
 
 async def handover(node: Node, report: Report) -> None:
-    """What is lost of two tenants' time, against how long turns are."""
+    """Measure the time that two tenants lose, by the length of turns."""
     report.say(f"{'turn ms':<10}{'done %':>8}{'turns a second':>16}")
     for length_ms in (5, 10, 20, 30, 50, 100):
         with nodes.turns_of(length_ms):
@@ -197,7 +200,7 @@ async def handover(node: Node, report: Report) -> None:
 
 
 async def reclaim(node: Node, report: Report) -> None:
-    """A process is killed while it holds lease and memory: when the next one has both."""
+    """Kill a process that holds lease and memory, and measure when the next one has both."""
     environment = node.give(50, 100, memory=GIB)
     memory, lease = [], []
     for _ in range(5):
@@ -243,7 +246,7 @@ async def _killed_in_lease(node: Node) -> float:
 
 
 async def info(node: Node, report: Report) -> None:
-    """Two hundred containers on the node, none of which waits for another: what the arbiter does about it."""
+    """Measure the arbiter's CPU time with two hundred containers on the node, none of which waits for another."""
     for name, working in (("idle", 0), ("each GPU used by one of them", node.gpu_count)):
         async with node.info(CONTAINERS, working=working):
             await asyncio.sleep(2.0)
@@ -256,7 +259,7 @@ async def info(node: Node, report: Report) -> None:
 
 
 async def start(node: Node, report: Report) -> None:
-    """Sixteen processes of one container start at once."""
+    """Start sixteen processes of one container at once."""
     environment = node.give(50, 100)
     started = time.monotonic()
     runs = [asyncio.to_thread(node.box.run, [container.PROBE, "--kernels", "1"], environment) for _ in range(16)]
@@ -291,7 +294,7 @@ async def measure(names: list[str], report: Report) -> None:
     for name in names:
         async with nodes.opened() as node:
             await CASES[name](node, report)
-        report.look_at_cores()
+        report.record_busy_cores()
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
-"""What processes that are killed in the middle of their kernels cost a neighbour, with gpushare and without it.
+"""The cost for a neighbour of processes that are killed in the middle of their kernels, with and without gpushare.
 
-Beside each other on one simulated GPU: the neighbour of tests/hostile/neighbour.py, with a request of 40 % and kernels
-of a millisecond, and two processes of tests/hostile/attacks.py, with a request of 50 %: `long` runs kernels of twenty
-milliseconds and is left alone; `killed` runs the same, is killed with them, and begins again. `honest` has kernels of a
-millisecond. What `killed` costs beyond `long` is what the killing costs.
+On one simulated GPU run tests/hostile/neighbour.py, with a request of 40 % and kernels of a millisecond, and two
+processes of tests/hostile/attacks.py, with a request of 50 %: `long` runs kernels of twenty milliseconds without
+interruption; `killed` runs the same kernels, is killed during them, and starts again. `honest` has kernels of a
+millisecond. The difference between `killed` and `long` is the cost of the kills.
 
 Run: `python bench/killed.py [--seconds S] [--rounds N]`. Prints a table, then one JSON object a figure.
 """
@@ -36,19 +36,19 @@ HEAD = ("beside", "kernels/s", "of beside long", "let have %", "p50 ms", "p99 ms
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Window:
-    """What the neighbour got done in a second, and by how much its kernels were late, in microseconds, sorted."""
+    """The neighbour's kernels a second, and how late each was, in microseconds, sorted."""
 
     rate: float
     late_us: Sequence[int]
-    had: float  # what part of the time the arbiter let it have
+    had: float  # the part of the time for which the arbiter granted it the GPU
 
     def late_ms(self, part: float) -> float:
-        """A quantile."""
+        """Return a quantile of the lateness."""
         return self.late_us[min(len(self.late_us) - 1, int(part * len(self.late_us)))] / 1e3
 
 
 async def window(where: node.Node, name: str, seconds: float, *, native: bool) -> Window:
-    """The neighbour beside two processes of this name, for so long; `native`: none of them has the library."""
+    """Run the neighbour next to two processes of this attack; with `native` none of them has the library."""
     box = dataclasses.replace(where.box, preload=()) if native else where.box
     programs = {"PYTHONPATH": str(ROOT)}
     python = [sys.executable, "-m"]
@@ -66,7 +66,7 @@ async def window(where: node.Node, name: str, seconds: float, *, native: bool) -
         end, had_seconds = time.monotonic(), _had_seconds(where) - had_seconds
     finally:
         for process, how in zip(running, (signal.SIGTERM, signal.SIGALRM, signal.SIGALRM), strict=False):
-            process.send_signal(how)  # an attack that is told to end takes its children along
+            process.send_signal(how)  # an attack that gets this signal ends its children too
         said, *_ = [(await asyncio.to_thread(_ended, process)) for process in running]
     lines = [json.loads(line) for line in said.splitlines() if line.endswith("}")]
     within = [line for line in lines if begin <= line.get("at", 0) <= end]
@@ -75,7 +75,7 @@ async def window(where: node.Node, name: str, seconds: float, *, native: bool) -
 
 
 def _had_seconds(where: node.Node) -> float:
-    """Of the one whose request is that of the neighbour; nothing where nobody asks the arbiter."""
+    """Return the neighbour's GPU seconds, found by its request; 0 where no process uses the arbiter."""
     held = where.arbiter.server.leases.usage()
     return sum(usage.had_seconds for usage in held if usage.tenant.grants[0].request_percent == NEIGHBOUR_PERCENT)
 
@@ -85,7 +85,7 @@ def _ended(process: subprocess.Popen[str]) -> str:
 
 
 async def measure(seconds: float, rounds: int) -> None:
-    """Print all of it."""
+    """Measure and print everything."""
     node.build()
     async with node.opened() as where:
         for how, native in (("with gpushare", False), ("without", True)):
@@ -112,7 +112,7 @@ def _print(how: str, measured: dict[str, list[Window]]) -> None:
 
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    options.add_argument("--seconds", type=float, default=4.0, help="of each (%(default)s)")
+    options.add_argument("--seconds", type=float, default=4.0, help="for each case (%(default)s)")
     options.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     arguments = options.parse_args()
     asyncio.run(measure(arguments.seconds, arguments.rounds))

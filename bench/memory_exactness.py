@@ -1,9 +1,8 @@
 """How exact the memory limit is: every way to allocate, by one process and by four that race for the same share.
 
-Each takes as much as it is given, first all at once and then one after another. What the GPU has given out in the end
-is asked of the GPU: never a byte more than the limit, and less than one more piece of the size that this way takes
-memory in. The GPU is simulated; library and arbiter are those that ship. Prints a table, then one JSON object a line
-per figure.
+Each process allocates as much as it can, first all at once and then one after another. The simulated GPU then reports
+its allocated total: it must never exceed the limit by a byte, and must leave less than one more piece of this way's
+allocation size. Library and arbiter are the shipped ones. Prints a table, then one JSON object a line per figure.
 
 Run: `python bench/memory_exactness.py`; it takes a quarter of a minute.
 """
@@ -27,7 +26,7 @@ from tests.interposer import container
 
 MIB = 1 << 20
 LIMIT_BYTES = 1_234_567_891
-# In what sizes simulated GPUs give memory for each way. A mix of all ends with the smallest.
+# The granularity of simulated GPUs for each way. A mix of all ends with the smallest.
 PIECES: Mapping[str, int] = {
     "plain": 1,
     "pitched": 512,
@@ -52,14 +51,14 @@ FILL = nodes.BUILT / "fill"
 
 
 def build() -> None:
-    """The program that fills."""
+    """Build the program that fills the memory."""
     driver = [f"-L{container.DRIVERS}", "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined"]
     source = nodes.SOURCES / "fill.c"
     subprocess.run(["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", FILL, source, *driver], check=True)
 
 
 def ask(process: subprocess.Popen[str]) -> int:
-    """Say something, and hear a number."""
+    """Send a line and return the number in the answer."""
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -67,7 +66,7 @@ def ask(process: subprocess.Popen[str]) -> int:
 
 
 def hear(process: subprocess.Popen[str]) -> int:
-    """A number."""
+    """Read a number."""
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line, process.communicate(timeout=10)
@@ -76,7 +75,7 @@ def hear(process: subprocess.Popen[str]) -> int:
 
 @contextlib.contextmanager
 def gpu_of(node: Node) -> Iterator[subprocess.Popen[str]]:
-    """The GPU as the node sees it."""
+    """Run a process that reports the GPU's used memory as the node sees it."""
     process = subprocess.Popen(
         [sys.executable, "-c", ASK_GPU, node.uuid],
         env={"SIMGPU_DIR": str(node.gpus), "LD_LIBRARY_PATH": str(container.DRIVERS)},
@@ -91,7 +90,7 @@ def gpu_of(node: Node) -> Iterator[subprocess.Popen[str]]:
 
 
 def fill(node: Node, way: str, count: int) -> int:
-    """Bytes that the GPU has given out when `count` processes have taken all that they were given."""
+    """Let `count` processes allocate all they can, and return the bytes that the GPU has allocated."""
     environment = node.give(50, 100, memory=LIMIT_BYTES)
     processes = [node.box.start([FILL, way], environment) for _ in range(count)]
     try:
@@ -114,9 +113,9 @@ def fill(node: Node, way: str, count: int) -> int:
 
 
 async def measure(report: Report) -> None:
-    """All ways."""
+    """Measure all ways to allocate."""
     async with nodes.opened() as node:
-        report.say(f"a share of {LIMIT_BYTES} bytes: bytes left when nothing more is given")
+        report.say(f"a share of {LIMIT_BYTES} bytes: bytes left when allocations are refused")
         report.say(f"{'':<10}{'in pieces of':>14}" + "".join(f"{count:>12} proc." for count in PROCESSES))
         beyond = dict.fromkeys(PROCESSES, 0)
         unused = dict.fromkeys(PROCESSES, 0.0)
@@ -135,7 +134,7 @@ async def measure(report: Report) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Build, measure and print."""
     nodes.build()
     build()
     report = Report(0.0)

@@ -1,11 +1,11 @@
-"""Twenty admissions a second on a whole cluster, while webhook, certificates, API server or a node go and come.
+"""Twenty admissions a second on a whole cluster, while webhook, certificates, API server or a node fail and return.
 
-Counted are admissions that failed, and GPUs that were over-committed in any version of the ledger that was stored. A
-client tries again only when nobody answers at the API server's address; that is counted apart. The pods ask for shares
-of GPUs on nodes made by hand, so that no kubelet has to start them; on one of these is too little room: some wait.
+Counts failed admissions, and GPUs that any stored version of the ledger over-commits. The client retries only when the
+API server's address does not answer, and counts these retries separately. The pods request shares of GPUs on hand-made
+nodes, so no kubelet has to start them; one of these nodes is too small, so some pods wait.
 
 Run: `python bench/outages.py [--only NAME,NAME] [--kills N] [--lab DIRECTORY]`; it takes some twenty minutes. Prints a
-table, then one JSON object a scenario; ends with 1 if anything was counted.
+table, then one JSON object a scenario; exits with 1 if anything was counted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from burst import calls
-from steady import ground, judgements, load, troubles, witness
+from steady import ground, ledger_watch, load, review_failures, troubles
 
 from lab import access, cluster, gpushare, lab_layout
 
-NODES = 32  # 256 GPUs: 248 for some 130 at a time, 8 for more than there is room for
+NODES = 32  # 256 GPUs: 248 for some 130 pods at a time, 8 for more pods than fit
 BEFORE_SECONDS, AFTER_SECONDS = 4.0, 4.0
 HEAD = (
     "scenario",
@@ -69,7 +69,7 @@ class Row:
         )
 
     def reasons(self) -> dict[str, int]:
-        """Why admissions failed, and how often."""
+        """Return the reasons of failed admissions, with their counts."""
         return collections.Counter(re.sub(r"[\d.]+:\d{4,5}", "#", creation.message) for creation in self.counted.failed)
 
 
@@ -81,9 +81,9 @@ def run(name: str, stage: troubles.Stage) -> Row:
         stage.administrator.namespace("steady") as namespace,
         ground.nodes(stage.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
     ):
-        seen = witness.Witness(stage.server, stage.lab.etcd / "client.sock")
+        seen = ledger_watch.LedgerWatch(stage.server, stage.lab.etcd / "client.sock")
         stream = load.Load(stage.server, namespace, crowded, roomy, shares=trouble.shares)
-        logged = judgements.JudgementLogs(stage.lab)
+        logged = review_failures.ReviewLogs(stage.lab)
         began = time.monotonic()
         stage.seen = seen
         logged.start()
@@ -103,7 +103,7 @@ def run(name: str, stage: troubles.Stage) -> Row:
 
 @contextlib.contextmanager
 def installed(node_count: int) -> Iterator[access.Access]:
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # sockets have short paths
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # keeps socket paths short
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=node_count, owner=os.getpid())
@@ -133,12 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(troubles.TROUBLES), help="which scenarios, separated by commas")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--lab", type=Path, help="a lab that runs already, with gpushare in it")
+    parser.add_argument("--lab", type=Path, help="a running lab with gpushare installed")
     options = parser.parse_args()
     names = options.only.split(",")
     unknown = [name for name in names if name not in troubles.TROUBLES]
     if unknown:
-        parser.error(f"--only {', '.join(unknown)}: write some of {', '.join(troubles.TROUBLES)}")
+        parser.error(f"invalid --only {', '.join(unknown)}: must be of {', '.join(troubles.TROUBLES)}")
     rows: list[Row] = []
     print("| " + " | ".join(HEAD) + " |\n|" + "---|" * len(HEAD), flush=True)
     for node_count in (1, 2):

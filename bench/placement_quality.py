@@ -1,11 +1,12 @@
-"""How much of the GPUs placement leaves unallocated: gpushare beside known policies, on the public openb lists.
+"""How much of the GPUs placement leaves unallocated: gpushare and known policies, on the public openb lists.
 
-Data: the node list and the pod lists of Alibaba's cluster-trace-gpu-v2023 ("openb"), fetched by whoever runs this.
-Protocol (`openb.trace`): the figure is the part of all GPUs that is not allocated when the pods that have arrived have
-asked for 100 % of them, and at 130 %. With `--churn LOAD` also the mean over time with pods that leave again, and the
-part of the demand that is turned away. Our figures come from the product's own Fleet, which learns as it goes and does
-not know the pods to come; FGD is told them. Pods without GPUs are placed by the same policy, as in the published
-experiments. Prints tables for people, then one JSON object a line per figure.
+Data: the node list and the pod lists of Alibaba's cluster-trace-gpu-v2023 ("openb"); download them first.
+
+Protocol (`openb.trace`): the figure is the part of all GPUs that is unallocated once the arrived pods have requested
+100 % of them, and 130 %. `--churn LOAD` adds the mean over time with pods that finish, and the part of the demand that
+is rejected. gpushare's figures come from the product's own Fleet, which learns the mix from arriving pods; FGD knows it
+in advance. Pods without GPUs are placed by the same policy, as in the published experiments. Prints tables for people,
+then one JSON object a line per figure.
 
 `worlds` are clusters and demands unlike the published ones (`openb.worlds`).
 
@@ -41,7 +42,7 @@ POINTS = tuple(percent / 100 for percent in range(0, 131, 2))
 @dataclasses.dataclass(frozen=True)
 class Task:
     directory: Path
-    pods: str  # the name of a list
+    pods: str  # the name of a pod list
     policy: str
     seed: int
     churn: float | None = None
@@ -51,7 +52,8 @@ class Task:
 class Result:
     """Parts of all GPUs, 0 to 1. `curve`: unallocated at each of POINTS; empty for churn.
 
-    linked_pairs, linked_fours: of the pods placed with 2 and 4 GPUs those whose GPUs are all linked; NaN where none is.
+    linked_pairs, linked_fours: the part of the pods placed with 2 and 4 GPUs whose GPUs are all linked; NaN without
+    such pods.
     """
 
     task: Task
@@ -64,7 +66,7 @@ class Result:
 
 
 def run(task: Task) -> Result:
-    """One list of pods, policy and seed."""
+    """Measure one pod list, policy and seed."""
     if task.pods in worlds.WORLDS:
         nodes, pods = worlds.load(task.directory, task.pods, task.seed)
     else:
@@ -83,7 +85,7 @@ def run(task: Task) -> Result:
 
 
 def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], total: int, links: Links) -> Result:
-    """`total` in per cent of a GPU."""
+    """Place arriving pods; `total` is in percent of a GPU."""
     arrived = allocated = 0.0
     curve: list[float] = []
     at_100: float | None = None
@@ -96,7 +98,7 @@ def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], tota
         placed = scheduler.place(pod)
         if placed is not None:
             allocated += pod.size
-            links.note(placed)
+            links.add(placed)
     left = 1 - allocated / total
     curve += [left] * (len(POINTS) - len(curve))
     return Result(
@@ -113,7 +115,7 @@ def fill(task: Task, scheduler: trace.Scheduler, pods: Iterable[trace.Pod], tota
 def churn(
     task: Task, scheduler: trace.Scheduler, arrivals: Iterable[trace.Arrival], total: int, links: Links
 ) -> Result:
-    """Means over the time after the warm-up."""
+    """Place pods that finish again, and return means over the time after the warm-up."""
     running: list[tuple[float, int, trace.Pod, trace.Placed]] = []
     now, allocated, free, asked, turned_away = 0.0, 0.0, 0.0, 0.0, 0.0
     for number, arrival in enumerate(arrivals):
@@ -121,7 +123,7 @@ def churn(
             until, _, pod, held = heapq.heappop(running)
             free += (total - allocated) * max(0.0, until - max(now, WARM_UP))
             now = until
-            scheduler.leave(pod, held)
+            scheduler.remove(pod, held)
             allocated -= pod.size
         free += (total - allocated) * max(0.0, arrival.time - max(now, WARM_UP))
         now = arrival.time
@@ -134,13 +136,13 @@ def churn(
             if placed is None:
                 turned_away += arrival.pod.size
             else:
-                links.note(placed)
+                links.add(placed)
     left = free / total / (now - WARM_UP)
     return Result(task, left, 0.0, turned_away / asked, links.part(2), links.part(4))
 
 
 def results(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
-    """In the order of the tasks; progress on stderr."""
+    """Yield results in the order of the tasks; progress goes to stderr."""
     with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
         for number, result in enumerate(pool.map(run, tasks), 1):
             print(f"\r{number}/{len(tasks)}", end="", file=sys.stderr, flush=True)
@@ -149,7 +151,7 @@ def results(tasks: Sequence[Task], jobs: int) -> Iterator[Result]:
 
 
 def table(title: str, cells: dict[tuple[str, str], list[float]], policies: Sequence[str]) -> None:
-    """Trace × policy, mean ± standard deviation in per cent."""
+    """Print trace × policy, mean ± standard deviation in percent."""
     print(f"\n{title}")
     print(f"{'TRACE':<14}" + "".join(f"{policy:>16}" for policy in policies))
     for pods in dict.fromkeys(pods for pods, _ in cells):
@@ -162,7 +164,7 @@ def table(title: str, cells: dict[tuple[str, str], list[float]], policies: Seque
 
 
 def figures(name: str, cells: dict[tuple[str, str], list[float]]) -> None:
-    """One JSON object a line."""
+    """Print one JSON object a line."""
     for (pods, policy), values in cells.items():
         mean = 100 * statistics.mean(values)
         rival = statistics.mean(cells[pods, AGAINST]) * 100 if (pods, AGAINST) in cells else None
@@ -173,7 +175,7 @@ def figures(name: str, cells: dict[tuple[str, str], list[float]]) -> None:
 
 
 def collect(measured: Iterable[Result], value: str) -> dict[tuple[str, str], list[float]]:
-    """(list of pods, policy) → one value a seed, of those there are."""
+    """Return (pod list, policy) → one value a seed, without NaN."""
     cells: dict[tuple[str, str], list[float]] = {}
     for result in measured:
         cell: float = getattr(result, value)
@@ -183,7 +185,7 @@ def collect(measured: Iterable[Result], value: str) -> dict[tuple[str, str], lis
 
 
 def plot(measured: Sequence[Result], path: Path, policies: Sequence[str]) -> None:
-    """Unallocated part of the GPUs over the load that has arrived; a panel for each trace."""
+    """Plot the unallocated part of the GPUs over the arrived load, a panel for each trace."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -199,7 +201,7 @@ def plot(measured: Sequence[Result], path: Path, policies: Sequence[str]) -> Non
         for policy in policies:
             curves = [result.curve for result in measured if result.task.pods == pods and result.task.policy == policy]
             mean = [100 * statistics.mean(values) for values in zip(*curves, strict=True)]
-            # Until most GPUs have been asked for, all lines lie on the diagonal: show the end.
+            # All lines lie on the diagonal until most GPUs have been requested: show only the end.
             shown = [(100 * point, part) for point, part in zip(POINTS, mean, strict=True) if point >= 0.8]
             axis.plot(*zip(*shown, strict=True), label=policy, linewidth=2 if policy == OWN[0] else 1.2)
         axis.set_title(pods)
@@ -218,18 +220,18 @@ def arguments() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
-    parser.add_argument("--traces", type=words, help="names of pod lists and worlds; all lists unless given")
+    parser.add_argument("--traces", type=words, help="names of pod lists and worlds (default: all lists)")
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in words(text)], default=[42, 43, 44])
     parser.add_argument("--policies", type=words, default=list(DEFAULT_POLICIES))
-    parser.add_argument("--churn", type=float, help="also with pods that leave, at this load, such as 0.9")
-    parser.add_argument("--plot", type=Path, help="write a plot there, .svg or .png")
+    parser.add_argument("--churn", type=float, help="also measure with pods that finish, at this load, such as 0.9")
+    parser.add_argument("--plot", type=Path, help="write a plot to this file, .svg or .png")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     chosen = parser.parse_args()
     chosen.traces = chosen.traces or trace.traces(chosen.openb)
     chosen.traces = [name for word in chosen.traces for name in (worlds.WORLDS if word == "worlds" else [word])]
     for policy in chosen.policies:
         if policy not in (*OWN, *known_policies.POLICIES):
-            parser.error(f"--policies {policy} is unknown: {', '.join((*OWN, *known_policies.POLICIES))} are")
+            parser.error(f"invalid --policies {policy}: must be of {', '.join((*OWN, *known_policies.POLICIES))}")
     return chosen
 
 

@@ -1,11 +1,11 @@
-"""How fast a decision is in a large cluster: 10,000 nodes × 8 GPUs with 100,000 allocations unless told otherwise.
+"""Time of a placement decision in a large cluster: 10,000 nodes × 8 GPUs with 100,000 allocations by default.
 
 Requests of mixed shapes (shares by compute and by memory, several GPUs, a model, two containers, CPU and memory of the
-host) are placed one after another; each allocation is written and the node's view updated, and another released, so
-that every decision follows changes. Timed apart: the decision, the update of a view, learning a mix, a refusal; against
-the goals and, for the decision, against the plain reference on the same nodes. `.cpu` is the processor's time of the
-same decisions, which a busy machine does not stretch. Prints a table for people, then one JSON object a line per
-figure.
+host) are placed one after another. Each allocation is written, the node's view is updated and another allocation is
+released, so every decision follows changes. The decision, the update of a view, learning a mix, and a refusal are timed
+separately. They are compared with the goals; the decision also with the plain reference on the same nodes. `.cpu` is
+the CPU time of the same decisions, which a busy machine does not stretch. Prints a table for people, then one JSON
+object a line per figure.
 
 Run: python bench/placement_speed.py [--nodes 10000] [--allocations 100000] [--decisions 5000] [--shapes 54]
 """
@@ -38,7 +38,7 @@ from gpushare.request import Constraints, Demand, Request
 from gpushare.share import Memory, Share
 
 GIB = 2**30
-OTHERS = sorted(policies.POLICIES.keys() - {policies.DEFAULT})  # that price nothing by the mix
+OTHERS = sorted(policies.POLICIES.keys() - {policies.DEFAULT})  # policies that ignore the mix
 GPUS = 8
 ROOM = Room(128_000, 1024 * GIB)
 KINDS = (("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("NVIDIA H100 80GB HBM3", 80, (9, 0)), ("NVIDIA L4", 24, (8, 9)))
@@ -74,7 +74,7 @@ IMPOSSIBLE = pod_request(100, gpus=GPUS + 1)
 
 
 class Cluster:
-    """The ledger in memory, and the fleet that is told of each change."""
+    """The ledger in memory, and the fleet that gets each change."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, GpuNode] = {}
@@ -84,7 +84,7 @@ class Cluster:
         self.update_seconds: list[float] = []
 
     def fill(self, nodes: int, allocations: int, draw: random.Random) -> None:
-        """Random shares on random GPUs, as after long use."""
+        """Place random shares on random GPUs, as after long use."""
         for number in range(nodes):
             model, gib, capability = KINDS[number % len(KINDS)]
             name = f"gpu-node-{number:05}"
@@ -110,7 +110,7 @@ class Cluster:
         return placed.allocation(request, allocation_id=identity, pod=pod, reserved_until=None)
 
     def write(self, node: GpuNode) -> None:
-        """What an informer does with an object that has changed; timed."""
+        """Apply a changed object as an informer does, and time it."""
         self.nodes[node.name] = node
         seconds, _ = timed(lambda: self.fleet.update(NodeView.from_node(node), room=ROOM))
         self.update_seconds.append(seconds)
@@ -122,7 +122,7 @@ class Cluster:
 
 
 def shapes(count: int, draw: random.Random) -> list[Asked]:
-    """So many that differ: SHAPES with HOSTS, then others of odd sizes, as often of each kind."""
+    """Return `count` distinct shapes: SHAPES with HOSTS, then odd sizes, equally many of each kind."""
     drawn = dict.fromkeys(itertools.product(SHAPES, HOSTS))
     while len(drawn) < count:
         request, host = draw.choice(SHAPES), draw.choice(HOSTS)
@@ -153,13 +153,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--allocations", type=int, default=100_000)
     parser.add_argument("--decisions", type=int, default=5_000)
-    parser.add_argument("--shapes", type=int, default=len(SHAPES) * len(HOSTS), help="that differ in what they ask for")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES) * len(HOSTS), help="number of distinct requests")
     parser.add_argument("--seed", type=int, default=42)
     chosen = parser.parse_args()
     draw = random.Random(chosen.seed)
     cluster = Cluster()
     cluster.fill(chosen.nodes, chosen.allocations, draw)
-    garbage.freeze()  # as the webhook does once it has read the cluster
+    garbage.freeze()  # as the webhook does after its first list
     pods = ((draw.choice(SHAPES), draw.choice(HOSTS)) for _ in range(1000))
     mix = Mix.from_counts(collections.Counter(asked for pod in pods for asked in classes_of(*pod)), pods=1000)
     figures = {"learn": 1000 * timed(lambda: cluster.fleet.learn(mix))[0]}
@@ -178,7 +178,7 @@ def main() -> None:
 
 
 def first_by_policy(cluster: Cluster) -> dict[str, float]:
-    """The first decision of shapes that nobody has asked for, by each policy; the policies in turn."""
+    """Measure the first decision for new shapes with each policy in turn."""
     first: dict[str, list[float]] = {policy: [] for policy in sorted(policies.POLICIES)}
     for number, request in itertools.product(range(10), SHAPES):
         for policy, seconds in first.items():
@@ -188,7 +188,7 @@ def first_by_policy(cluster: Cluster) -> dict[str, float]:
 
 
 def decide(cluster: Cluster, asked: Sequence[Asked], decisions: int, draw: random.Random) -> dict[str, float]:
-    """Places, writes, releases; first and later decisions for a shape apart."""
+    """Place, write and release; count first and later decisions for a shape separately."""
     first: list[float] = []
     later: list[float] = []
     busy: list[float] = []
@@ -204,7 +204,7 @@ def decide(cluster: Cluster, asked: Sequence[Asked], decisions: int, draw: rando
             cluster.write(ledger.reserve(cluster.nodes[placed.node], cluster.entry(placed, request)))
             cluster.release_oldest(draw)
     after = []
-    for _ in range(200):  # the same shape again and again: only the node that has just changed is scored
+    for _ in range(200):  # the same shape repeatedly: only the node that has just changed is scored
         cluster.release_oldest(draw)
         after.append(timed(lambda: cluster.fleet.place(SHAPES[0]))[0])
     return {

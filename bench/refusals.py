@@ -1,11 +1,11 @@
-"""How long the webhook thinks about a pod that fits nowhere, whatever its spec: 1,000 nodes × 8 GPUs by default.
+"""The webhook's CPU time for refusing expensive pods that fit nowhere: 1,000 nodes × 8 GPUs by default.
 
-Whoever may create pods may have one judged as often as he likes (`--dry-run=server`), and one that is judged keeps all
-others waiting. So each pod here has as much of one thing as it may have, or far more than that, and asks for what no
-node has; and then dearer ones are searched for. Timed is the processor's time of a whole review, of one whose shape is
-read for the first time (`first`) and again (`again`); the goal is 20 ms. A plain pod that fits nowhere is the baseline:
-`ratio` is against it. Each `first` is the best of several pods that differ in nothing that matters, so that
-nothing of one is known from another; `worst` is the dearest of them all, which a busy machine stretches.
+Anyone who can create pods can have one reviewed at any rate (`--dry-run=server`), and each review delays all others. So
+each pod here has the maximum of one thing, or far more, and requests what no node has; then the benchmark searches for
+more expensive pods. The figure is the CPU time of a whole review, for a new shape (`first`) and a known one (`again`);
+the goal is 20 ms. The baseline is a plain pod that fits nowhere: `ratio` is against it. Each `first` is the best of
+several equivalent pods, so no cache helps; `worst` is the slowest of them, which a busy machine stretches.
+
 Prints a table for people, then one JSON object a line per figure.
 
 Run: python bench/refusals.py [--nodes 1000] [--search 30] [--seed 1]
@@ -35,7 +35,7 @@ REPEATS = 5
 
 
 class Trial:
-    """A webhook in memory, asked again and again."""
+    """A webhook in memory that reviews pods repeatedly."""
 
     def __init__(self, nodes: int) -> None:
         store = cluster(nodes)
@@ -43,7 +43,7 @@ class Trial:
         self._numbers = itertools.count()
 
     async def ask(self, manifest: Json) -> tuple[float, str]:
-        """Milliseconds, and the outcome."""
+        """Review a pod; return the milliseconds and the outcome."""
         request: review.AdmissionRequest = {
             "uid": "u", "operation": "CREATE", "namespace": "team", "dryRun": True, "object": manifest,
         }  # fmt: skip
@@ -53,18 +53,18 @@ class Trial:
         return spent * 1000, f"{answer.outcome}: {answer.message or answer.audit.get('decision', '')}"
 
     async def first(self, manifest: Json) -> tuple[float, str]:
-        """The same of a pod of which nothing is known from before."""
+        """Review an equivalent pod that no cache knows."""
         return await self.ask(search.unlike(manifest, next(self._numbers)))
 
     async def cost(self, manifest: Json) -> float:
-        """Milliseconds at first of a pod that is refused; nothing of one that is placed."""
+        """Return the milliseconds of a refused pod's first review; 0 for a placed pod."""
         spent, outcome = await self.first(manifest)
         return spent if "placed" not in outcome else 0.0
 
 
 async def figures(trial: Trial, cases: dict[str, Json]) -> dict[str, dict[str, Any]]:
-    """By case: milliseconds of the first review (best and worst of some), of the best of some more, and the outcome."""
-    await trial.ask(pod(request="0.99", memory="79Gi"))  # what is made at the first question of all
+    """Return, by case, the best and worst milliseconds of first reviews, the best of repeated ones, and the outcome."""
+    await trial.ask(pod(request="0.99", memory="79Gi"))  # fills the caches of the first review
     times = {}
     for name, manifest in cases.items():
         _, outcome = await trial.ask(manifest)
@@ -88,7 +88,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--search", type=float, default=30.0, help="seconds of the processor's time")
+    parser.add_argument("--search", type=float, default=30.0, help="CPU seconds of the search")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)

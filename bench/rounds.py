@@ -1,10 +1,9 @@
-"""What a round of the placer costs the event loop when nothing is to be done: 32,000 pods with shares by default.
+"""How long a placer round with nothing to do blocks the event loop: 32,000 pods with shares by default.
 
-The elected placer shares its process with a webhook: as long as a piece of its round takes, no review is answered.
-Timed, by the processor's time: each part of a round in which nothing has changed, of one in which one pod has and of
-one in which one in a thousand has; and what it takes that part to look at everything, which is the baseline. Then whole
-rounds, of the parts that a replica has, with the longest piece between two turns of the event loop. Prints a table for
-people, then one JSON object a line per figure.
+The elected placer shares its process with a webhook: while a piece of its round runs, no review is answered. The
+figures are the CPU time of each part of a round in which no pod, one pod, or one pod in a thousand has changed. The
+baseline is the time of that part when it examines everything. Whole rounds follow, with the parts of a replica, and the
+longest piece between two turns of the event loop. Prints a table for people, then one JSON object a line per figure.
 
 Run: python bench/rounds.py [--pods 32000]
 """
@@ -47,7 +46,7 @@ from webhook.store.reservation import Reservation
 
 GIB = 2**30
 GPUS = 8
-SHARES = 16  # of a node
+SHARES = 16  # on each node
 GOAL_MS = 20.0
 REPEATS = 3
 
@@ -56,7 +55,7 @@ Work = Callable[[], object]
 
 
 def share(number: int, node: str, uuid: str) -> tuple[Json, Allocation]:
-    """A pod that runs, and what it holds."""
+    """Return a running pod and its allocation."""
     name = f"p{number}"
     annotations = {
         contract.REQUEST: "0.5", contract.ALLOCATION: f"a{number}", contract.NODE: node, contract.GPU_UUIDS: uuid,
@@ -81,7 +80,7 @@ def share(number: int, node: str, uuid: str) -> tuple[Json, Allocation]:
 
 
 def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
-    """Nodes and their pods."""
+    """Return nodes and their pods."""
     nodes: list[GpuNode] = []
     pods: list[Json] = []
     for at in range(count // SHARES):
@@ -98,7 +97,7 @@ def arrange(index: PodIndex) -> gang.Arranged:
 
 
 class Parts:
-    """The parts of a round that look at pods and nodes, as the placer has them."""
+    """The parts of a placer round that examine pods and nodes."""
 
     def __init__(self, nodes: list[GpuNode], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
@@ -113,8 +112,8 @@ class Parts:
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.unsent: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]
 
-    def tell(self) -> None:
-        """As the informer does."""
+    def deliver(self) -> None:
+        """Deliver the changed pods as the informer does."""
         for before, after in self.unsent:
             self.changes.update_pod(before, after)
             self.index.update(before, after)
@@ -122,11 +121,11 @@ class Parts:
 
     def books(self) -> None:
         self.touched = self.changes.collect(self.nodes, also=self.known.unconfirmed)
-        self._judge(self.touched)
+        self._examine(self.touched)
         there = {node.name for node in self.nodes}
         restore.orphaned(there, self.changes.placed_elsewhere(there))
 
-    def _judge(self, touched: Touched) -> None:
+    def _examine(self, touched: Touched) -> None:
         nodes = self.sightings.timed(touched.nodes, now=0.0)
         self.known.renew(nodes, touched.names, due_changes.find(nodes, touched.pods, now=0.0))
         restore.lost(touched.nodes, touched.pods)
@@ -136,7 +135,7 @@ class Parts:
         self.holders.existing(self.nodes, arranged)
 
     def change(self, pods: Iterable[int]) -> None:
-        """Each of these is another version of itself, as is its node."""
+        """Give each of these pods, and its node, a new version."""
         for at in pods:
             before = self.pods[at]
             self.pods[at] = dataclasses.replace(before, version=str(int(before.version) + 1))
@@ -145,7 +144,7 @@ class Parts:
 
     def pieces(self) -> dict[str, Work]:
         return {
-            "told of pods": self.tell,
+            "told of pods": self.deliver,
             "books": self.books,
             "wishes": lambda: list(self.wishes.search(self.touched)),
             "gated": self.existing,
@@ -155,9 +154,9 @@ class Parts:
         }
 
     def whole(self) -> dict[str, Work]:
-        """The same, with everything looked at."""
+        """Return the same parts, examining everything."""
         return {
-            "books": lambda: self._judge(self.everything),
+            "books": lambda: self._examine(self.everything),
             "wishes": lambda: ResizeRequests().find(self.nodes, self.pods),
             "gated": lambda: arrange(PodIndex(self.pods)),
             "passes": lambda: fairness.OvertakeCounter().count(PodIndex(self.pods), ()),
@@ -167,7 +166,7 @@ class Parts:
 
 
 class Still:
-    """Stands for an API server with these objects, on which nothing ever happens."""
+    """An API server with these objects on which nothing ever changes."""
 
     def __init__(self, nodes: Iterable[GpuNode], pods: list[Json]) -> None:
         metadata = {"resourceVersion": "1"}
@@ -189,7 +188,7 @@ class Still:
 
 
 class Slices:
-    """How long the event loop was busy in one piece, at most."""
+    """A task that records the longest time for which the event loop was busy in one piece."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -203,9 +202,9 @@ class Slices:
 
 
 async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> tuple[float, dict[str, tuple[float, float]]]:
-    """For how long the first pod waits for its place, and two rounds, all in milliseconds.
+    """Return the first pod's placement time, and the (total, longest piece) of two rounds, in milliseconds.
 
-    Of the first round, and of one in which nothing has changed: all of it and the longest piece.
+    The two rounds are the first, and one in which nothing has changed.
     """
     api: Any = Still(nodes, pods)
     measured = metrics.Metrics()
@@ -233,7 +232,7 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> tuple[float, dic
             await asyncio.sleep(0)
             began = time.process_time()
             await placer.reconcile()
-            while touched_nodes.has_more:  # it does not look at all of a large cluster together
+            while touched_nodes.has_more:  # a round does not examine a large cluster at once
                 await placer.reconcile()
             totals.append(time.process_time() - began)
             beside.cancel()
@@ -260,9 +259,9 @@ def main() -> None:
     there = Parts(nodes, [Pod.from_manifest(pod) for pod in pods])
     pieces = there.pieces()
     for work in pieces.values():
-        work()  # what is looked at for the first time
+        work()  # excludes the first examination
     gc.collect()
-    gc.freeze()  # as the webhook does when it has read what there is
+    gc.freeze()  # as the webhook does after its first list
     whole = {name: min(milliseconds(work) for _ in range(REPEATS)) for name, work in there.whole().items()}
     changes: dict[str, Sequence[int]] = {"idle": (), "one": (0,), "thousandth": range(0, len(pods), 1000)}
     times: dict[str, dict[str, float]] = {name: {} for name in pieces}
@@ -275,7 +274,7 @@ def main() -> None:
     for name, by in times.items():
         print(f"{name:14} {whole.get(name, 0.0):14.1f} {by['idle']:12.2f} {by['one']:9.2f} {by['thousandth']:12.2f}")
     waited, whole_rounds = asyncio.run(rounds(there.nodes, pods))
-    print(f"the first pod waits {waited:.1f} ms for its place")
+    print(f"the first placement takes {waited:.1f} ms")
     for when, (total, longest) in whole_rounds.items():
         print(f"round, {when:6}: {total:.1f} ms, the longest piece {longest:.1f} ms")
     for name, by in times.items():

@@ -1,19 +1,19 @@
-"""A large cluster on a real API server: what the webhook takes of memory and time where others have very many pods.
+"""A large cluster on a real API server: the webhook's memory and time next to very many ordinary pods.
 
-1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of the size that pods have (5.7 KB), made by hand:
-there is no kubelet and no scheduler. Pods with shares may be there too, admitted by the webhook and bound. A replica
-starts among them; then the API server is restarted under it, so that all is listed again; where there are shares, a
-plan to defragment is made beside it; then pods with shares come in bursts; then very many wait for one GPU. Ready is
-counted from its start, or from when the API server answers again.
-Memory is its resident set (VmHWM since the phase began, VmRSS at its end); a stall is the longest that one of very many
-calls to `/healthz` took meanwhile, which a busy machine stretches: worked is what the replica's main thread had of a
-processor in that time, queued for how long it waited for one. The bursts are those of `admission.py`: their rate
-is compared with that of a webhook that answers a constant, in the same run and the same cluster; with `--own-core`
-either webhook has the last core for itself, and all else the others. Prints tables, then one JSON object a line per
-figure.
+1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of a typical size (5.7 KB), made by hand: there is no
+kubelet and no scheduler. Pods with shares may exist too, admitted by the webhook and bound. A replica starts; then the
+API server restarts, so the replica lists everything again; with shares, a defragmentation plan runs at the same time;
+then pods with shares arrive in bursts; then very many wait for one GPU. "Ready" counts from the replica's start, or
+from the API server's return.
+
+Memory is the resident set (VmHWM since the phase began, VmRSS at its end). A stall is the slowest of very many calls to
+`/healthz` in the phase, which a busy machine stretches: `worked` is the CPU time of the replica's main thread during
+the stall, `queued` is how long it waited for a CPU. The bursts are those of `admission.py`; their rate is compared with
+a webhook that answers a constant, in the same run and cluster. With `--own-core` either webhook has the last core for
+itself, and everything else runs on the others. Prints tables, then one JSON object a line per figure.
 
 Run: python bench/scale.py [--nodes 1000] [--pods 20000] [--shares 0] [--burst 1000] [--rounds 2] [--waiting 5000]
-[--quiet 20] [--own-core]
+    [--quiet 20] [--own-core]
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from lab import build, cluster, component, control_plane, daemon_process
 MIB = 1 << 20
 OTHERS, STANDING = "others", "standing"
 PATIENCE_SECONDS = 180.0
-MAX_MIB = {20_000: 512, 100_000: 1024}  # by pods; of none more than this is asked
+MAX_MIB = {20_000: 512, 100_000: 1024}  # by pods; no goal for more pods
 MAX_HANDED_OVER_SECONDS = 1.0
 MAX_STALL_MS, MAX_READY_SECONDS = 100.0, 30.0
 
 
 class Scale(admission.Bench):
-    """Phases and bursts, with all that there is besides."""
+    """The phases and bursts of a large cluster."""
 
     def fill(self) -> tuple[float, float]:
-        """Seconds that the ordinary pods, and those with shares, took to create."""
-        for namespace in (OTHERS, STANDING):  # they go with the lab
+        """Create the ordinary pods and those with shares; return the seconds of each."""
+        for namespace in (OTHERS, STANDING):  # deleted with the lab
             self.administrator.kubectl("create", "namespace", namespace)
             self.administrator.ensure_default_service_account(namespace)
         ordinary = standing.fill(self.server, made.ordinary(OTHERS, self.options.ordinary))
         if not self.options.shares:
             return ordinary, 0.0
-        self.put_in_the_way()
+        self.install_admission()
         with webhooks.running(1, self.scratch / "standing", self.kubeconfig):
             self.until_called(STANDING)
             return ordinary, standing.shares(self.server, STANDING, self.options.shares)
 
     def phases(self) -> dict[str, phases.Phase]:
-        """A replica that starts, and under which the API server is restarted."""
-        self.put_in_the_way()
+        """Measure a replica that starts, and then a restart of the API server."""
+        self.install_admission()
         with webhooks.running(1, self.scratch / "phases", self.kubeconfig) as (replicas, _):
             replica = replicas[0]
             with phases.Watched(replica) as watched:
@@ -70,21 +70,21 @@ class Scale(admission.Bench):
             with phases.Watched(replica) as watched:
                 self._restart_api_server()
                 began = time.monotonic()
-                webhooks.until(replica.ready, "the replica does not get ready again", seconds=PATIENCE_SECONDS)
+                webhooks.until(replica.ready, "the replica did not become ready again", seconds=PATIENCE_SECONDS)
                 seconds = time.monotonic() - began
                 time.sleep(self.options.quiet)
             measured["restart of the API server"] = watched.phase(seconds)
         return measured
 
     def planned(self) -> planning.Planned:
-        """One plan of `kubectl gpushare defrag` next to a replica."""
-        self.put_in_the_way()
+        """Measure one plan of `kubectl gpushare defrag` next to a replica."""
+        self.install_admission()
         with webhooks.running(1, self.scratch / "planned", self.kubeconfig) as (replicas, _):
             return planning.measure(replicas[0], self.kubeconfig)
 
     def waiting(self) -> waiting.Waited:
-        """Gated pods."""
-        self.put_in_the_way()
+        """Measure many gated pods."""
+        self.install_admission()
         with (
             webhooks.running(1, self.scratch / "waiting", self.kubeconfig) as (replicas, _),
             self.administrator.namespace("waiting") as namespace,
@@ -108,8 +108,8 @@ class Scale(admission.Bench):
         component.start([started], self.lab)
         component.wait([started], self.lab, PATIENCE_SECONDS)
 
-    def asked(self, processes: Iterable[int]) -> None:
-        """Before a burst: who is asked by the API server has the last core for itself, if that is wanted."""
+    def before_burst(self, processes: Iterable[int]) -> None:
+        """Pin the webhook that answers the burst to the last core, if `--own-core` is set."""
         if not self.options.own_core:
             return
         *others, own = sorted(os.sched_getaffinity(1))
@@ -163,7 +163,7 @@ def _print_planned(planned: planning.Planned) -> None:
 def _print_waiting(waited: waiting.Waited) -> None:
     longest = max(waited.handed_over_seconds)
     spent = ", ".join(f"{name} {ms:.1f}" for name, ms in waited.cpu_ms.items())
-    print(f"\n{waited.pods} gated pods: ms of processor a second: {spent}")
+    print(f"\n{waited.pods} gated pods: CPU ms a second: {spent}")
     print(
         "seconds from one pod's end to the next one's start:",
         *(f"{seconds:.2f}" for seconds in waited.handed_over_seconds),
@@ -182,8 +182,8 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--pods", type=int, default=20_000, dest="ordinary", help="ordinary ones")
-    parser.add_argument("--shares", type=int, default=0, help="pods with shares that are there before")
+    parser.add_argument("--pods", type=int, default=20_000, dest="ordinary", help="ordinary pods")
+    parser.add_argument("--shares", type=int, default=0, help="pods with shares that exist before the measurement")
     parser.add_argument("--burst", type=int, default=1000, dest="pods", help="pods with shares of one burst")
     parser.add_argument("--rounds", type=int, default=2, help="bursts of each kind; 0 for none")
     parser.add_argument("--waiting", type=int, default=5000, help="gated pods; 0 for none")
@@ -192,13 +192,13 @@ def main() -> None:
         "--quiet",
         type=float,
         default=20.0,
-        help="seconds that each phase is looked at, and that the API server has to end (%(default)s)",
+        help="seconds to watch each phase, and the API server's shutdown timeout (%(default)s)",
     )
     parser.add_argument("--at-once", type=int, default=32, help="calls in flight")
     parser.add_argument("--own-core", action="store_true", help="the webhook has the last core for itself")
     parser.set_defaults(clients=1, profile=None)
     options = parser.parse_args()
-    # Not below a long path: sockets have short ones.
+    # /tmp keeps the path short: Unix socket paths are limited.
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
         directory = Path(scratch) / "lab"
         try:
@@ -216,7 +216,7 @@ def main() -> None:
         finally:
             cluster.down(directory)
     if problems:
-        sys.exit("not all was accounted for")
+        sys.exit("some pods or allocations are not accounted for")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""The simulated GPU's time against what others published of real ones: two models on a GPU, by time slices and by MPS.
+"""The simulated GPU's time, compared with published figures of real ones: two models on a GPU, by time slices and MPS.
 
-Published: NVIDIA Dynamo, examples/gpu-sharing, November 2026: two vLLM with Qwen3-4B on an A100, tokens a second of the
-pair in percent of what one model alone does with the same requests, and the time between two tokens.
+Published: NVIDIA Dynamo, examples/gpu-sharing, November 2026: two vLLM with Qwen3-4B on an A100; the tokens a second of
+both in percent of one model alone with the same requests, and the time between two tokens.
 
-Simulated: a model is a process that does one step after another; a step is a kernel that takes STEP_MS with no
-requests and REQUEST_PART of that more for each, on KERNEL_PERCENT of the GPU. REQUEST_PART and KERNEL_PERCENT were
-chosen once, so that the two figures marked with a star fit; STEP_MS by the time between tokens of one model alone. All
-else follows from the model of the GPU: simgpu/README.md.
+Simulated: a model is a process that runs one step after another. A step is a kernel on KERNEL_PERCENT of the GPU; it
+takes STEP_MS without requests and REQUEST_PART of that more for each. REQUEST_PART and KERNEL_PERCENT were chosen once
+to fit the two figures marked with a star, STEP_MS to fit the time between tokens of one model alone. Everything else
+follows from the model of the GPU: simgpu/README.md.
 
-Prints tables, then one JSON object a line per figure.
-Run: `python bench/simulated_time.py [--seconds N] [--results DIRECTORY]`; with a second a case it takes half a minute.
+Prints tables, then one JSON object a line per figure. Run: `python bench/simulated_time.py [--seconds N] [--results
+DIRECTORY]`; with a second a case it takes half a minute.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TOKEN_MS_AT_8 = {"alone": 11.0, "time slices": 21.1, "MPS, 50 % each": 15.4}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured, and what it is compared with."""
+    """A measured value, and the value that it is compared with."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ class Figure:
     other: float
 
     def line(self) -> str:
-        """As JSON."""
+        """Return the figure as JSON."""
         ratio = round(self.value / self.other, 3) if self.other else None
         document = {"figure": f"simulated.{self.name}", "value": round(self.value, 3), "unit": self.unit}
         return json.dumps({**document, "against": self.against, "ratio": ratio})
@@ -63,7 +63,7 @@ class Figure:
 
 @contextlib.contextmanager
 def node() -> Iterator[Path]:
-    """A directory with GPUs, and a pipe directory of MPS in it."""
+    """Yield a directory with GPUs and an MPS pipe directory."""
     subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
     with tempfile.TemporaryDirectory() as directory:
         gpus = Path(directory) / "gpus"
@@ -76,7 +76,7 @@ def node() -> Iterator[Path]:
 def rates(
     directory: Path, kernel: str, environments: Sequence[Mapping[str, str]], seconds: float, most: int = MANY
 ) -> list[float]:
-    """Steps a second of processes at the same time; with `most`, on a GPU each and waiting for each step."""
+    """Return the steps a second of concurrent processes; with `most`, each has its own GPU and waits for each step."""
     common = {
         "PATH": os.environ["PATH"],
         "SIMGPU_DIR": str(directory / "gpus"),
@@ -109,12 +109,12 @@ def rates(
 
 
 def step_ns(requests: float) -> int:
-    """How long a step takes for a model alone."""
+    """Return the length of a step when a model runs alone."""
     return round(STEP_MS * (1 + REQUEST_PART * requests) * 1e6)
 
 
 def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
-    """Two models that share the requests of one."""
+    """Measure two models that share the requests of one."""
     half = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "pipe"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
     ways: Mapping[str, tuple[Mapping[str, str], Sequence[float]]] = {
         "time slices": ({}, SLICED),
@@ -151,12 +151,15 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
     lines += [f"| {way} | {TOKEN_MS_AT_8[way]:.1f} | {simulated_ms:.1f} |" for way, simulated_ms in token_ms.items()]
     figures.append(Figure("worst_error", max(errors), "points", "goal", 10))
     mean = sum(errors) / len(errors)
-    lines += ["", f"The eight that were not fitted are {mean:.1f} points off in the mean, {max(errors):.1f} at worst."]
+    lines += [
+        "",
+        f"The eight figures that were not fitted are {mean:.1f} points off on average, {max(errors):.1f} at worst.",
+    ]
     return lines, figures
 
 
 def meetings(directory: Path) -> tuple[list[str], list[Figure]]:
-    """What it takes until the kernels of two processes on two GPUs have met."""
+    """Measure the delay until the kernels of two processes on two GPUs have met."""
     lost_us = [1e6 / rate - 1000 for rate in rates(directory, "meet2_bench_1000us", [{}, {}], 60, most=500)]
     mean_us = sum(lost_us) / len(lost_us)
     line = f"Kernels of 1 ms that meet in two processes, one after another: {mean_us:.0f} us more each."

@@ -1,12 +1,13 @@
-"""A long time of ordinary trouble, and whether webhook and agent are at its end as large as when it began.
+"""A long run under ordinary disturbances, to check that webhook and agent do not grow.
 
-A real API server; two replicas of the webhook and an agent over simulated GPUs. Pods with shares come, are resized and
-go all the time; every half minute a node is lost and comes back, and a GPU of the agent's is lost and heals; every
-minute one replica is replaced; the other is there all the time. Sampled are memory, descriptors, threads, asyncio tasks
-and the entries of the ledger that no pod has. Of what was sampled after the first third the least of each window
-counts, and a straight line through these may not rise by more than 5 %, or by the little that `soaking.flat` allows.
-Prints a table, then one JSON object a line per figure; ends with 1 if something is not flat, a pod was refused, a GPU
-over-committed, or the ledger not empty at last.
+A real API server, two replicas of the webhook, and an agent over simulated GPUs. Pods with shares are created, resized
+and deleted all the time. Every half minute a node is lost and returns, and one of the agent's GPUs fails and recovers.
+Every minute one replica is replaced; the other runs throughout. The samples are memory, descriptors, threads, asyncio
+tasks and the ledger entries without a pod. After the first third, the minimum of each window counts; a straight line
+through these minima may not rise by more than 5 %, or by the small allowance in `soaking.flat`.
+
+Prints a table, then one JSON object a line per figure; exits with 1 if a series is not flat, a pod was rejected, a GPU
+over-committed, or the ledger is not empty at the end.
 
 Run: python bench/soak.py [--minutes 15] [--rate 5]
 """
@@ -31,7 +32,7 @@ from typing import Any
 import admission
 from burst import calls, made, webhooks
 from soaking import flat
-from steady import ground, load, witness
+from steady import ground, ledger_watch, load
 
 from gpushare import codec, contract
 from lab import cluster, kubeconfig
@@ -46,15 +47,15 @@ EMPTY_SECONDS = 120.0
 
 
 class Soak(admission.Bench):
-    """All that is done, by one thread beside the load."""
+    """All disturbances, run by one thread next to the load."""
 
     def prepare(self) -> None:
         super().prepare()
-        self.put_in_the_way()
-        made.machines(self.server, [AGENTS_NODE])
+        self.install_admission()
+        made.node_objects(self.server, [AGENTS_NODE])
 
     def counting(self) -> dict[str, str]:
-        """What a process needs in its environment to write how many tasks it has."""
+        """Return the environment in which a process writes its number of tasks."""
         (self.scratch / "tasks").mkdir(exist_ok=True)
         path = os.pathsep.join(map(str, (admission.REPOSITORY, admission.REPOSITORY / "bench")))
         return {"SOAK_TASKS": str(self.scratch / "tasks"), "PYTHONPATH": path}
@@ -64,7 +65,7 @@ class Soak(admission.Bench):
 
     @contextlib.contextmanager
     def agent(self) -> Iterator[subprocess.Popen[bytes]]:
-        """The agent of one more node, with its arbiter; without a kubelet."""
+        """Run the agent of one more node, with its arbiter and without a kubelet."""
         directory = self.scratch / "agent"
         (directory / "kubelet").mkdir(parents=True)
         (directory / "libgpushare.so").write_bytes(b"\x7fELF")
@@ -99,7 +100,7 @@ class Soak(admission.Bench):
             process.wait(30)
 
     def soak(self) -> list[str]:
-        """Let the time pass; return what was wrong."""
+        """Run for the whole time, and return the problems."""
         with (
             self.administrator.namespace("soak") as namespace,
             ground.nodes(self.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
@@ -115,7 +116,7 @@ class Soak(admission.Bench):
             self.until_called(namespace)
             label = {"metadata": {"labels": roomy}}
             calls.ask(self.server, calls.call("PATCH", f"/api/v1/nodes/{AGENTS_NODE}", label, calls.MERGE_PATCH))
-            seen = witness.Witness(self.server, self.lab.etcd / "client.sock")
+            seen = ledger_watch.LedgerWatch(self.server, self.lab.etcd / "client.sock")
             seen.start()
             stream = load.Load(self.server, namespace, crowded, roomy, rate=self.options.rate)
             stream.start()
@@ -151,7 +152,7 @@ class Soak(admission.Bench):
         return [row for samples in series.values() for row in samples.rows()]
 
     def _resize(self) -> None:
-        """Somebody wants more memory, or less."""
+        """Change the memory of a random placed pod."""
         pods = calls.ask(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods?limit=20"))["items"]
         placed = [pod for pod in pods if contract.ALLOCATION in pod["metadata"]["annotations"]]
         if placed:
@@ -161,7 +162,7 @@ class Soak(admission.Bench):
             calls.send(self.server, [calls.call("PATCH", path, notes, calls.MERGE_PATCH)], at_once=1)
 
     def _lose(self) -> None:
-        """A node goes with its pods, and one of the same name comes back."""
+        """Delete a node with its pods, and create one with the same name."""
         name = f"{self._namespace}-gpu-{self._draw.randrange(1, NODES)}"
         node = calls.ask(self.server, calls.call("GET", f"/api/v1/nodes/{name}"))
         paths = (f"/api/v1/nodes/{name}", f"{contract.GPUNODE_PATH}/{name}")
@@ -176,13 +177,13 @@ class Soak(admission.Bench):
         calls.ask(self.server, calls.call("PATCH", f"/api/v1/nodes/{name}", label, calls.MERGE_PATCH))
 
     def _hurt(self) -> None:
-        """A GPU of the agent's is lost; the one before heals."""
+        """Fail one of the agent's GPUs, and heal the previous one."""
         before, self._hurt_gpu = getattr(self, "_hurt_gpu", 0), self._draw.randrange(4)
         subprocess.run([SIMGPU / "simgpu", "heal", self.gpus, str(before)], check=True)
         subprocess.run([SIMGPU / "simgpu", "fail", self.gpus, str(self._hurt_gpu), "lost"], check=True)
 
     def _restart(self) -> None:
-        """The second replica is replaced; the first is there all the time."""
+        """Replace the second replica; the first runs throughout."""
         self._replicas[1].restart()
 
     def _entries(self) -> list[Any]:
@@ -190,14 +191,14 @@ class Soak(admission.Bench):
         return [entry for item in items for entry in codec.read(item).allocations]
 
     def _unclaimed(self) -> int:
-        """Entries of the ledger whose pod is not there."""
+        """Return the number of ledger entries without a pod."""
         entries = self._entries()
         pods = calls.ask(self.server, calls.call("GET", f"/api/v1/namespaces/{self._namespace}/pods"))["items"]
         uids = {pod["metadata"]["uid"] for pod in pods}
         return sum(bool(entry.pod.uid) and entry.pod.uid not in uids for entry in entries)
 
     def _emptied(self) -> list[str]:
-        """What is left in the ledger once all pods are gone."""
+        """Wait until the ledger is empty after the last pod, and return its remaining entries."""
         deadline = time.monotonic() + EMPTY_SECONDS
         while (left := self._entries()) and time.monotonic() < deadline:
             time.sleep(1.0)
@@ -208,7 +209,7 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _print(rows: list[flat.Row], counted: load.Counted, seen: witness.Witness) -> None:
+def _print(rows: list[flat.Row], counted: load.Counted, seen: ledger_watch.LedgerWatch) -> None:
     print("\n| process | of | at first | median | most | least, window by window | grown | flat |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
@@ -228,7 +229,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=15.0)
     parser.add_argument("--rate", type=float, default=5.0, help="pods a second")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # sockets have short paths
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:  # keeps socket paths short
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=0, owner=os.getpid())

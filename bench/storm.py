@@ -1,14 +1,15 @@
-"""A storm on a node of the lab: what the kubelet makes of share pods while everything comes and goes, at random.
+"""A storm on a node of the lab: how the kubelet handles share pods while everything changes at random.
 
-Pods with shares are created, deleted and resized; some end by themselves, some fail again and again. GPUs are lost
-and found; agent and kubelet are restarted. All that happens is drawn from a seed. Counted are pods that the kubelet
-refused, and GPUs that were over-committed in any version of the ledger that was stored. A pod that is refused is lost:
-only an owner recreates it. Counted apart is what came to a node whose agent was away: there the kubelet has nobody to
-ask, and tells the scheduler only with its next status; and what a kubelet judged between its own start and the agent's
-registration, which has a few hundred milliseconds.
+Pods with shares are created, deleted and resized; some end by themselves, some fail repeatedly. GPUs fail and recover;
+agent and kubelet are restarted. A seed determines all events. The benchmark counts pods that the kubelet rejected, and
+GPUs that any stored version of the ledger over-commits. A rejected pod is lost: only an owner recreates it. Rejections
+while the agent was away count separately, because the kubelet has no plugin to ask and updates the scheduler only with
+its next status. So do those between a kubelet's start and the agent's registration, which takes a few hundred
+milliseconds.
 
-Run: `python bench/storm.py [--seconds S] [--seed N] [--lab DIRECTORY]`. Prints what it finds as text and a JSON object;
-ends with 1 if a pod was refused while the agent was there, a GPU was over-committed, or all was not well in the end.
+Run: `python bench/storm.py [--seconds S] [--seed N] [--lab DIRECTORY]`. Prints its findings as text and as a JSON
+object; exits with 1 if a pod was rejected while the agent ran, a GPU was over-committed, or something was unhealthy at
+the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from burst import calls
-from steady import fates, kubelet_log, witness
+from steady import fates, kubelet_log, ledger_watch
 
 from deviceplugin.state import advertisement
 from gpushare import contract
@@ -41,7 +42,7 @@ MAX_PODS = 12
 MAX_PAUSE_SECONDS = 1.0
 WELL_SECONDS = 120.0
 POLL_SECONDS = 0.3
-AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was told to stop"
+AFTER_KILL, AFTER_STOP = "after the agent was killed", "after the agent was stopped"
 BEFORE_BACK = "before the agent had registered with a new kubelet"
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
 SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
@@ -54,7 +55,7 @@ COMMANDS: Mapping[str, str] = {
 
 
 class Storm:
-    """counts: by what was done, how often."""
+    """Random events on one node. `counts` has the number of each kind of event."""
 
     def __init__(self, administrator: access.Access, seen: fates.Fates, seed: int) -> None:
         assert administrator.lab is not None
@@ -64,11 +65,11 @@ class Storm:
         self._node = self._lab.nodes[0]
         self._path = f"/api/v1/namespaces/{seen.namespace}/pods"
         self._sick: set[int] = set()
-        self.ended: list[float] = []  # when agents were told to stop
-        self.killed: list[float] = []  # when agents were
+        self.ended: list[float] = []  # times at which agents were stopped
+        self.killed: list[float] = []  # times at which agents were killed
         self._gpus = len(list(self._lab.gpus(self._node).glob("gpu*")))
         self.counts: collections.Counter[str] = collections.Counter()
-        # One of each of these in a round, in an order that is drawn.
+        # Each round runs these once, in random order.
         self._deck: tuple[Callable[[], object], ...] = (
             *(self._create,) * 16,
             *(self._delete,) * 8,
@@ -80,7 +81,7 @@ class Storm:
         )
 
     def blow(self, seconds: float, most_pause_seconds: float) -> None:
-        """Until so long from now, but no less than a round."""
+        """Run events for this long, but at least one round."""
         end = time.monotonic() + seconds
         while True:
             for act in self._chance.sample(self._deck, len(self._deck)):
@@ -90,7 +91,7 @@ class Storm:
                 return
 
     def calm(self) -> list[str]:
-        """Heal all GPUs, and wait until they are healthy and every placed pod runs; a sentence for each that is not."""
+        """Heal all GPUs, wait until they are healthy and every placed pod runs, and return the remaining problems."""
         while self._sick:
             self._find_gpu()
         component.start([self._kubelet()], self._lab)
@@ -115,7 +116,7 @@ class Storm:
         return [gpu for gpu in json.loads(text)["status"]["gpus"] if not gpu["healthy"]]
 
     def _send(self, method: str, name: str = "", body: object = None, kind: str = calls.JSON) -> bool:
-        """Whether it was done; a pod may be gone meanwhile."""
+        """Send a call and return whether it succeeded; 404 is allowed, because a pod may be gone by then."""
         path = f"{self._path}/{name}" if name else self._path
         (answer,) = calls.send(self._seen.server, [calls.call(method, path, body, kind)], at_once=1)
         if answer.status not in {200, 201, 202, 404}:
@@ -176,7 +177,7 @@ class Storm:
         subprocess.run(command, check=True, capture_output=True)
 
     def _restart_agent(self) -> None:
-        """As another pod: one container that is killed again and again waits ever longer to start."""
+        """Replace the agent's pod: a container that is killed repeatedly would wait longer and longer to restart."""
         for pod in gpushare.pods(self._administrator, "agent"):
             kills = self._chance.choice((True, False))
             (self.killed if kills else self.ended).append(time.time())
@@ -202,19 +203,22 @@ class Storm:
 
 
 def resized(administrator: access.Access) -> int:
-    """How many shares were given other amounts, by the webhook's own count."""
+    """Return how many shares were resized, by the webhook's own metric."""
     pages = [gpushare.page(administrator, pod["metadata"]["name"]) for pod in gpushare.pods(administrator, "webhook")]
     lines = [line for page in pages for line in page.splitlines() if line.startswith("gpushare_placer_resized_total ")]
     return int(sum(float(line.split()[-1]) for line in lines))
 
 
 def measured(administrator: access.Access, seed: int, *, seconds: float, most_pause_seconds: float) -> dict[str, Any]:
-    """Blow, calm, and count."""
+    """Run the storm, wait for the calm, and count."""
     assert administrator.lab is not None
     keys = administrator.lab.certificates
     server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")
     with administrator.namespace("storm") as namespace:
-        seen, ledger = fates.Fates(server, namespace), witness.Witness(server, administrator.lab.etcd / "client.sock")
+        seen, ledger = (
+            fates.Fates(server, namespace),
+            ledger_watch.LedgerWatch(server, administrator.lab.etcd / "client.sock"),
+        )
         log = administrator.lab.logs / f"{administrator.lab.nodes[0].name}.kubelet"
         known = log.stat().st_size
         seen.start()
@@ -259,7 +263,7 @@ def measured(administrator: access.Access, seed: int, *, seconds: float, most_pa
 
 
 def absences(since: Sequence[float], lines: Sequence[str]) -> list[tuple[float, float]]:
-    """From each of these until the kubelet has the devices of an agent; lines: of the kubelet's log."""
+    """Return the spans from each moment until the kubelet has an agent's devices. `lines` are of the kubelet's log."""
     spans = []
     for moment in since:
         back = [
@@ -294,10 +298,10 @@ def installed(directory: Path | None) -> Iterator[access.Access]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=300.0, help="(%(default)s)")
-    pause = "between two things that happen, at most (%(default)s)"
+    pause = "maximum seconds between two events (%(default)s)"
     parser.add_argument("--pause", type=float, default=MAX_PAUSE_SECONDS, help=pause)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="by default any")
-    parser.add_argument("--lab", type=Path, help="a lab to use; by default one is made")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="(default: random)")
+    parser.add_argument("--lab", type=Path, help="an existing lab (default: a new one)")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with installed(options.lab) as administrator:

@@ -1,1 +1,1 @@
-"""A burst of pods on a real API server: who sends it, who answers it, and whether the ledger is true afterwards."""
+"""A burst of pods on a real API server: the sender, the webhooks, and the check of the ledger afterwards."""

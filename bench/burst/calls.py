@@ -1,4 +1,4 @@
-"""Raw HTTP/1.1 to the API server over connections that stay open, so that the sender is not what is measured."""
+"""Raw HTTP/1.1 to the API server over persistent connections, so that the sender is not the bottleneck."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def call(method: str, path: str, body: Any = None, content_type: str = JSON) -> 
 
 
 def send(server: Server, calls: Iterable[Call], *, at_once: int = 32) -> list[Answer]:
-    """Send them all; the answers in the order of the calls."""
+    """Send all calls, and return the answers in their order."""
     return asyncio.run(_send(server, list(calls), at_once))
 
 
 def ask(server: Server, made: Call) -> Any:
-    """The JSON answer to one call; SystemExit when it is no success."""
+    """Return the JSON answer to one call. Raises SystemExit for a status other than 2xx."""
     answer = send(server, [made], at_once=1)[0]
     if not 200 <= answer.status < 300:
         raise SystemExit(f"{made.method} {made.path}: {answer.status} {answer.body.decode()[:500]}")
@@ -85,7 +85,7 @@ def all_well(answers: Sequence[Answer]) -> None:
 
 
 def burst(server: Server, calls: Sequence[Call], *, at_once: int, processes: int) -> tuple[float, list[Answer]]:
-    """Send the calls from processes of their own; seconds until the last answer, and the answers."""
+    """Send the calls from separate processes; return the seconds until the last answer, and the answers."""
     spawn = multiprocessing.get_context("spawn")
     with (
         spawn.Manager() as shared,

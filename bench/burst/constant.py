@@ -1,4 +1,6 @@
-"""A webhook that answers at once, always the same: what any webhook costs the API server, and so the limit of ours."""
+"""A webhook that always answers at once with the same response: the API server's cost of any webhook, and so gpushare's
+limit.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(certificate: Path, key: Path) -> Iterator[Running]:
-    """One process that answers on a free port; the certificate is one for `localhost`."""
+    """Run one process that answers on a free port. The certificate is for `localhost`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(certificate, key, theirs), daemon=True)
@@ -43,7 +45,7 @@ def running(certificate: Path, key: Path) -> Iterator[Running]:
 
 
 def _patch() -> str:
-    """As many operations as ours has for a pod of `made.pods`."""
+    """Return as many operations as gpushare's patch for a pod of `made.pods` has."""
     results = {contract.ALLOCATION: "a" * 26, contract.NODE: NODE, contract.GPU_UUIDS: UUID}
     environment = {
         contract.ENV_VISIBLE_DEVICES: UUID,
@@ -69,7 +71,7 @@ def _escaped(key: str) -> str:
 
 
 class _Line(asyncio.Protocol):
-    """One connection of the API server; it sends the next request when it has the answer to the last."""
+    """One connection of the API server, which sends the next request after the answer to the last one."""
 
     def __init__(self, patch: str) -> None:
         self._patch = patch

@@ -1,4 +1,4 @@
-"""What is made by hand: nodes with GPUs, and the pods that want a share of one."""
+"""Hand-made nodes with GPUs, and pods that request shares."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpushare.gpunode import GpuNode
 
 GIB = 2**30
 GPUS = 8
-# What is asked for, and how often: most shares are small, some pods want a whole GPU.
+# Share of a GPU, GiB, weight: most shares are small, some pods request a whole GPU.
 SHARES = ((0.1, 8, 2), (0.25, 16, 3), (0.5, 32, 3), (1, 64, 2))
 
 
-def machines(server: calls.Server, names: Sequence[str]) -> None:
-    """Nodes that are ready."""
+def node_objects(server: calls.Server, names: Sequence[str]) -> None:
+    """Create ready nodes."""
     calls.all_well(calls.send(server, (calls.call("POST", "/api/v1/nodes", _node(name)) for name in names)))
-    untainted = {"spec": {"taints": None}}  # without a node controller nobody else would take the taint away
+    untainted = {"spec": {"taints": None}}  # without a node controller nothing else removes the taint
     calls.all_well(
         calls.send(
             server, (calls.call("PATCH", f"/api/v1/nodes/{name}", untainted, calls.MERGE_PATCH) for name in names)
@@ -30,8 +30,8 @@ def machines(server: calls.Server, names: Sequence[str]) -> None:
 
 
 def nodes(server: calls.Server, names: Sequence[str]) -> None:
-    """Nodes that are ready, and their GPUNodes with eight cards each."""
-    machines(server, names)
+    """Create ready nodes, and their GPUNodes with eight GPUs each."""
+    node_objects(server, names)
     made = [_gpunode(name) for name in names]
     calls.all_well(
         calls.send(server, (calls.call("POST", contract.GPUNODE_PATH, codec.to_document(node)) for node in made))
@@ -56,7 +56,7 @@ OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "workers", "cont
 
 
 def pods(namespace: str, count: int, *, seed: int) -> Iterator[calls.Call]:
-    """The calls that create them."""
+    """Yield the calls that create pods with shares."""
     draw = random.Random(seed)
     path = f"/api/v1/namespaces/{namespace}/pods"
     for number in range(count):
@@ -84,7 +84,7 @@ def pods(namespace: str, count: int, *, seed: int) -> Iterator[calls.Call]:
 
 
 def ordinary(namespace: str, count: int) -> Iterator[calls.Call]:
-    """Pods without a share, bound to nodes of others; of 5.7 KB when they are stored."""
+    """Yield calls that create pods without a share, bound to other nodes; each is stored as 5.7 KB."""
     variables = [{"name": f"SETTING_{number}", "value": "x" * 200} for number in range(12)]
     path = f"/api/v1/namespaces/{namespace}/pods"
     for number in range(count):

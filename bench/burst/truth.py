@@ -1,4 +1,4 @@
-"""Whether all is accounted for: the pods, the ledger as it is, and every version that the ledger ever had."""
+"""Checks the pods, the current ledger, and every version that the ledger ever had."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Found:
     problems: tuple[str, ...]
 
 
-def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Found:
-    """After all is confirmed; `since` is the resourceVersion of the GPUNodes before the burst.
+def check(server: calls.Server, namespace: str, expected: int, since: str) -> Found:
+    """Check a burst after all its shares are confirmed. `since` is the GPUNodes' resourceVersion before the burst.
 
-    Shares of other namespaces stand in the ledger too: they count for what a GPU has left, and for nothing else.
+    Shares of other namespaces count only towards a GPU's capacity.
     """
     problems: list[str] = []
     pods = calls.ask(server, calls.call("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
@@ -70,13 +70,15 @@ def judge(server: calls.Server, namespace: str, expected: int, since: str) -> Fo
 
 
 def version(server: calls.Server) -> str:
-    """The resourceVersion that a later replay begins at."""
+    """Return the resourceVersion at which a later replay begins."""
     listing = calls.ask(server, calls.call("GET", f"{contract.GPUNODE_PATH}?limit=1"))
     return str(listing["metadata"]["resourceVersion"])
 
 
 def _replayed(server: calls.Server, since: str) -> Iterator[dict[str, Any]]:
-    """Every version of every GPUNode that was stored since, as a watch tells it afterwards: the burst pays nothing."""
+    """Yield every GPUNode version stored since then. A watch replays them afterwards, so the burst does not pay for
+    it.
+    """
     address = parse.urlsplit(server.url)
     line = http.client.HTTPSConnection(str(address.hostname), address.port, context=server.tls(), timeout=60)
     query = f"watch=1&resourceVersion={since}&timeoutSeconds={REPLAY_SECONDS}"

@@ -1,4 +1,4 @@
-"""Webhooks as they are deployed: each a process of its own, with the rights of its ServiceAccount and no others."""
+"""Webhooks as deployed: each in a separate process, with only its ServiceAccount's permissions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpushare import contract
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
-PROBE_SECONDS = 30.0  # a page may take long while the replica is busy
+PROBE_SECONDS = 30.0  # a busy replica may take long to answer
 
 
 class Replica:
@@ -58,17 +58,17 @@ class Replica:
         began = time.monotonic()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([*self._command, *more], cwd=REPOSITORY, env=self._environment, stderr=log)
-        until(lambda: bool(self.logged("Serving")), f"{self.log} has no word of serving")
+        until(lambda: bool(self.logged("Serving")), f"{self.log} does not log Serving")
         serving = self.logged("Serving")[0]
         self.port, self.probe_port = serving["port"], serving["probe_port"]
         self._began = began
-        self.ready_seconds = 0.0  # from its start on, once it is
+        self.ready_seconds = 0.0  # from the start until it was ready
 
     def restart(self) -> None:
         """End it as a rollout does, and restart it at the same address; return once it is ready."""
         self.stop()
         self._start(f"--port={self.port}")
-        until(self.ready, f"{self.log}: the replica does not get ready again")
+        until(self.ready, f"{self.log}: the replica did not become ready again")
 
     def ready(self) -> bool:
         try:
@@ -79,14 +79,14 @@ class Replica:
         return True
 
     def metric(self, pattern: str) -> float:
-        """The sum of all samples whose name with labels matches."""
+        """Return the sum of all samples whose name with labels matches."""
         lines = self._probe("/metrics").splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if re.match(pattern, line))
 
     def logged(self, message: str) -> list[dict[str, Any]]:
         lines = []
         for line in self.log.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # half a line
+            with contextlib.suppress(ValueError):  # an incomplete line
                 lines.append(json.loads(line))
         return [line for line in lines if line.get("msg") == message]
 
@@ -115,9 +115,9 @@ def running(
     wrapper: tuple[str, ...] = (),
     environment: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Iterator[tuple[list[Replica], int | None]]:
-    """So many replicas, ready, one of them elected; and the pid of what stands in front of them, if anything does.
+    """Run ready replicas, one of them elected; yield them, and the pid of the load balancer if there is one.
 
-    asked: how many of them the API server asks, the leader among them; the others follow what happens. None for all.
+    asked: how many of them, including the leader, the API server calls; the others only follow. None for all.
     """
     started: list[Replica] = []
     with contextlib.ExitStack() as stack:
@@ -129,7 +129,7 @@ def running(
             own = Replica(where, kubeconfig, url, 0 if front else port, wrapper=wrapper, environment=environment)
             stack.callback(own.stop)
             started.append(own)
-            until(own.ready, f"{own.log}: the replica does not get ready")
+            until(own.ready, f"{own.log}: the replica did not become ready")
         if front:
             front.behind([replica.port for replica in started[:asked]])
         until(
@@ -139,7 +139,7 @@ def running(
 
 
 def until(condition: Callable[[], bool], otherwise: str, *, seconds: float = START_SECONDS) -> None:
-    """Wait, bounded in time; a condition that gets no answer for now is not fulfilled yet."""
+    """Wait until the condition holds. An OSError counts as false. Raises SystemExit at the deadline."""
     deadline = time.monotonic() + seconds
     while True:
         unanswered: OSError | None = None
@@ -161,7 +161,7 @@ def _free_port() -> int:
 
 
 class _Front:
-    """What a Service does, which the kernel does in a cluster: each connection to the next replica."""
+    """A load balancer like a Service: each connection goes to the next replica."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -199,7 +199,7 @@ async def _relaying(pipe: Any) -> None:
     tasks: set[asyncio.Task[Any]] = set()
 
     class Side(asyncio.Protocol):
-        """One half of a connection; what comes before the other half is there waits."""
+        """One half of a connection; data that arrives before the other half is buffered."""
 
         def __init__(self, other: Side | None) -> None:
             self.other, self.early = other, b""
@@ -228,7 +228,7 @@ async def _relaying(pipe: Any) -> None:
                 self.other.transport.close()
 
     async def open_to(side: Side) -> None:
-        """To the next replica that is there: a Service knows none that is not."""
+        """Connect to the next replica that accepts connections: a Service lists only ready ones."""
         for _ in ports:
             with contextlib.suppress(ConnectionError):
                 await loop.create_connection(lambda: Side(side), "127.0.0.1", ports[next(turn) % len(ports)])
@@ -242,7 +242,7 @@ async def _relaying(pipe: Any) -> None:
     def hear() -> None:
         try:
             ports.extend(pipe.recv())
-        except EOFError:  # whoever started us is gone, however it ended
+        except EOFError:  # the parent process has ended
             loop.remove_reader(pipe.fileno())
             ended.set()
 

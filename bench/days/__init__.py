@@ -1,1 +1,1 @@
-"""The parts of `bad_days.py`: a way to the API server that can be made bad, and what is done on each day."""
+"""The parts of `bad_days.py`: a faulty proxy to the API server, and the failures of each day."""

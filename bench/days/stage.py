@@ -1,4 +1,4 @@
-"""Where a bad day takes place: pods that come and go meanwhile, and what is looked at afterwards."""
+"""The setting of a bad day: pods that are created and deleted during it, and the checks afterwards."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from burst import calls, webhooks
-from steady import witness
+from steady import ledger_watch
 
-from days.way import Way
+from days.proxy import Proxy
 from gpushare import codec, contract, ledger
 from lab import lab_layout
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from days.table import Day
 
 BEFORE_SECONDS = 5.0
-EVERY_SECONDS = 0.5  # a pod comes, and each second one an older one goes
+EVERY_SECONDS = 0.5  # a pod is created each time, and an older one deleted every second time
 POLL_SECONDS = 0.25
 RECOVERY_SECONDS = 180.0
 STANDING = 10
@@ -31,7 +31,7 @@ AT_ONCE = 64
 
 @dataclass
 class Row:
-    """What a day came to. `after`: seconds from its end until something was so."""
+    """The result of a day. `after`: seconds from its end until a condition held."""
 
     name: str
     seconds: float = 0.0
@@ -46,7 +46,7 @@ class Row:
 
 
 class Stage:
-    """A day acts on what is public here."""
+    """The cluster on which a day acts."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Stage:
         namespace: str,
         selector: dict[str, str],
         replicas: list[webhooks.Replica],
-        way: Way,
+        proxy: Proxy,
         options: argparse.Namespace,
     ) -> None:
-        self.server, self.lab, self.replicas, self.way, self.options = server, lab, replicas, way, options
+        self.server, self.lab, self.replicas, self.proxy, self.options = server, lab, replicas, proxy, options
         self.namespace = namespace
         self.notes: list[str] = []
         self._selector = selector
@@ -69,7 +69,7 @@ class Stage:
     def run(self, name: str, day: Day) -> Row:
         row = self._row = Row(name, notes=self.notes)
         self._wait(self._is_called, "the webhook is not called")
-        seen = witness.Witness(self.server, self.lab.etcd / "client.sock")
+        seen = ledger_watch.LedgerWatch(self.server, self.lab.etcd / "client.sock")
         seen.start()
         for _ in range(STANDING):
             self._create()
@@ -81,7 +81,7 @@ class Stage:
         with day.during(self):
             self._live(day.seconds(self.options))
         row.seconds = time.monotonic() - began
-        row.notes.append(f"{sum(not _is_placed(pod) for pod in self.pods())} pods waited at its end")
+        row.notes.append(f"{sum(not _is_placed(pod) for pod in self.pods())} pods waited at the end")
         self._recover()
         row.lost += self.differences()
         seen.stop()
@@ -89,7 +89,7 @@ class Stage:
         return row
 
     def _live(self, seconds: float) -> None:
-        """Pods come and go, whatever becomes of the one before."""
+        """Create and delete pods at a fixed rate, without waiting for earlier calls."""
         ends = time.monotonic() + seconds
         with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
             for turn in itertools.count():
@@ -121,9 +121,9 @@ class Stage:
             self._row.lost += self.differences()
 
     def fill(self, count: int) -> None:
-        """So many pods more, all of them in the ledger."""
+        """Create `count` more pods and wait until the ledger has all of them."""
         calls.all_well(calls.send(self.server, [self._pod() for _ in range(count)]))
-        webhooks.until(self._is_in_order, "the many are not in the ledger", seconds=RECOVERY_SECONDS)
+        webhooks.until(self._is_in_order, "some pods are not in the ledger", seconds=RECOVERY_SECONDS)
         self.notes.append(f"{len(self.pods())} pods")
 
     def delete_all(self) -> None:
@@ -134,7 +134,7 @@ class Stage:
             self.server, [calls.call("DELETE", f"{self._path}/{name}", now) for name in names], at_once=AT_ONCE
         )
         calls.all_well([answer for answer in answers if answer.status != http.HTTPStatus.NOT_FOUND])
-        self.notes.append(f"deleting them took {time.monotonic() - began:.0f} s of the API server's time")
+        self.notes.append(f"deleting them took {time.monotonic() - began:.0f} s")
 
     def _pod(self) -> calls.Call:
         manifest = {
@@ -165,7 +165,7 @@ class Stage:
             self.delete(names[0])
 
     def delete(self, name: str) -> None:
-        now = {"gracePeriodSeconds": 0}  # no kubelet would answer for it
+        now = {"gracePeriodSeconds": 0}  # no kubelet would confirm the deletion
         calls.send(self.server, [calls.call("DELETE", f"{self._path}/{name}", now)], at_once=1)
 
     def pods(self) -> list[dict[str, Any]]:
@@ -173,7 +173,7 @@ class Stage:
         return pods
 
     def differences(self) -> list[str]:
-        """What is held and by nobody, or the other way round; of all nodes, as there are no pods but ours."""
+        """Return the shares that only the ledger or only a pod has, on all nodes: the cluster has no other pods."""
         claimed = {
             pod["metadata"]["annotations"][contract.ALLOCATION]: (pod["metadata"]["uid"], pod["metadata"]["name"])
             for pod in self.pods()
@@ -190,10 +190,12 @@ class Stage:
                 if not entry.is_backfill_reservation
             }
         problems += [
-            f"{pod} has the share {id_}, the ledger not" for id_, (_, pod) in claimed.items() if id_ not in held
+            f"{pod} has the share {id_}, but the ledger does not"
+            for id_, (_, pod) in claimed.items()
+            if id_ not in held
         ]
         problems += [
-            f"the ledger has {id_} of {pod}, who has not"
+            f"the ledger has {id_} for {pod}, but the pod does not"
             for id_, (uid, pod) in held.items()
             if claimed.get(id_, ("",))[0] != uid
         ]

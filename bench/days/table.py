@@ -1,4 +1,4 @@
-"""The bad days, as a table: what is done while one lasts, and what is put right at its end."""
+"""The bad days as a table: the failure during each, and the repair at its end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from days.proxy import Fault
 from days.stage import Stage
-from days.way import Fault
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Day:
 def answering(fault: Fault) -> Callable[[Stage], AbstractContextManager[None]]:
     @contextlib.contextmanager
     def during(stage: Stage) -> Iterator[None]:
-        stage.way.set(fault)
+        stage.proxy.set(fault)
         try:
             yield
         finally:
-            stage.way.set(Fault())
+            stage.proxy.set(Fault())
 
     return during
 
@@ -43,13 +43,15 @@ def nothing(_: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def cut_off(stage: Stage) -> Iterator[None]:
-    with stage.way.nowhere():
+    with stage.proxy.nowhere():
         yield
 
 
 @contextlib.contextmanager
 def many_deleted(stage: Stage) -> Iterator[None]:
-    """All pods of a namespace, each by a call of its own: in one call the API server takes them one by one."""
+    """Delete all pods of a namespace, each with its own call: in a single call the API server deletes them one by
+    one.
+    """
     stage.fill(stage.options.pods)
     yield
     stage.delete_all()
@@ -57,7 +59,7 @@ def many_deleted(stage: Stage) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_space(stage: Stage) -> Iterator[None]:
-    """As when the store has reached its quota: it takes no writes, and answers reads."""
+    """Act as an etcd that has reached its quota: it rejects writes and answers reads."""
     _alarm(stage, "ACTIVATE")
     try:
         yield

@@ -58,7 +58,7 @@ class Case:
         return Cost(self.cost.fixed_seconds + count * more.fixed_seconds, self.cost.windows + count * more.windows)
 
 
-# Most wanted first.
+# In order of priority.
 CASES: Mapping[str, Case] = {
     "facts": Case(facts.facts, Cost(8)),
     "native_slices": Case(robustness.native_slices, Cost(4)),
@@ -88,11 +88,11 @@ SECOND = FIRST[FIRST.index("framework_memory") :]
 MINUTES = {"first": 9.3, "second": 3.8}
 WARM_MS = 1500
 MIN_WARM_MS = 200
-OVERTIME_SECONDS = 60.0  # of a case, at least: a first import of a framework reads gigabytes
+OVERTIME_SECONDS = 60.0  # at least, for each case: a first import of a framework reads gigabytes
 OVERDUE_SECONDS = 8.0  # after the deadline, to clean up
 CLOSING_SECONDS = 20.0  # after the last case, for threads to end
 BACKSTOP_SECONDS = 10.0  # for the results of a run that hangs
-SPIN_LOOPS = 90_000  # a guess, if they cannot be calibrated
+SPIN_LOOPS = 90_000  # a guess, used if the calibration fails
 IMPORTED = ("torch", "transformers", "jax", "cupy", "triton", "numba.cuda")
 READING = """
 import contextlib, importlib, sys
@@ -158,19 +158,21 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--first", action="store_true", help="all cases that fit into 9.5 minutes, most wanted first")
+    which.add_argument("--first", action="store_true", help="all cases that fit into 9.5 minutes, in order of priority")
     which.add_argument(
-        "--second", action="store_true", help="what the first run usually leaves out, in under 4 minutes"
+        "--second", action="store_true", help="cases that the first run usually leaves out, in under 4 minutes"
     )
-    which.add_argument("--only", type=_cases, metavar="CASE,...", help=f"of {', '.join(CASES)} (all)")
-    parser.add_argument("--minutes", type=float, help="how long it may take")
-    parser.add_argument("--window", type=float, metavar="SECONDS", help="measure for so long (3 to 6, as time allows)")
+    which.add_argument("--only", type=_cases, metavar="CASE,...", help=f"any of {', '.join(CASES)} (default: all)")
+    parser.add_argument("--minutes", type=float, help="time limit")
+    parser.add_argument(
+        "--window", type=float, metavar="SECONDS", help="length of a measurement (3 to 6, as time allows)"
+    )
     parser.add_argument("--peer", action="append", default=[], type=modes.parse_peer, metavar="NAME=PATH[,...]")
     parser.add_argument("--simulated", action="store_true", help="a dry run on a simulated GPU")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where results go (%(default)s)")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
-        parser.error("run it as root: each program gets a mount namespace of its own, as in a container")
+        parser.error("run it as root: each program gets its own mount namespace, as in a container")
     if not arguments.only:
         arguments.only = SECOND if arguments.second else FIRST
     return arguments
@@ -179,7 +181,7 @@ def _arguments() -> argparse.Namespace:
 def _cases(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if unknown := set(names) - set(CASES):
-        raise argparse.ArgumentTypeError(f"no case {', '.join(sorted(unknown))}: must be of {', '.join(CASES)}")
+        raise argparse.ArgumentTypeError(f"unknown case {', '.join(sorted(unknown))}: must be of {', '.join(CASES)}")
     return names
 
 
@@ -191,12 +193,12 @@ def _end_after(run: Run, seconds: float) -> None:
 
     def end() -> None:
         if not _ENDING.acquire(blocking=False):
-            return  # another of these timers ends it already
+            return  # another of these timers already ends it
         _after(BACKSTOP_SECONDS, lambda: os._exit(3))
         try:
             tenants.kill_all()
             modes.kill_daemons()
-            run.report.fail("run", "something hung: it was ended from outside")
+            run.report.fail("run", "the run hung and was ended")
             page = run.report.write(run.results)
             print(narrow(run.report.page()))
             print(f"{page}: ended, {len(run.report.failed)} failed", flush=True)
@@ -251,7 +253,7 @@ async def _measure(run: Run, names: Sequence[str]) -> None:
         await _case(run, name, case_costs[name], planned.window_seconds)
         report.write(run.results)
     if left_out:
-        report.say(f"\nLeft out, for want of time: {', '.join(left_out)}")
+        report.say(f"\nLeft out, because time ran out: {', '.join(left_out)}")
         report.say(f"To measure them: python3 -m bench.gpu --only {','.join(left_out)}")
     _end_after(run, CLOSING_SECONDS)
 
@@ -269,8 +271,8 @@ async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
         async with asyncio.timeout(limit), contextlib.AsyncExitStack() as stack:
             mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else None
             if case.mps and mps is None:
-                run.report.say(f"\n{name}: no MPS, its daemon is not there or does not answer")
-            # A node of its own for each case: shares of the one before have no debts and no credits in it.
+                run.report.say(f"\n{name}: no MPS: its daemon is missing or does not answer")
+            # Each case has its own node, so that shares of the previous one leave no debts or credits.
             gpu = await stack.enter_async_context(tenants.opened(run.which, directory, run.loops))
             peers = [*run.peers, *([mps] if mps else [])]
             rounds = 1 if run.window_seconds else 3

@@ -1,7 +1,6 @@
-/* What calls of the driver cost a program: nanoseconds each, medians of short rounds.
+/* The cost of driver calls: nanoseconds each, medians of short rounds.
  *
- * Functions are found as the CUDA runtime finds them, by cuGetProcAddress. Prints a line a figure: name, nanoseconds.
- */
+ * It finds functions as the CUDA runtime does, by cuGetProcAddress. Prints a line a figure: name, nanoseconds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -148,7 +147,7 @@ static int compare(const void *one, const void *other) {
     return (difference > 0) - (difference < 0);
 }
 
-/* The GPU has caught up before each round, so that no call waits for it. */
+/* The GPU is idle before each round, so that no call waits for it. */
 static void measure(const char *name, void (*call)(void), unsigned count) {
     double rounds[ROUNDS], until = now_ns() + ROUNDS_NS;
     unsigned round = 0;
@@ -166,7 +165,7 @@ static void measure(const char *name, void (*call)(void), unsigned count) {
 int main(void) {
     prepare();
     measure("launch", launch, LAUNCHES);
-    measure("launch", launch, LAUNCHES); /* the first was to warm up: the later line counts */
+    measure("launch", launch, LAUNCHES); /* the first one warms up: the later line counts */
     measure("launch_per_thread", launch_per_thread, LAUNCHES);
     measure("launch_ex", launch_ex, LAUNCHES);
     measure("graph_launch", launch_graph, GRAPHS);

@@ -1,9 +1,10 @@
-"""Finds out whether this machine's CUDA driver hands out the functions that the library intercepts.
+"""Finds out whether this machine's CUDA driver returns the functions that the library intercepts.
 
-The library recognises a function by its address: what cuGetProcAddress returns must be the function that the driver
-exports under that name. A driver that returns another one would not be held to a limit, so the library refuses it.
+The library recognises a function by its address: cuGetProcAddress must return the function that the driver exports
+under that name. Another function would escape the limits, so the library refuses it.
+
 `python3 -m bench.gpu.driver_facts` asks for every intercepted name at every version and flag, in a second or two. It
-also lists what the driver exports and no table of the library names. It needs no package, no header and no GPU.
+also lists the driver's exports that are in no table of the library. It needs no package, no header and no GPU.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TABLES = Path(__file__).resolve().parents[2] / "interposer" / "driver"
-# Functions that take memory, give it back, change or run something, or tell sizes, have one of these in their names.
+# Functions that allocate, free, run or change something, or report sizes, have one of these words in their names.
 TELLING = re.compile(
     r"Alloc|Create|Retain|Capture|Total|Launch|Free|Info|Map|Pool|Import|Export|Open|Bind|Load|Instantiate|Upload|Clone|Limit"
     r"|Update|NodeSetParams"
 )
-# Those since which some function has another form; a driver is asked for its own version, too.
+# Versions in which a function changed its form; the driver's own version is asked for too.
 VERSIONS = (2000, 3020, 4000, 6050, 7000, 8000, 9020, 10000, 10010, 10020, 11000, 11020, 11030, 11040, 11060, 11070)
 VERSIONS_12_ON = (12000, 12020, 12030, 12040, 12050, 12060, 12080, 12090, 13000, 13010, 13020, 13030, 13040, 13050)
 FLAGS = (0, 1, 2)
@@ -33,7 +34,7 @@ _DYNAMIC_SYMBOLS, _LOCAL, _UNDEFINED = 11, 0, 0  # of ELF: SHT_DYNSYM, STB_LOCAL
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """What a driver exports and hands out, compared with the library's tables."""
+    """The functions that a driver exports and returns, compared with the library's tables."""
 
     driver_version: int
     hooked: int
@@ -43,7 +44,7 @@ class DriverFacts:
     unlisted: tuple[str, ...]
 
     def sentences(self) -> Iterator[str]:
-        """The facts, one a line."""
+        """Yield the facts, one a line."""
         major, minor = self.driver_version // 1000, self.driver_version % 1000 // 10
         yield f"driver of CUDA {major}.{minor}: {self.hooked} functions are intercepted"
         yield f"of those the driver does not export: {', '.join(self.not_exported) or 'none'}"
@@ -57,7 +58,7 @@ class DriverFacts:
 
 
 def base(name: str) -> str:
-    """Return the name without the ends of its forms, as cuGetProcAddress is asked for it."""
+    """Return the name without suffixes such as _v2, as cuGetProcAddress expects it."""
     return _FORM.sub("", name)
 
 
@@ -80,7 +81,7 @@ def unhooked() -> dict[str, str]:
         elif not line.startswith("#"):
             for pattern in line.split():
                 if pattern in reasons or not why:
-                    raise ValueError(f"{pattern} in unhooked.txt: {'is there twice' if why else 'has no [reason]'}")
+                    raise ValueError(f"{pattern} in unhooked.txt: {'is listed twice' if why else 'has no [reason]'}")
                 reasons[pattern] = why
     return reasons
 
@@ -116,7 +117,7 @@ def _address(driver: ctypes.CDLL, name: str) -> int | None:
 
 
 def _loaded_file(address: int) -> Path:
-    """The file of this process that has the address."""
+    """Return the file that is mapped at this address."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
         if begin <= address < end:

@@ -1,9 +1,9 @@
-/* Takes as much memory as it is given, by one kind of allocation, and says how much that was.
+/* Allocates as much memory as it can, by one kind of allocation, and prints how much that was.
  *
  *   fill plain|pitched|managed|async|pool|physical|array FROM_BYTES [MOST_BYTES]
  *
- * It asks for FROM_BYTES, then for half of what was refused, and so on down to the least of its kind. It stops at
- * MOST_BYTES, which shows that nothing limits it. Prints "filled BYTES", waits for a line, and ends. */
+ * It requests FROM_BYTES, halves the size after each refusal, and ends at the smallest size of its kind. It stops at
+ * MOST_BYTES, which shows that no limit applies. Prints "filled BYTES", waits for a line, and ends. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -116,7 +116,7 @@ int main(int count, char **arguments) {
         if (strcmp(arguments[1], kinds[i].name) != 0)
             continue;
         check("cuInit", cuInit(0));
-        int room = cuDevicePrimaryCtxRetain(&context, 0); /* there may be none, not even for a context */
+        int room = cuDevicePrimaryCtxRetain(&context, 0); /* may fail too: there may be no memory for a context */
         if (room != OUT_OF_MEMORY) {
             check("cuDevicePrimaryCtxRetain", room);
             check("cuCtxSetCurrent", cuCtxSetCurrent(context));

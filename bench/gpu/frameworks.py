@@ -21,8 +21,8 @@ from bench.gpu.tenants import Gpu, ProgramError
 LIMIT = 4 << 30
 MIB = 1 << 20
 ABSENT = ("ModuleNotFoundError", "FileNotFoundError")  # not installed
-HELD = 1 << 30  # while asking NVML
-FILL_SECONDS = 60.0  # of which JAX retries for twenty: a framework that hangs must not cost the others their rows
+HELD = 1 << 30  # bytes, while asking NVML
+FILL_SECONDS = 60.0  # JAX retries for twenty of these: a framework that hangs must not cost the others their rows
 LAUNCH_SECONDS = 30.0
 FILL, VIEW, STORIES = (f"bench.gpu.programs.{name}" for name in ("fill_frameworks", "nvml_view", "torch_stories"))
 
@@ -37,7 +37,7 @@ class Subject:
 
 
 def _configured(setting: str) -> tuple[str, ...]:
-    """Return PyTorch's setting of its allocator, by its name until release 2.9 and the one from then on."""
+    """Return PyTorch's allocator setting under both names: the one until release 2.9 and the later one."""
     return (f"PYTORCH_CUDA_ALLOC_CONF={setting}", f"PYTORCH_ALLOC_CONF={setting}")
 
 

@@ -1,6 +1,6 @@
-"""The GPU that is measured, as NVML describes it: a real one of this machine, or a simulated one for a dry run.
+"""The GPU to measure, as NVML describes it: a real one of this machine, or a simulated one for a dry run.
 
-By ctypes, so that nothing needs to be installed.
+Uses NVML through ctypes, so no package has to be installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMULATED = ROOT / "build" / "simgpu"
-# An H100 as the driver of 2026 shows it; its contexts take what they take there.
+# An H100 with a driver of 2026 and the size of its contexts.
 DESCRIPTION = """[node]
 name = dry-run
 driver-version = 580.159.04
@@ -85,7 +85,7 @@ class Machine:
         return int(memory.used)
 
     def processes(self) -> int | None:
-        """Return how many processes use the GPU now; None if the driver does not tell."""
+        """Return how many processes use the GPU now; None if the driver does not report it."""
         count, listed = ctypes.c_uint(_MAX_PROCESSES), (_Process * _MAX_PROCESSES)()
         function = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3
         return count.value if function(self._handle, ctypes.byref(count), listed) == 0 else None
@@ -121,7 +121,7 @@ class Machine:
 
 
 def real() -> Machine:
-    """The first GPU of this machine. Raises NoGpuError."""
+    """Return the first GPU of this machine. Raises NoGpuError."""
     environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     path = [environment.get("PATH", os.defpath), *filter(os.path.isdir, _PROGRAMS)]
     environment["PATH"] = os.pathsep.join(path)
@@ -129,14 +129,14 @@ def real() -> Machine:
 
 
 def simulated(directory: Path) -> Machine:
-    """Create a simulated GPU and open it in this process, which from then on has its NVML and no other."""
+    """Create a simulated GPU and open it in this process, which then uses only its NVML."""
     environment = simulated_environment(directory)
     os.environ["SIMGPU_DIR"] = environment["SIMGPU_DIR"]
     return _open(str(SIMULATED / "libnvidia-ml.so.1"), environment, simulated=True)
 
 
 def simulated_environment(directory: Path) -> dict[str, str]:
-    """Create a simulated GPU in `directory`, and build its drivers if need be. Return its programs' environment."""
+    """Create a simulated GPU in `directory`, and build its drivers if needed. Return its programs' environment."""
     subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
     description = directory / "node.ini"
     description.write_text(DESCRIPTION)
@@ -185,7 +185,7 @@ def _packages() -> str:
 
 
 def _commit() -> str:
-    """The commit of this checkout, or, in a copy without git, the digest of its C sources."""
+    """Return this checkout's commit, or, in a copy without git, the digest of its C sources."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         return subprocess.run(git, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
@@ -202,4 +202,4 @@ def _text(function: Any, *arguments: Any) -> str:
 
 def _check(what: str, result: int) -> None:
     if result != 0:
-        raise NoGpuError(f"{what} failed with NVML error {result}: look at what nvidia-smi says")
+        raise NoGpuError(f"{what} failed with NVML error {result}: run nvidia-smi for details")

@@ -18,13 +18,13 @@ from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, reachable, start_in, wait_for
 
 KINDS = {"plain": 1, "pitched": 512, "managed": 1, "async": 1, "pool": 1, "physical": 2 << 20, "array": 65536}
-UNTOUCHED = {"managed"}  # takes nothing on the GPU before it is used
+UNTOUCHED = {"managed"}  # allocates nothing on the GPU before its first use
 LIMIT = (8 << 30) + 123_456_789
 BEYOND = 1 << 30  # beyond its limit, a program counts as unlimited
 PROCESSES = 4
 MIB = 1 << 20
 NOT_SUPPORTED = " 801"  # of cuda.h: gpushare refuses what it cannot count
-LOOKS = 4  # the second look charges contexts, the third learns their size
+LOOKS = 4  # the second audit charges contexts, the third learns their size
 
 
 async def exactness(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Ways to start programs: natively, in a share of gpushare's, under MPS, or with another library that limits them."""
+"""Ways to start programs: natively, in a share of gpushare, under MPS, or with another library that limits them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.interposer import container
 
 _START_SECONDS = 10.0  # for the daemon to answer
 _ANSWER_SECONDS = 5.0
-_QUIT_SECONDS = 3  # for its servers to end, which wait for their clients
+_QUIT_SECONDS = 3  # for its servers, which wait for their clients
 _PID_FILE = "nvidia-cuda-mps-control.pid"
 _running: set[Path] = set()  # the pipe directories of daemons
 
@@ -47,16 +47,16 @@ OURS = Mode("gpushare", (container.LIBRARY,))
 
 
 def parse_peer(text: str) -> Mode:
-    """NAME=PATH[,VARIABLE=VALUE...]. Raises ValueError."""
+    """Parse NAME=PATH[,VARIABLE=VALUE...]. Raises ValueError."""
     first, *rest = text.split(",")
     name, _, path = first.partition("=")
     if not name or not Path(path).is_file() or not all("=" in pair for pair in rest):
-        raise ValueError(f"{text!r} is not NAME=PATH[,VARIABLE=VALUE...] with the path of a library that is there")
+        raise ValueError(f"{text!r} is not NAME=PATH[,VARIABLE=VALUE...] with the path of an existing library")
     mode = Mode(name, (Path(path).resolve(),), dict(pair.split("=", 1) for pair in rest))
     try:
         mode_variables(mode, share="t1", limit=100, memory_bytes=1)
     except (KeyError, IndexError) as error:
-        raise ValueError(f"{text!r}: there is no {{{error.args[0]}}}; there are {{limit}}, {{memory}}, ...") from error
+        raise ValueError(f"{text!r}: unknown {{{error.args[0]}}}: use {{limit}}, {{memory}}, ...") from error
     return mode
 
 
@@ -87,7 +87,7 @@ def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None
         yield made if _started(command, own) else None
     finally:
         pid = _pid(pipes)
-        _do([command], own, f"quit -t {_QUIT_SECONDS}\nquit\n")  # the second is for daemons that know no -t
+        _do([command], own, f"quit -t {_QUIT_SECONDS}\nquit\n")  # the second line is for daemons without -t
         end = time.monotonic() + _ANSWER_SECONDS
         while pid is not None and _is_daemon(pid) and time.monotonic() < end:
             time.sleep(0.05)
@@ -95,7 +95,7 @@ def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None
 
 
 def kill_daemons() -> None:
-    """Kill the MPS daemons of this process that are still there, with their servers."""
+    """Kill this process's remaining MPS daemons, with their servers."""
     while _running:
         pid = _pid(_running.pop())
         if pid is not None and _is_daemon(pid):

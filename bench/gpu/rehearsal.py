@@ -1,10 +1,10 @@
-"""Rehearses the run on a GPU machine: the same commands, where nothing is that is not there.
+"""Rehearses the run on a GPU machine: the same commands, in an environment that has only what such a machine has.
 
     python -m bench.gpu.rehearsal [RESULTS]
 
-Such a machine has a Python with other people's packages and none of this project's, root, a C compiler, and neither
-network nor Kubernetes. Here only the GPU is simulated, so what fails there for want of something fails here first.
-Prints both pages and how long each command took.
+Such a machine has a Python with other projects' packages and without this project's, root, a C compiler, and neither
+network nor Kubernetes. Here only the GPU is simulated, so a missing dependency fails here first. Prints both pages and
+the duration of each command.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / "build" / "rehearsal"
 PYTORCH = ROOT / "tests" / "frameworks" / "pytorch.lock"
 PACKAGES = ("aiohttp", "grpcio", "nvidia-ml-py", "prometheus-client", "pytest", "pyyaml", "numpy")
-# Each alone: what cannot be installed here is left out, and is a row that says so.
+# Installed one by one: a package that cannot be installed is left out, and its row says so.
 FRAMEWORKS = ("transformers", "jax[cuda12]", "cupy-cuda12x", "numba-cuda", "cuda-bindings", "cuda-core")
 LIMIT_SECONDS = {"first": 9.5 * 60, "second": 4 * 60}
 
 
 def command(part: str, python: Path | str, results: Path, more: Sequence[str] = (), *, path: str = "") -> list[str]:
-    """The command line of one run in an empty environment without a network. path: more places of packages."""
+    """Return the command line of one run in an empty environment without a network. path: more package directories."""
     found = os.pathsep.join(entry for entry in os.environ["PATH"].split(os.pathsep) if ".venv" not in entry)
     variables = [f"PATH={found}", "HOME=/root", "PYTHONUNBUFFERED=1", *([f"PYTHONPATH={path}"] if path else [])]
     bench = [str(python), "-m", "bench.gpu", f"--{part}", "--simulated", "--results", str(results), *more]
@@ -34,7 +34,7 @@ def command(part: str, python: Path | str, results: Path, more: Sequence[str] = 
 
 
 def installed() -> Path:
-    """Make the environment with as many of the packages as can be had; returns its Python."""
+    """Create the environment with all packages that can be installed, and return its Python."""
     python = ENVIRONMENT / "bin" / "python"
     complete = ENVIRONMENT / ".complete"
     if not complete.exists():
@@ -42,11 +42,11 @@ def installed() -> Path:
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*install, "--require-hashes", "-r", str(PYTORCH)], check=True)
         subprocess.run([*install, *PACKAGES], check=True)
-        pinned = ENVIRONMENT / "pinned.txt"  # so that no framework replaces what PyTorch needs
+        pinned = ENVIRONMENT / "pinned.txt"  # prevents frameworks from replacing PyTorch's dependencies
         pinned.write_bytes(subprocess.run([python, "-m", "pip", "freeze"], capture_output=True, check=True).stdout)
         for name in FRAMEWORKS:
             if subprocess.run([*install, "--constraint", str(pinned), name], check=False).returncode != 0:
-                print(f"{name}: not to be had here")
+                print(f"{name}: could not be installed here")
         complete.touch()
     return python
 

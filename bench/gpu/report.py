@@ -18,7 +18,7 @@ SIMULATED = "**Simulated GPUs: the figures below show that the bench works, and 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose rows may still come: a page shows those that are there. The first column is text."""
+    """A table whose rows may still grow: a page shows the current ones. The first column is text."""
 
     title: str
     head: Sequence[str]
@@ -111,7 +111,7 @@ class Report:
 
 
 def narrow(page: str) -> str:
-    """Return a page without the padding of its tables: of long outputs, often only the end is kept."""
+    """Return a page without the padding of its tables: of a long output often only the end is stored."""
     return re.sub(r"-{4,}", "---", re.sub(r" {2,}", " ", page))
 
 

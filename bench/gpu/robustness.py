@@ -58,7 +58,7 @@ class Beats:
         """Return the time from a moment to the next completion. Raises ProgramError if there is none."""
         later = next((done for done in self.moments if done >= moment), None)
         if later is None:
-            raise ProgramError("the neighbour got nothing done any more")
+            raise ProgramError("the neighbour completed no further kernel")
         return 1000 * (later - moment)
 
     def rate(self, begin: float, end: float) -> float:
@@ -153,7 +153,7 @@ async def kill_holding_lease(bench: Bench) -> None:
 
 
 async def _kill(gpu: Gpu, mode: Mode) -> float:
-    """Kill a tenant with a full queue, in our case while it holds the lease; return the moment."""
+    """Kill a tenant with a full queue, under gpushare while it holds the lease; return the moment."""
     share = gpu.give(request=50) if mode.ours else None
     process = gpu.start(mode, [BUILT / "load", "async", KERNEL_US], share, request=50, limit=100 if mode.ours else 50)
     try:
@@ -191,7 +191,7 @@ async def restart_and_resize(bench: Bench) -> None:
             what, longest, parts = "trainings", *await _of_trainings(bench, shares, pair)
     except workers.ROW_ERRORS as error:
         said = workers.failed(bench.report, "restart.trainings", error)
-        bench.report.say(f"no trainings, kernels of a millisecond in their place: {said}")
+        bench.report.say(f"no trainings; used kernels of a millisecond instead: {said}")
         what, longest, parts = "tenants", *await _of_beats(bench, [bench.gpu.give(request=one) for one in BEFORE])
     for when, part, wanted in zip(("before", "after"), parts, (BEFORE, AFTER), strict=True):
         bench.report.add(f"restart.share.{when}", part, "%", against="request", goal=float(wanted[0]))
@@ -242,7 +242,7 @@ async def _of_beats(bench: Bench, shares: Sequence[Mapping[str, str]]) -> tuple[
     for begin, end in (moments[:2], moments[2:]):
         first, second = (beats.rate(begin, end) for beats in both)
         if first + second == 0:
-            raise ProgramError("neither tenant got anything done")
+            raise ProgramError("neither tenant completed a kernel")
         parts.append(100 * first / (first + second))
     return max(beats.longest_ms(*moments[1:3]) for beats in both), parts
 

@@ -1,4 +1,4 @@
-"""Compute: accuracy of shares and limits, use of idle time, latency beside training, loss by handovers."""
+"""Compute: accuracy of shares and limits, use of idle time, latency next to training, loss by handovers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ async def splits(bench: Bench) -> None:
             text = f"{request}/{other} {first}, {second}"
             rows.append([text, OURS.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"])
     for mode in (NATIVE, *bench.peers):
-        for request, other in SPLITS if mode is not NATIVE else SPLITS[:1]:  # time slicing knows of no requests
+        for request, other in SPLITS if mode is not NATIVE else SPLITS[:1]:  # time slicing ignores requests
             with bench.row(f"split.{request}.{mode.name}"):
                 share, total = await _split(bench, mode, (request, other), PAIRS[0], whole)
                 row = [f"{request}/{other} async, async", mode.name, f"{share:.2f}/{100 - share:.2f}", f"{total:.2f}"]
@@ -92,7 +92,7 @@ async def _split(
 ) -> tuple[float, float]:
     first, second = pair
     tenants = [Tenant(requests[0], 100, *WORKLOADS[first]), Tenant(requests[1], 100, *WORKLOADS[second])]
-    if not mode.ours:  # other libraries have limits only
+    if not mode.ours:  # other libraries only have limits
         tenants = [dataclasses.replace(tenant, limit=tenant.request) for tenant in tenants]
     done = await bench.compete(mode, tenants)
     parts = [done[0].percent * 100 / whole[first], done[1].percent * 100 / whole[second]]
@@ -104,7 +104,7 @@ async def _split(
 
 
 async def elasticity(bench: Bench) -> None:
-    """Measure how much an idle neighbour leaves, and how soon it is served when it returns."""
+    """Measure how much of an idle neighbour's time is used, and how soon it is served when it returns."""
     whole = await alone(bench)
     async with bench.gpu.holding([BUILT / "load", "idle", "1000"], "ready", bench.gpu.give(request=70)):
         (done,) = await bench.compete(OURS, [Tenant(30, 100, "async", 1000)])
@@ -113,7 +113,7 @@ async def elasticity(bench: Bench) -> None:
     for _ in range(3):
         late = Tenant(70, 100, "sync", 1000, after_ms=bench.warm_ms + 500)
         done_both = await bench.compete(OURS, [Tenant(30, 100, "async", 1000), late])
-        returns.append(done_both[1].first_ms - 1)  # its own kernel
+        returns.append(done_both[1].first_ms - 1)  # minus its own kernel
     bench.report.say(f"\nbeside an idle neighbour: {used:.2f} % of native alone")
     bench.report.say(
         f"a neighbour that returns is served after {statistics.median(returns):.1f} ms (worst {max(returns):.1f})"
@@ -148,7 +148,7 @@ async def handover(bench: Bench) -> None:
     """Measure the time that two tenants lose together, by the length of a lease."""
     whole = await alone(bench)
     rows: list[list[str]] = []
-    bench.report.table("What handovers lose, two tenants that never pause", ["turn ms", "lost %"], rows)
+    bench.report.table("Loss by handovers, two tenants that never pause", ["turn ms", "lost %"], rows)
     for length_ms in TURNS_MS:
         with turns_of(length_ms):
             done = await bench.compete(OURS, [Tenant(50, 100, "async", 1000)] * 2)

@@ -1,4 +1,4 @@
-"""Starts programs on the GPU: natively, in a share of gpushare's, or under something else that limits them."""
+"""Starts programs on the GPU: natively, in a share of gpushare, or under another library that limits them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.deviceplugin import arbiter_node
 ROOT = machine.ROOT
 SOURCES = ROOT / "bench"
 BUILT = ROOT / "build" / "bench" / "gpu"
-END_SECONDS = 10.0  # for killed processes to be gone: one that hangs in the driver must not hold up the bench
+END_SECONDS = 10.0  # for killed processes to end: one that hangs in the driver must not hold up the bench
 _started: list[subprocess.Popen[str]] = []
 
 _ENTER = f"""
@@ -182,7 +182,7 @@ def start_in(
 ) -> subprocess.Popen[str]:
     """Start a program in its own process group, with the arbiter at the path that containers have.
 
-    All modes start in the same way, so that all figures contain the cost of it. Where namespaces are refused, `opened`
+    All modes start in the same way, so that all figures contain its cost. Where namespaces are refused, `opened`
     provides that path.
     """
     inside = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(arbiter_directory)] if has_namespaces() else []
@@ -261,7 +261,7 @@ def calibrate(which: machine.Machine) -> int:
 async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIterator[Gpu]:
     """Open the GPU with a new arbiter, whose files are in `directory`."""
     async with arbiter_node.opened(directory) as arbiter:
-        arbiter.server.leases.settle()  # not an agent that has just started, and does not know who else is there
+        arbiter.server.leases.settle()  # skips the wait of a new agent that does not know the other shares yet
         with reachable(arbiter.socket.parent):
             yield Gpu(which, arbiter, loops)
 
@@ -273,10 +273,10 @@ def reachable(arbiter_directory: Path) -> Iterator[None]:
         yield
         return
     link = Path(contract.CONTAINER_ARBITER_DIRECTORY)
-    if link.is_symlink():  # of a run that was killed
+    if link.is_symlink():  # left by a run that was killed
         link.unlink()
     link.symlink_to(arbiter_directory)
     try:
         yield
     finally:
-        link.unlink(missing_ok=True)  # a second arbiter of the same case has replaced it
+        link.unlink(missing_ok=True)  # may be gone: a second arbiter of the same case has replaced it

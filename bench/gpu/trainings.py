@@ -14,7 +14,7 @@ from bench.gpu.workers import Measured, Worker
 WORKLOADS = ("train", "infer", "matmul", "convolve", "attention", "graph")
 SPLITS = ((50, 50), (30, 70), (10, 90))
 PEER_SPLIT = (30, 70)
-MIN_SECONDS = 0.5  # of a round
+MIN_SECONDS = 0.5  # for each round
 SETTLING_SECONDS = 0.8  # after a request has changed
 COST_HEAD = ["", "", "steps/s", "lost, %", "p99 ms", "CPU, % of a core"]
 SPLIT_HEAD = ["requests", "", "first of two, %", "sum, % of one alone", "p99 ms", "longest ms"]

@@ -72,7 +72,7 @@ class Worker:
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self.process.stdout is not None
-        with contextlib.suppress(RuntimeError):  # of a loop that has ended
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             for line in self.process.stdout:
                 loop.call_soon_threadsafe(self._lines.put_nowait, line)
             loop.call_soon_threadsafe(self._lines.put_nowait, "")
@@ -82,7 +82,7 @@ class Worker:
         self._said.extend(self.process.stderr)
 
     async def ready(self, seconds: float) -> None:
-        """Wait until it is ready. Raises ProgramError."""
+        """Wait until the worker is ready. Raises ProgramError."""
         self.facts = await self.answer("ready", seconds)
 
     async def prepare(self, workload: str, requests: int = 1) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Worker:
         if not line:
             code = await asyncio.to_thread(self.process.wait)
             await asyncio.to_thread(self._threads[1].join, 5)
-            said = self.said()  # its last line first: reports shorten errors
+            said = self.said()  # last line first: reports shorten errors
             raise ProgramError(f"{self.name} ended with {code}: {last_line(said)}\n{said}")
         said, _, document = line.partition(" ")
         answer: dict[str, Any] = json.loads(document)
@@ -130,11 +130,11 @@ class Worker:
         return answer
 
     def said(self) -> str:
-        """Return the end of its stderr."""
+        """Return the end of the worker's stderr."""
         return "".join(list(self._said))[-2000:].strip()
 
     async def close(self) -> None:
-        """Kill it, with the children of its process group if it has its own."""
+        """Kill the worker, with the children of its process group if it has its own."""
         with contextlib.suppress(ProcessLookupError):
             if os.getpgid(self.process.pid) == self.process.pid:
                 os.killpg(self.process.pid, signal.SIGKILL)

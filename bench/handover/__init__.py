@@ -1,1 +1,1 @@
-"""How long a lease takes from one share to the next, while the agent lists the pods of a cluster."""
+"""The time in which a lease passes from one share to the next while the agent lists a cluster's pods."""

@@ -1,13 +1,15 @@
-"""How long a lease takes from the share that gives it back to the one that waits for it, while the agent lists pods.
+"""The time in which a lease passes from one share to the next that waits for it, while the agent lists pods.
 
     python -m bench.handover [--pods 5000] [--seconds 3] [--rounds 8]
 
-Two processes of two shares hand one GPU to each other, some two hundred times a second. The agent lists its node's
-pods at the same time, or does not; its arbiter has a process of its own, or, as it once did, the agent's loop. The four
-take turns in one run, round by round; the pods come from a server that had made them before. What the list takes of the
-machine, it takes from everybody: so another program, which has nothing to do with the arbiter, lists them as well, in
-turn. Compared: the handover beside the agent's list with the one beside the other program's, which should be the same.
-Figures are medians of the rounds, and the ratio is that of two in one round: others may have work on the machine.
+Two processes of two shares hand one GPU to each other, some two hundred times a second. The agent lists its node's pods
+at the same time, or does not; its arbiter has a separate process, or, as in earlier releases, runs in the agent's loop.
+The four cases take turns in one run, round by round; the pods come from a server that prepared them in advance. A list
+also takes CPU time from every other process on the machine. So, in turn, another program without a connection to the
+arbiter lists the pods. The handover during the agent's list should take as long as during the other program's.
+
+Figures are medians of the rounds, and a ratio compares two cases in one round, because other work may run on the
+machine.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ NAMES = {"loop": "in the agent's loop", "process": "in its own process"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Round:
-    """How many handovers there were in a round; median, 99th percentile and the longest, in microseconds."""
+    """The number of handovers in a round, and their median, 99th percentile and maximum in microseconds."""
 
     count: int
     times_us: tuple[float, float, float]
 
     @classmethod
-    def of(cls, sizes: Sequence[float]) -> Round:
+    def from_times(cls, sizes: Sequence[float]) -> Round:
         cuts = statistics.quantiles(sizes, n=100, method="inclusive")
         return cls(len(sizes), (cuts[49], cuts[98], max(sizes)))
 
 
 class Program:
-    """A program of this bench, which answers each line with one."""
+    """A program of this bench that answers each line with one."""
 
     def __init__(self, *words: str, pod: str = "") -> None:
         stands_for = {"TEST_POD": pod, "TEST_CONTAINER": "main"} if pod else {}
@@ -87,7 +89,7 @@ class Node:
             share.line()
 
     def handovers_us(self, seconds: float) -> list[float]:
-        """Microseconds from the end of each turn to the beginning of the next one, which is another share's."""
+        """Return the microseconds from the end of each turn to the start of the next one if another share has it."""
         for share in self.shares:
             share.say(str(seconds))
         turns = [(*turn, number) for number, share in enumerate(self.shares) for turn in json.loads(share.line())]
@@ -95,7 +97,7 @@ class Node:
         return [(after[0] - before[1]) / 1000 for before, after in pairs if before[2] != after[2]]
 
     def turn_agent(self) -> None:
-        """Have its agent list pods, or do nothing, by turns."""
+        """Toggle the agent between listing pods and doing nothing."""
         self.agent.say("")
         self.agent.line()
 
@@ -106,7 +108,7 @@ class Node:
 
 @contextlib.contextmanager
 def nodes(pods: int) -> Iterator[dict[str, Node]]:
-    """One of each arrangement."""
+    """Run one node of each arrangement."""
     with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch, contextlib.ExitStack() as stack:
         directory = Path(scratch)
         server = Program("bench.handover.pods", str(pods))
@@ -124,7 +126,7 @@ def nodes(pods: int) -> Iterator[dict[str, Node]]:
 
 @contextlib.contextmanager
 def listed(by: Iterable[Node]) -> Iterator[None]:
-    """The agents of these nodes list pods."""
+    """Let the agents of these nodes list pods while the context lasts."""
     listing = list(by)
     for node in listing:
         node.turn_agent()
@@ -134,7 +136,7 @@ def listed(by: Iterable[Node]) -> Iterator[None]:
 
 
 def main() -> None:
-    """Measure, print a table and the figures."""
+    """Measure, and print a table and the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pods", type=int, default=5000, help="in a list (%(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each in a round (%(default)s)")
@@ -149,7 +151,7 @@ def main() -> None:
                 others = (arrangement for arrangement in ARRANGEMENTS if arrangement != name)
                 listing = {"nobody": (), "agent": (name,), "another": others}[who]
                 with listed(made[arrangement] for arrangement in listing):
-                    rounds[-1][name, who] = Round.of(made[name].handovers_us(options.seconds))
+                    rounds[-1][name, who] = Round.from_times(made[name].handovers_us(options.seconds))
     print(f"{'arbiter':<22}{'who lists':<18}{'handovers':>10}{'p50':>12}{'p99':>12}{'most':>12}{'p99, ratio':>12}")
     figures = []
     for name, who in cases:

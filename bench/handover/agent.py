@@ -1,9 +1,9 @@
-"""An agent with two shares of one GPU, and its arbiter in its own loop, or in a process as the agent starts it.
+"""An agent with two shares of one GPU, with its arbiter in its own loop or in a process that the agent starts.
 
     python -m bench.handover.agent loop|process DIRECTORY KUBECONFIG
 
-It prints a line when the arbiter listens. From then on each line that it reads turns it: from doing nothing to listing
-the pods of its node again and again, as its informer would, and back; it prints how many lists it has read.
+Prints a line when the arbiter listens. From then on each line on stdin toggles between doing nothing and listing the
+node's pods repeatedly, as the agent's informer does; the answer is the number of lists so far.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARES = ("one", "two")
 
 @contextlib.asynccontextmanager
 async def in_loop(node: ArbiterNode) -> AsyncIterator[None]:
-    """As it was before the arbiter had a process of its own."""
+    """Run the arbiter in the agent's loop, as before it had its own process."""
     await node.start()
     yield
     await node.stop()
@@ -34,7 +34,7 @@ async def in_loop(node: ArbiterNode) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def in_process(node: ArbiterNode) -> AsyncIterator[None]:
-    """As it is."""
+    """Run the arbiter in its own process, as deployed."""
     async with arbiter_process.running(
         node.socket, ledgers=node.directory / "state", proc=Path("/proc"), log_level="error", program=PROGRAM
     ) as running:
@@ -57,7 +57,7 @@ ARRANGEMENTS = {"loop": in_loop, "process": in_process}
 
 
 class Lists:
-    """Lists pods, one list after another."""
+    """A loop that lists pods, one list after another."""
 
     def __init__(self, api: api_client.ApiClient) -> None:
         self._api = api
@@ -73,7 +73,7 @@ class Lists:
 
 
 async def main(arrangement: str, directory: Path, kubeconfig: str) -> None:
-    """Serve until there is nothing more to read."""
+    """Serve until stdin ends."""
     node = ArbiterNode(directory)
     for name in SHARES:
         node.add_pod(name, GivenShare(("main",), (GPUS[0],), 50, 100, 1 << 28))

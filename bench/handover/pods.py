@@ -1,8 +1,8 @@
-"""An API server that has nothing but pods, and gives them out in pages: made once, so that it takes no time of others'.
+"""An API server that has only pods and serves them in pages prepared in advance, so that it needs little CPU time.
 
     python -m bench.handover.pods COUNT
 
-It prints its port.
+Prints its port.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 from aiohttp import web
 
-PAGE = 500  # what `gpushare.cluster.api_client` asks for
+PAGE = 500  # the limit that `gpushare.cluster.api_client` requests
 
 
 def pod(number: int) -> dict[str, Any]:
-    """One as the API server has them: with what controllers and kubelet write, some 5 KB."""
+    """Return a typical pod with the fields that controllers and the kubelet write, some 5 KB."""
     container = {
         "name": "main",
         "image": "registry.example.com/team/trainer:1.2.3",
@@ -48,7 +48,7 @@ def pod(number: int) -> dict[str, Any]:
 
 
 def pages(count: int) -> list[bytes]:
-    """The pages of a list of them all."""
+    """Return the pages of a list of `count` pods."""
     made: list[bytes] = []
     for first in range(0, count, PAGE):
         rest = {"continue": str(len(made) + 1)} if first + PAGE < count else {}

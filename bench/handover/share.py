@@ -1,9 +1,9 @@
-"""A process of a share that takes its turns: it has the GPU for about three milliseconds, and wants it again at once.
+"""A process of a share that has the GPU for about three milliseconds a turn, and wants it again at once.
 
     python -m bench.handover.share SOCKET
 
-For each number of seconds that it reads it takes turns for so long, and prints as JSON when each began, and when it
-was given back, in nanoseconds of the monotonic clock.
+For each number of seconds on stdin it takes turns for that time, and prints as JSON when each turn began and ended, in
+nanoseconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TURN_SECONDS = (0.002, 0.004)
 
 
 class Share:
-    """Connected to an arbiter."""
+    """A connection to an arbiter."""
 
     def __init__(self, path: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -31,7 +31,7 @@ class Share:
         socket.recv_fds(self._socket, contract.WIRE_MAX, 2)
 
     def turns(self, seconds: float) -> list[tuple[int, int]]:
-        """When each turn began and ended."""
+        """Return when each turn began and ended."""
         turns, number = [], 0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -46,7 +46,7 @@ class Share:
         return turns
 
     def _opened(self, last: int) -> int:
-        """The number of the lease after this one; of that it may be told once more, with other flags."""
+        """Return the number of the next lease; the arbiter may repeat the last one with other flags."""
         while True:
             data = self._socket.recv(contract.WIRE_MAX)
             number = int(struct.unpack_from(contract.WIRE_LEASE, data, HEADER)[2])
@@ -62,7 +62,7 @@ class Share:
 
 
 def main() -> None:
-    """Take turns until there is nothing more to read."""
+    """Take turns until stdin ends."""
     share = Share(sys.argv[1])
     print(flush=True)
     for line in iter(sys.stdin.readline, ""):

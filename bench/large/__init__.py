@@ -1,1 +1,1 @@
-"""A replica of the webhook in a large cluster: what it takes to be there, and how long others wait for it."""
+"""A webhook replica in a large cluster: its resources, and how long clients wait for it."""

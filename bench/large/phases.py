@@ -1,4 +1,4 @@
-"""What a replica takes of memory, and for how long it answers nobody, while something happens to it."""
+"""A replica's memory, and its longest stall, during an event."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PROBE_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Phase:
-    """Seconds until it was ready, bytes that it had at most and at the end, seconds of the longest stall.
+    """Seconds until ready, peak and final bytes, and seconds of the longest stall.
 
-    worked_seconds: what its main thread had of a processor during that stall; queued_seconds: for how long it waited
-    for one. The rest of the stall is the caller's own.
+    worked_seconds: CPU time of the main thread during that stall; queued_seconds: its wait for a CPU. The rest of the
+    stall is the caller's own.
     """
 
     ready_seconds: float
@@ -32,13 +32,13 @@ class Phase:
 
 
 class Watched:
-    """While it is entered, the replica is asked again and again; the longest that an answer took is its stall."""
+    """A context that probes the replica continuously; the slowest answer is its stall."""
 
     def __init__(self, replica: webhooks.Replica) -> None:
         self._replica = replica
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._longest = (0.0, 0.0, 0.0)  # seconds: in all, worked, queued
+        self._longest = (0.0, 0.0, 0.0)  # seconds: total, worked, queued
 
     def __enter__(self) -> Watched:
         self._thread.start()
@@ -49,7 +49,7 @@ class Watched:
         self._thread.join()
 
     def phase(self, ready_seconds: float) -> Phase:
-        """What it took; the peak is counted again from here on."""
+        """Return the phase, and reset the peak."""
         pid = self._replica.process.pid
         status = Path(f"/proc/{pid}/status").read_text()
         kib = {name: int(value) for name, value in re.findall(r"(VmHWM|VmRSS):\s+(\d+) kB", status)}
@@ -68,7 +68,7 @@ class Watched:
                     self._longest = (seconds, now_worked - worked, now_queued - queued)
 
     def _main_thread(self) -> tuple[float, float]:
-        """Seconds on a processor, and in the queue for one: Documentation/scheduler/sched-stats.rst of the kernel."""
+        """Return seconds on a CPU and in its queue; see the kernel's Documentation/scheduler/sched-stats.rst."""
         pid = self._replica.process.pid
         worked, queued, _ = Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()
         return int(worked) / 1e9, int(queued) / 1e9

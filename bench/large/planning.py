@@ -1,4 +1,4 @@
-"""One plan of `kubectl gpushare defrag`: what its process takes, and for how long a replica stalls meanwhile."""
+"""One plan of `kubectl gpushare defrag`: its process's resources, and a replica's longest stall meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOVES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """moves: that the plan has. stall_seconds: the longest that the replica took to answer meanwhile."""
+    """moves: in the plan. stall_seconds: the replica's slowest answer during planning."""
 
     moves: int
     cpu_seconds: float

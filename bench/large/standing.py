@@ -1,4 +1,4 @@
-"""Pods with shares that are there before anything is measured: admitted by the webhook, bound, in the ledger."""
+"""Pods with shares that exist before the measurement: admitted by the webhook, bound, and in the ledger."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from burst import calls, made, webhooks
 
 from gpushare import contract
 
-CHUNK = 5_000  # calls made at a time: their bodies are large
+CHUNK = 5_000  # calls in memory at a time: their bodies are large
 SETTLE_SECONDS, LOOK_SECONDS = 300.0, 2.0
 
 
 def fill(server: calls.Server, wanted: Iterator[calls.Call], *, at_once: int = 64) -> float:
-    """Send the calls, a chunk at a time; the seconds that it took."""
+    """Send the calls in chunks, and return the seconds."""
     seconds = 0.0
     while chunk := list(itertools.islice(wanted, CHUNK)):
         took, answers = calls.burst(server, chunk, at_once=at_once, processes=2)
@@ -26,9 +26,11 @@ def fill(server: calls.Server, wanted: Iterator[calls.Call], *, at_once: int = 6
 
 
 def shares(server: calls.Server, namespace: str, count: int) -> float:
-    """Let so many pods with shares be admitted and bind them once the ledger has all; seconds that admission took."""
+    """Create `count` pods with shares and bind them once the ledger has all; return the seconds of admission."""
     seconds = fill(server, made.pods(namespace, count, seed=count), at_once=32)
-    webhooks.until(lambda: _confirmed(server, namespace) == count, "not all were confirmed", seconds=SETTLE_SECONDS)
+    webhooks.until(
+        lambda: _confirmed(server, namespace) == count, "some shares were not confirmed", seconds=SETTLE_SECONDS
+    )
     fill(server, _bindings(server, namespace))
     return seconds
 

@@ -1,4 +1,4 @@
-"""Very many gated pods that all want the same GPU: what their waiting costs, and how soon the next one has it."""
+"""Very many gated pods that all want the same GPU: the cost of their wait, and how soon the next one gets it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ TIMES = 5
 PATIENCE_SECONDS = 60.0
 LOOK_SECONDS = 0.02
 
-Cpu = Callable[[], Mapping[str, float]]  # seconds of the processor's time that each process has taken
+Cpu = Callable[[], Mapping[str, float]]  # CPU seconds by process
 
 
 @dataclass(frozen=True)
 class Waited:
-    """Pods that waited; ms of the processor's time a second that this took each process; seconds from end to start."""
+    """The number of waiting pods, CPU ms a second by process, and the seconds from a pod's end to the next one's
+    start.
+    """
 
     pods: int
     cpu_ms: Mapping[str, float]
@@ -29,9 +31,9 @@ class Waited:
 
 
 def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cpu, *, quiet_seconds: float) -> Waited:
-    """Let so many pods wait for the first GPU of a node, and the one that has it be deleted, some times.
+    """Let `count` pods wait for the first GPU of a node, and delete its holder several times.
 
-    quiet_seconds: for the placer to tell them all why they wait; and as long again, in which nothing happens.
+    quiet_seconds: the time for the placer to write every pod's reason, and then the same time without any event.
     """
     path = f"/api/v1/namespaces/{namespace}/pods"
     document = calls.ask(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
@@ -68,7 +70,7 @@ def _pods(path: str, uuid: str, count: int) -> Iterator[calls.Call]:
 
 
 def _next(server: calls.Server, path: str, node: str, *, after: str) -> str:
-    """The name of the pod that has the GPU and no gate any more; another than `after`."""
+    """Return the name of the ungated pod that has the GPU, other than `after`."""
     holder = ""
 
     def is_there() -> bool:
@@ -78,7 +80,7 @@ def _next(server: calls.Server, path: str, node: str, *, after: str) -> str:
         holder = next((name for name in names if name not in ("", after)), "")
         return bool(holder) and _is_open(calls.ask(server, calls.call("GET", f"{path}/{holder}")))
 
-    webhooks.until(is_there, "nobody has the GPU", seconds=PATIENCE_SECONDS)
+    webhooks.until(is_there, "no pod has the GPU", seconds=PATIENCE_SECONDS)
     return holder
 
 

@@ -1,8 +1,8 @@
-"""The cores of this machine: how busy they are, and that they do not go to sleep.
+"""The cores of this machine: how busy they are, and how to keep them awake.
 
-An idle core sleeps, and takes tens of microseconds to wake. One that is alone on the simulated GPU, and waits
-for each kernel would pay that for each of them, and with a neighbour, who keeps the cores awake, would not: then one
-alone would be no measure for two. So a program that gives way to all else runs on each of them.
+An idle core sleeps, and takes tens of microseconds to wake. A program that is alone on the simulated GPU and waits for
+each kernel would pay for that wake-up each time. A neighbour keeps the cores awake, so the two cases would not compare.
+Therefore a program of lowest priority runs on each core.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-# It ends with the bench, however that ends: its input is a pipe that nobody else holds.
+# The program ends with the bench in any case: no other process holds the other end of its stdin.
 _SPIN: Final = """
 import os, select
 os.nice(19)
@@ -31,7 +31,7 @@ while not end.poll(0):
 
 @contextlib.contextmanager
 def kept_awake() -> Iterator[None]:
-    """Keep all cores awake for as long as the context lasts."""
+    """Keep all cores awake while the context lasts."""
     processes = [
         subprocess.Popen([sys.executable, "-c", _SPIN], stdin=subprocess.PIPE) for _ in range(os.cpu_count() or 1)
     ]
@@ -44,7 +44,7 @@ def kept_awake() -> Iterator[None]:
 
 
 def busy_seconds() -> tuple[float, float]:
-    """Now, and for how long cores have been busy since boot, both in seconds; what gives way does not count.
+    """Return the current time and the cores' busy time since boot, in seconds, without niced processes.
 
     Raises OSError without /proc.
     """

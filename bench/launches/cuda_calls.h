@@ -1,4 +1,4 @@
-/* The calls of the CUDA driver that the programs of the benches have in common. They need no headers of NVIDIA's. */
+/* The CUDA driver calls that the programs of the benches share. They need no NVIDIA headers. */
 #ifndef BENCH_CUDA_CALLS_H
 #define BENCH_CUDA_CALLS_H
 

@@ -1,10 +1,11 @@
-/* A program whose work on one GPU waits for work that it has not launched yet, as collectives make it.
+/* A program whose work on one GPU waits for work that it has not launched yet, like collectives.
  *
- *   dependent thread SMALL ROUNDS     one thread: a kernel on GPU 0 that waits for its partner, SMALL others behind it,
- * then the partner on GPU 1 dependent threads SMALL ROUNDS    two threads: one launches that kernel and SMALL others;
- * the other one needs a small kernel on GPU 0 before it launches the partner on GPU 1
+ *   dependent thread SMALL ROUNDS     one thread launches a kernel on GPU 0 that waits for its partner, SMALL kernels
+ *                                     behind it, then the partner on GPU 1
+ *   dependent threads SMALL ROUNDS    two threads: one launches that kernel and SMALL others; the other one needs a
+ *                                     small kernel on GPU 0 before it launches the partner on GPU 1
  *
- * It says "ready", reads a line, and prints how many seconds the rounds took. */
+ * Prints "ready", reads a line, and prints the seconds that the rounds took. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdbool.h>
@@ -39,7 +40,7 @@ static void begin_round(void) {
 
 static void *help(void *unused) {
     for (unsigned i = 0; i < rounds; i++) {
-        const struct timespec moment = {.tv_nsec = 300000}; /* the other one is on its way by then */
+        const struct timespec moment = {.tv_nsec = 300000}; /* the other thread has started by then */
         pthread_barrier_wait(&barrier);
         nanosleep(&moment, NULL);
         launch(0, small[0]);

@@ -1,9 +1,9 @@
-/* A program that takes as much of a GPU's memory as it is given, in one of the ways that CUDA has.
+/* A program that allocates as much of a GPU's memory as it can, in one of CUDA's ways.
  *
  *   fill plain|pitched|managed|async|pool|handles|array|mipmap|graph|mixed
  *
- * Says "ready". For each line that it reads it allocates until nothing more is given, and prints how many bytes it has
- * asked for successfully in all. It keeps them until its input ends. */
+ * Prints "ready". For each line on stdin it allocates until refused, and prints the total of the bytes allocated so
+ * far. It keeps them until stdin ends. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     int type, handles, location, device;
     uint64_t rest[9];
-} properties_t; /* of a pool, and of memory by handles */
+} properties_t; /* for pools and for memory by handles */
 
 typedef struct {
     properties_t pool;
@@ -99,7 +99,7 @@ static bool mipmap(size_t bytes) {
     return cuMipmappedArrayCreate(&made, &descriptor, 1) == 0;
 }
 
-/* The graph does not free what it allocates. */
+/* The graph does not free its allocations. */
 static bool graph(size_t bytes) {
     allocation_t allocation = {.pool = on_device, .bytes = bytes};
     void *made, *node, *exec;
@@ -129,7 +129,7 @@ static uint64_t fill(const way_t *way) {
     return got_bytes;
 }
 
-/* One of each in turn, until none is given any more; then the rest of each. */
+/* Allocate one of each in turn until all are refused; then fill the rest with each. */
 static uint64_t fill_mixed(void) {
     uint64_t got_bytes = 0;
     bool any = true;

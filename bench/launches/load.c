@@ -1,16 +1,16 @@
-/* A program that uses the GPU in one of the ways that programs do, and says how much it got done.
+/* A program that uses the GPU in a typical way, and prints how much work it completed.
  *
  *   load async|sync|graph|requests DURATION_US
  *   load idle DURATION_US
  *   load calibrate
  *
  * async launches and never waits; sync waits for each kernel; graph launches graphs of twenty kernels that take
- * DURATION_US together; requests serves fifty a second, each a kernel, waited for; idle says "ready" after one kernel,
- * and launches no more until its input ends.
+ * DURATION_US together; requests serves fifty a second, each a kernel, and waits for it; idle prints "ready" after
+ * one kernel, and launches no other until stdin ends.
  *
- * It says "ready" and reads three moments of CLOCK_MONOTONIC, in milliseconds: when to begin, and between which two to
- * count. Prints one line: launches, milliseconds counted, milliseconds that the first launch took, then for requests
- * each latency in microseconds. calibrate prints the SPIN_LOOPS of this GPU. */
+ * It prints "ready" and reads three moments of CLOCK_MONOTONIC, in milliseconds: when to begin, and the start and
+ * end of counting. Prints one line: launches, milliseconds counted, milliseconds of the first launch, then for
+ * requests each latency in microseconds. calibrate prints the SPIN_LOOPS of this GPU. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +28,7 @@
 #define GRAPH_KERNELS 20
 #define REQUEST_NS (20 * MS_NS)
 #define MOST_REQUESTS 100000
-#define AFTER_NS (300 * MS_NS) /* nobody is alone while another one still counts */
+#define AFTER_NS (300 * MS_NS) /* no program is alone while another one still counts */
 
 extern int cuStreamCreate(void **stream, unsigned flags);
 extern int cuStreamSynchronize(void *stream);
@@ -75,7 +75,7 @@ static double took_ns(unsigned launches) {
     return (double)(now_ns() - begun);
 }
 
-/* The first round brings the clocks up; the difference of two lengths leaves out what a launch costs. */
+/* The first round raises the clocks; the difference of two lengths excludes the cost of a launch. */
 static void calibrate(void) {
     find(1000);
     for (unsigned round = 0; round < 3; round++) {
@@ -106,7 +106,7 @@ static void work_once(const char *mode) {
 static void work(const char *mode, uint64_t from_ns, uint64_t until_ns) {
     uint64_t launches = 0, from_launches = 0, from = 0, until_launches = 0, until = 0;
     uint64_t begun = now_ns(), first = 0, now;
-    while ((now = now_ns()) < until_ns + AFTER_NS || launches == 0) { /* at least one, however late it is */
+    while ((now = now_ns()) < until_ns + AFTER_NS || launches == 0) { /* at least one launch, however late */
         if (from == 0 && now >= from_ns) {
             from = now;
             from_launches = launches;
@@ -119,7 +119,7 @@ static void work(const char *mode, uint64_t from_ns, uint64_t until_ns) {
         if (launches++ == 0)
             first = now_ns() - begun;
     }
-    if (until == 0) { /* it was held up beyond the end */
+    if (until == 0) { /* a launch blocked beyond the end */
         until = now;
         until_launches = launches;
     }
@@ -176,7 +176,7 @@ int main(int count, char **arguments) {
         serve(from_ms * MS_NS, until_ms * MS_NS);
     else
         work(mode, from_ms * MS_NS, until_ms * MS_NS);
-    /* A simulated GPU would go on with what is queued, and the next one would have to wait for it. */
+    /* A simulated GPU would run the queued work, and the next program would have to wait for it. */
     check("cuCtxSynchronize", cuCtxSynchronize());
     return EXIT_SUCCESS;
 }

@@ -1,4 +1,4 @@
-"""A node for the benches: arbiter and library that ship, the former in this process; containers; simulated GPUs."""
+"""A node for the benches: the shipped library and, in this process, the shipped arbiter; containers; simulated GPUs."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Done:
-    """What a tenant got done: percent of the GPU's time; how long its first launch took; latencies of requests."""
+    """A tenant's completed work: percent of the GPU's time, duration of its first launch, latencies of requests."""
 
     percent: float
     first_ms: float
     latencies_ms: tuple[float, ...]
 
     def quantile(self, part: float) -> float:
-        """Of the latencies."""
+        """Return a quantile of the latencies."""
         return sorted(self.latencies_ms)[min(len(self.latencies_ms) - 1, int(part * len(self.latencies_ms)))]
 
 
 def build() -> None:
-    """Build everything that is measured, and with."""
+    """Build the library, the simulated driver and the measuring programs."""
     flags = ["gcc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
     null = BUILT / "null" / "libcuda.so.1"
     null.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def build() -> None:
 
 
 class Node:
-    """A node with one GPU that matters."""
+    """A node; most benches use only its first GPU."""
 
     def __init__(self, arbiter: arbiter_node.ArbiterNode, gpus: Path) -> None:
         self.arbiter = arbiter
@@ -82,13 +82,13 @@ class Node:
 
     @property
     def gpu_count(self) -> int:
-        """How many there are."""
+        """Return the number of GPUs."""
         return len(self.uuids)
 
     def give(
         self, request: int, limit: int, *, latency: bool = False, memory: int = MEMORY_BYTES, gpu: int = 0
     ) -> dict[str, str]:
-        """A new pod with a share; the environment that says to the arbiter of this bench whose a process is."""
+        """Add a pod with a share; return the environment that identifies its processes to this bench's arbiter."""
         self._count += 1
         name = f"t{self._count}"
         self.arbiter.add_pod(name, GivenShare(("main",), (self.uuids[gpu],), request, limit, memory))
@@ -98,7 +98,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def neighbour(self) -> AsyncIterator[None]:
-        """Another share's process that has used the GPU and now sleeps."""
+        """Run another share's process that has used the GPU and now sleeps."""
         probe = self.box.start([container.PROBE, "--kernels", "1", "--hold", "300"], self.give(70, 100))
         try:
             await asyncio.to_thread(until_holding, probe)
@@ -109,7 +109,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def info(self, count: int, *, working: int) -> AsyncIterator[None]:
-        """Containers on all GPUs that have used them; all but `working` of them sleep, and those serve requests."""
+        """Run containers that have used all GPUs; `working` of them serve requests, the others sleep."""
         processes = []
         try:
             for number in range(count):
@@ -130,7 +130,7 @@ class Node:
                 await asyncio.to_thread(process.communicate)
 
     async def run(self, tenants: Sequence[Tenant], seconds: float, *, native: bool = False) -> list[Done]:
-        """Let them compete for so long, after a moment to warm up; `native`: without the library."""
+        """Let tenants compete for this time, after a warm-up; `native`: without the library."""
         processes = []
         box = dataclasses.replace(self.box, preload=()) if native else self.box
         for tenant in tenants:
@@ -154,7 +154,7 @@ class Node:
 
 
 def until_holding(process: subprocess.Popen[str]) -> None:
-    """The probe has done as it was asked, and now keeps it."""
+    """Wait until the probe has done its work and holds its memory."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("holding"):
@@ -163,7 +163,7 @@ def until_holding(process: subprocess.Popen[str]) -> None:
 
 
 def until_ready(process: subprocess.Popen[str]) -> None:
-    """`load` is about to begin."""
+    """Wait until `load` is ready."""
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()
 
@@ -182,7 +182,7 @@ def _done(tenant: Tenant, line: str) -> Done:
 
 @contextlib.asynccontextmanager
 async def opened() -> AsyncIterator[Node]:
-    """A node, for as long as the context lasts."""
+    """Run a node while the context lasts."""
     with tempfile.TemporaryDirectory() as directory:
         gpus = simulated.create(Path(directory) / "gpus")
         async with arbiter_node.opened(Path(directory)) as arbiter:

@@ -1,4 +1,4 @@
-/* A libcuda.so.1 that does nothing, so that what a launch costs on its way to the driver can be measured. */
+/* A libcuda.so.1 that does nothing, so that the cost of a launch before the driver can be measured. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ EXPORT int cuInit(unsigned flags) {
     return 0;
 }
 
-/* The GPU that the arbiter has given: its UUID in hexadecimal digits, from the environment. */
+/* The GPU of the arbiter's share: its UUID in hexadecimal digits, from the environment. */
 EXPORT int cuDeviceGetUuid_v2(uint8_t *uuid, int device) {
     const char *digits = getenv("NULL_DRIVER_UUID");
     (void)device;
@@ -59,7 +59,7 @@ EXPORT int cuStreamGetCtx(void *stream, void **context) {
     return 0;
 }
 
-/* Work ends as soon as it is given, so that nobody is held back. */
+/* Work ends at once, so that no launch is held back. */
 EXPORT int cuEventCreate(void **event, unsigned flags) {
     (void)flags;
     *event = &launches;
@@ -91,7 +91,7 @@ EXPORT int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsi
     return 0;
 }
 
-/* The same function under a name that nobody hooks. */
+/* The same function under a name without a hook. */
 EXPORT __attribute__((alias("cuLaunchKernel"))) int null_launch(void *function, unsigned grid_x, unsigned grid_y,
                                                                 unsigned grid_z, unsigned block_x, unsigned block_y,
                                                                 unsigned block_z, unsigned shared_bytes, void *stream,

@@ -1,4 +1,4 @@
-"""Plots of what bench/interposer.py measured: shares against requests, and what handovers cost against their number."""
+"""Plots the figures of bench/interposer.py: shares against requests, and the cost of handovers against their number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS, NATIVE, AIM = "#1f77b4", "#bbbbbb", "#d62728"
 
 
 def draw(figures: Sequence[dict[str, object]], directory: Path, stem: str) -> list[Path]:
-    """Write those for which there are figures; returns their files."""
+    """Write the plots that have figures, and return their files."""
     import matplotlib as mpl
 
     mpl.use("svg")

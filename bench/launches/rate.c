@@ -1,9 +1,10 @@
-/* What a launch costs before it comes to the driver: nothing in between, libgpushare's gate, and for scale a gate that
- * takes a lock and reads the clock, as those do that count launches or time them.
+/* The cost of a launch before the driver: without a gate, with libgpushare's gate, and for scale with a gate that
+ * takes a lock and reads the clock, as libraries do that count or time launches.
  *
- * Prints nanoseconds a launch of each, in the default stream, and of libgpushare's in a stream of the program's, in two
- * such in turn, and in two threads at once. Short loops in turn, and the least of each, so that what else the machine
- * does counts for none. To be run in a share container of its own, with null_driver.c as the driver. */
+ * Prints nanoseconds a launch of each in the default stream, then of libgpushare's gate in a stream of the program,
+ * in two such streams in turn, and in two threads at once. Short loops run in turn, and the minimum of each counts,
+ * so that other work on the machine does not matter. Run it in its own share container, with null_driver.c as the
+ * driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -19,7 +20,7 @@ typedef int launch_t(void *, unsigned, unsigned, unsigned, unsigned, unsigned, u
                      void **);
 
 static launch_t *real, *hooked;
-static void *streams[2]; /* the loop launches in them in turn; NULL: the default stream */
+static void *streams[2]; /* the loop uses them in turn; NULL: the default stream */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t until_ns = UINT64_MAX;
 

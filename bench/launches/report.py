@@ -1,4 +1,4 @@
-"""What a bench says: tables as they are measured, figures for machines, and at the end a page with plots beside it."""
+"""The output of a bench: tables during the measurement, figures as JSON, and at the end a page with plots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE_OF_MANY = re.compile(r"(split|handover)\.\d")
 
 @dataclasses.dataclass
 class Report:
-    """What was measured."""
+    """The tables and figures of a run."""
 
     seconds: float
     figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
@@ -27,29 +27,29 @@ class Report:
     _seen: tuple[float, float] = dataclasses.field(default_factory=cores.busy_seconds)
 
     def say(self, text: str = "") -> None:
-        """Print a line of a table, and keep it."""
+        """Print a line of a table, and store it for the page."""
         print(text, flush=True)
         self.lines.append(text)
 
     def add(self, name: str, value: float, unit: str, *, goal: float, against: str = "goal") -> None:
-        """Keep a figure, and what it is compared with."""
+        """Add a figure and the value to compare it with."""
         ratio = round(value / goal, 3) if goal else None
         figure = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
         self.figures.append({**figure, "goal": round(goal, 3), "ratio": ratio})
 
-    def look_at_cores(self) -> None:
-        """Remember how many cores were busy since the last look, with the bench itself."""
+    def record_busy_cores(self) -> None:
+        """Record how many cores were busy since the last call, including those of the bench."""
         before, self._seen = self._seen, cores.busy_seconds()
         passed = self._seen[0] - before[0]
         self.busy.append((self._seen[1] - before[1]) / passed if passed else 0.0)
 
     def print_figures(self) -> None:
-        """One JSON object a line."""
+        """Print one JSON object a line."""
         for figure in self.figures:
             print(json.dumps({key: value for key, value in figure.items() if key != "goal"}))
 
     def write(self, directory: Path) -> Path:
-        """The page, and the plots that it shows."""
+        """Write the page and its plots, and return the page's path."""
         day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         drawn = plots.draw(self.figures, directory, f"{day}-interposer")
         goals = [

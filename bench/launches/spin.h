@@ -1,8 +1,8 @@
-/* A kernel that keeps the GPU at work for as long as it is told, on a real GPU and on a simulated one.
+/* A kernel that keeps a real or simulated GPU busy for a given time.
  *
- * It works and does not look at the clock: while another process has the GPU, a clock would go on. How much work a
- * nanosecond is, "load calibrate" finds out, and SPIN_LOOPS in the environment tells: turns of the loop in 2^20
- * nanoseconds. A simulated GPU goes by the nanoseconds alone. */
+ * It counts loops and does not read the clock, because the clock goes on while another process has the GPU. "load
+ * calibrate" measures the loops a nanosecond; SPIN_LOOPS in the environment passes them on, as loops in 2^20
+ * nanoseconds. A simulated GPU only uses the nanoseconds. */
 #ifndef BENCH_SPIN_H
 #define BENCH_SPIN_H
 
@@ -40,7 +40,7 @@ static const char spin_module[] = ".version 7.0\n"
 
 typedef struct {
     uint64_t nanoseconds, loops;
-    void *pointers[3]; /* what a launch is given */
+    void *pointers[3]; /* the parameters of a launch */
 } spin_parameters_t;
 
 static inline void spin_set(spin_parameters_t *parameters, uint64_t nanoseconds) {

@@ -1,1 +1,1 @@
-"""What a list of very many pods costs a webhook replica in memory and in time; see `__main__`."""
+"""Memory and time of a webhook replica that lists very many pods; see `__main__`."""

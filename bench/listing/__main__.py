@@ -1,11 +1,11 @@
-"""What a webhook replica's memory is while it lists a large cluster, and how long its loop stands still.
+"""A webhook replica's memory while it lists a large cluster, and the longest stall of its event loop.
 
-Law: the peak of a list of N pods is no more than c + N times what is kept of one. A replica's copies (pods, Nodes,
-PersistentVolumes, quotas, GPUNodes) are filled in a process of their own from a server that streams lists as
-kube-apiserver does, without TLS: at the start, by a list after 410 in which nothing has changed, and by one in which
-every pod has. The baseline decodes each list in one piece, as most clients do, in the same run. With claims each pod
-mounts one of its own, which is bound and attached, on nodes that limit those; with shares each has one. Prints a table
-for people, then one JSON object a line per figure.
+Law: the peak of a list of N pods is at most c + N times the memory kept for one. A separate process fills a replica's
+copies (pods, Nodes, PersistentVolumes, quotas, GPUNodes) from a server that streams lists like kube-apiserver, without
+TLS: at the start, by a list after 410 without changes, and by one in which every pod has changed. The baseline decodes
+each list in one piece, as most clients do, in the same run. With claims each pod mounts its own bound and attached
+claim, on nodes with volume limits; with shares each pod has a share. Prints a table for people, then one JSON object a
+line per figure.
 
 Run: python -m bench.listing [--pods 2000 20000 100000] [--whole-up-to 20000]
 """
@@ -27,7 +27,7 @@ Found = dict[str, Any]
 
 
 async def measured(count: int, *, is_whole: bool = False, having: str = "") -> list[Found]:
-    """The stages of one replica."""
+    """Return the stages of one replica."""
     command = [sys.executable, "-m", "bench.listing.cluster", str(count), having]
     server = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert server.stdout is not None
@@ -43,7 +43,7 @@ async def measured(count: int, *, is_whole: bool = False, having: str = "") -> l
 
 
 def figures(count: int, way: str, stages: list[Found]) -> list[Found]:
-    """One object a figure."""
+    """Return one object per figure."""
     lines: list[Found] = []
     for stage in stages[1:]:
         name = f"listing.{way}.{count}.{stage['stage'].replace(', ', '-').replace(' ', '-')}"

@@ -1,6 +1,6 @@
-"""A large cluster as an API server tells of it: Nodes and ordinary pods, in one piece whatever the limit, and watches.
+"""A large cluster's API server: watches, and lists of Nodes and ordinary pods, always in one piece.
 
-kube-apiserver ignores `limit` where resourceVersion is 0, and serves the list from its cache.
+kube-apiserver ignores `limit` for resourceVersion 0, and serves the list from its cache.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiohttp import web
 
 PODS_OF_A_NODE: Final = 20
-DIGITS: Final = "@@@@@@@@"  # stands for a pod's number in the text of all of them
+DIGITS: Final = "@@@@@@@@"  # the placeholder of a pod's number in the common text
 VERSION: Final = "########"
 PIECE: Final = 100  # objects
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def pod() -> Json:
-    """An ordinary pod of one container and twelve variables, as the API server has it: 5.7 KB."""
+    """Return an ordinary pod of one container and twelve variables, as the API server stores it: 5.7 KB."""
     times = {"periodSeconds": 10, "failureThreshold": 3, "successThreshold": 1, "timeoutSeconds": 1}
     probes = {
         name: {"httpGet": {"path": f"/{name}", "port": "http", "scheme": "HTTP"}, **times}
@@ -145,7 +145,7 @@ def pod() -> Json:
 
 
 def node() -> Json:
-    """A Node with its list of images: 6 KB."""
+    """Return a Node with its list of images: 6 KB."""
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     images = [
         {"names": [f"registry.example.com/image-{number}@sha256:{'c' * 64}"], "sizeBytes": 10**8}
@@ -169,7 +169,9 @@ def node() -> Json:
 
 
 def storage() -> dict[str, tuple[str, Json]]:
-    """Path -> kind, and the object of each pod: a claim that is bound to a volume, which is attached; 0.7 to 1.2 KB."""
+    """Return path -> kind and object for each pod's storage: a bound claim, its volume and attachment; 0.7 to 1.2
+    KB.
+    """
     moment, size = "2026-11-01T10:00:00Z", {"storage": "10Gi"}
     bound: Json = {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeMode": "Filesystem"}
     managed = [
@@ -209,16 +211,16 @@ def storage() -> dict[str, tuple[str, Json]]:
 
 
 def csi_node() -> Json:
-    """How many volumes a node attaches."""
+    """Return a CSINode with a volume limit."""
     driver = {"name": "disk.example.com", "nodeID": f"node-{DIGITS}", "allocatable": {"count": 25}}
     metadata = {"name": f"node-{DIGITS}", "uid": f"5f0e5b7a-0000-4000-8000-0000{DIGITS}", "resourceVersion": VERSION}
     return {"metadata": metadata, "spec": {"drivers": [driver]}}
 
 
 class Cluster:
-    """`count` pods. Each mounts a claim of its own where all are `having` "claims", and has a share with "shares".
+    """A server of `count` pods. With `having` "claims" each mounts its own claim, with "shares" each has a share.
 
-    A new `version` is one of every object, and ends every watch with 410, as compaction does.
+    A new version applies to every object and ends every watch with 410, as compaction does.
     """
 
     def __init__(self, count: int, *, having: str = "") -> None:
@@ -235,14 +237,14 @@ class Cluster:
         self._have_shares = having == "shares"
 
     def application(self) -> web.Application:
-        """What is served."""
+        """Return the web application."""
         made = web.Application()
-        made.router.add_post("/anew", self._anew)
+        made.router.add_post("/expire", self._expire)
         made.router.add_get("/{path:.*}", self._answer)
         return made
 
-    async def _anew(self, request: web.Request) -> web.Response:
-        """All watches are too far behind; with `?changed=yes` every object has another version as well."""
+    async def _expire(self, request: web.Request) -> web.Response:
+        """Expire all watches; with `?changed=yes` also give every object a new version."""
         self._version += request.query.get("changed") == "yes"
         self._changed.set()
         self._changed = asyncio.Event()
@@ -310,7 +312,7 @@ def _placed(text: bytes, number: int) -> bytes:
 
 
 async def serve(count: int, having: str) -> None:
-    """Serve, and print the port, until ended."""
+    """Serve and print the port; never returns."""
     runner = web.AppRunner(Cluster(count, having=having).application())
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""What a webhook replica keeps of the cluster, in a process of its own, and what it took: one JSON object a stage."""
+"""A webhook replica's copy of the cluster in a separate process; prints one JSON object a stage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MIB = 2**20
 
 
 class Whole(api_client.ApiClient):
-    """The baseline: a list is decoded in one piece, and what is kept of it is made of that."""
+    """The baseline: a client that decodes a list in one piece before it trims the objects."""
 
     async def list(
         self, path: str, query: api_client.Query | None = None, *, keep: Callable[[api_client.Json], Kept]
@@ -39,7 +39,7 @@ class Whole(api_client.ApiClient):
 
 
 class Stage:
-    """The memory and the stalls of the event loop from its beginning to its end."""
+    """The memory and the event loop's stalls during one stage."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -99,7 +99,7 @@ async def main(server: str, *, is_whole: bool) -> None:
         async with Stage(name).watched():
             before = kept._occupancy._pods.listed_at
             async with aiohttp.ClientSession() as session:
-                await session.post(f"{server}/anew", params={"changed": changed})
+                await session.post(f"{server}/expire", params={"changed": changed})
             while kept._occupancy._pods.listed_at == before or not kept._occupancy._pods.is_watching:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     for task in tasks:

@@ -1,1 +1,1 @@
-"""The public GPU-sharing trace "openb", and schedulers that are tried on it."""
+"""The public GPU-sharing trace "openb", and the schedulers that run on it."""

@@ -1,11 +1,11 @@
-"""How few GPUs could be left unallocated at all, once everybody has moved: what no plan comes below.
+"""A lower bound for the unallocated GPUs after any moves, which no plan can beat.
 
-A Lagrangian bound of the packing problem in which all that are placed keep a place and who waits may come in. Each pod
-has a price, and each kind of node one for its CPU and one for its memory. At any prices the GPUs, each filled with the
-pods that pay best, hold at least as much as in any placement. So whichever prices the steps come to, the bound is true;
-better prices make it tighter. Relaxed are: the places of all pods at once, whole numbers of CPU and memory a node (a
-pod may have its CPU of several nodes of one kind), and that the GPUs of a pod are of one node. Kept are: which sizes go
-together on a GPU, models, as many GPUs as a node has, and all CPU and memory.
+It is a Lagrangian bound of the packing problem in which all placed pods must be placed again and waiting pods may be.
+Each pod has a price, and each kind of node one for its CPU and one for its memory. At any prices the GPUs, each filled
+with the pods that pay best, hold at least as much as in any placement. So the bound is valid for the prices of any
+step; better prices make it tighter. The relaxed constraints are: the placement of all pods at once, CPU and memory per
+node (a pod may get its CPU from several nodes of one kind), and that all GPUs of a pod are on one node. The kept
+constraints are: which sizes fit together on a GPU, models, the number of GPUs of a node, and the total CPU and memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from openb.trace import Node, Pod
 
-_FIRST_STEP = 0.1  # of a GPU
+_FIRST_STEP = 0.1  # in GPUs
 _FADING = 0.998
 Floats = NDArray[np.float64]
 
@@ -27,9 +27,10 @@ Floats = NDArray[np.float64]
 def least_unallocated(
     nodes: Sequence[Node], there: Iterable[Pod], waiting: Iterable[Pod], *, steps: int = 3000
 ) -> float:
-    """Per cent of all GPUs, after any moves of those `there`, and any let in of those that wait.
+    """Return the minimal percentage of unallocated GPUs, after any moves of pods in `there` and placement of waiting
+    ones.
 
-    True after any number of steps.
+    The bound is valid after any number of steps.
     """
     there = list(there)
     placed = collections.Counter(pod for pod in there if pod.gpus)
@@ -39,7 +40,9 @@ def least_unallocated(
 
 
 class _Bound:
-    """`placed`: how many of each class have to be placed; `most`: and with those that wait; `without`: a GPU."""
+    """The problem. `placed`: pods to place, by class; `most`: these and the waiting ones; `without`: pods without a
+    GPU.
+    """
 
     def __init__(
         self, nodes: Sequence[Node], placed: Mapping[Pod, int], most: Mapping[Pod, int], without: Sequence[Pod]
@@ -48,7 +51,7 @@ class _Bound:
         classes = sorted(most, key=lambda pod: (pod.percent, pod.gpus, pod.cpu_milli, pod.memory_mib, pod.models))
         self._gpus = np.array([kind.gpus * count for kind, count in kinds.items()], float)
         has = np.array([(kind.cpu_milli * count, kind.memory_mib * count) for kind, count in kinds.items()], float)
-        scale = has.sum(0) / self._gpus.sum()  # so that all is in GPUs
+        scale = has.sum(0) / self._gpus.sum()  # converts everything to GPUs
         self._has = has / scale
         self._asks = np.array([(pod.cpu_milli, pod.memory_mib) for pod in classes], float) / scale
         self._beside = np.array([(pod.cpu_milli, pod.memory_mib) for pod in without], float).reshape(-1, 2) / scale
@@ -67,9 +70,9 @@ class _Bound:
         self._of_size = [np.flatnonzero(percent == size) for size in self._sizes]
 
     def least(self, steps: int) -> float:
-        """The best bound of all steps."""
+        """Return the best bound of all steps."""
         of_pods, of_room = np.zeros(len(self._size)), np.zeros((len(self._gpus), 2))
-        best, step = float(self._most @ self._size), _FIRST_STEP  # nobody but those that there are
+        best, step = float(self._most @ self._size), _FIRST_STEP  # at best all pods are placed
         for _ in range(steps):
             value, by_pods, by_room = self._value(of_pods, of_room)
             best = min(best, value)
@@ -79,12 +82,12 @@ class _Bound:
         return float(100 - 100 * best / self._gpus.sum())
 
     def _value(self, of_pods: Floats, of_room: Floats) -> tuple[float, Floats, Floats]:
-        """What the GPUs hold at most at these prices, and how that changes with the prices."""
+        """Return the maximum that the GPUs hold at these prices, and its gradients."""
         pays = (self._size - of_pods - of_room @ self._asks.T) / self._several
         pays[~self._goes] = -1.0
         chosen = np.stack(
             [part[0] + pays[:, part].argmax(1) for part in self._of_size], 1
-        )  # [kind, size] who pays best
+        )  # [kind, size] the class that pays best
         by_size = np.take_along_axis(pays, chosen, 1)
         held, fill = self._fill(by_size)
         drawn = np.zeros_like(pays)
@@ -101,7 +104,7 @@ class _Bound:
         return value, number - drawn.sum(0), room
 
     def _fill(self, pays: Floats) -> tuple[Floats, Floats]:
-        """[kind] what a GPU holds that is filled with what pays best; [kind, size] how many of each."""
+        """Return [kind] the value of a GPU filled with the best-paying pods, and [kind, size] their numbers."""
         kinds = np.arange(len(pays))
         best, last = np.zeros((len(pays), 101)), np.full((len(pays), 101), -1)
         for percent in range(1, 101):

@@ -1,10 +1,10 @@
-"""Known placement policies on the same nodes and pods, to compare with: costs over arrays, kept by kind of pod.
+"""Known placement policies on the same nodes and pods, for comparison: array computations, cached by kind of pod.
 
 random, first-fit: the first node by number with room. best-fit: least CPU and GPU left, as parts of the largest node,
-as FGD's authors have it. fgd: fragmentation gradient descent as they published it, the score rounded to whole numbers
-of 0 to 100; fgd-fuller: the same, and of equals the node with the least GPU and CPU left: the strongest form of it that
-we know. FGD knows the whole list of pods beforehand, as in its authors' experiments. Where pods ask for another part of
-a GPU's memory than of its compute, what is free of a GPU is the mean of both: then nobody has published them so.
+as FGD's authors define it. fgd: fragmentation gradient descent as published, the score rounded to whole numbers of 0 to
+100; fgd-fuller: the same, with ties broken by the least GPU and CPU left, the strongest form of it that we know. FGD
+knows the whole list of pods in advance, as in its authors' experiments. Where pods request different parts of a GPU's
+memory and compute, a GPU's free part is the mean of both; no publication covers that case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_GPUS = 8
 
 @dataclasses.dataclass(slots=True)
 class State:
-    """Some nodes [n]; `free` and `gpu_memory` [n, g] in per cent, below 0 where there is no GPU."""
+    """The state of nodes [n]; `free` and `gpu_memory` [n, g] in percent, below 0 where there is no GPU."""
 
     cpu: Ints
     memory: Ints
@@ -39,12 +39,12 @@ class State:
         return State(self.cpu[nodes], self.memory[nodes], self.free[nodes], self.gpu_memory[nodes], self.model[nodes])
 
     def has_room(self, pod: Pod) -> Bools:
-        """[n, g] whether the GPU has what the pod asks of each."""
+        """Return [n, g] whether the GPU has what the pod requests of each."""
         room: Bools = (self.free >= pod.percent) & (self.gpu_memory >= pod.memory_percent)
         return room
 
     def both(self) -> Floats:
-        """[n, g] what is free of the GPU, in per cent: the mean of compute and memory."""
+        """Return [n, g] the GPU's free percentage: the mean of compute and memory."""
         return np.maximum((self.free + self.gpu_memory) / 2, 0)
 
 
@@ -55,7 +55,7 @@ class _Kept:
     clock: int = -1
 
 
-# costs and the GPUs to take, of one pod on nodes where it fits
+# (pod, nodes where it fits) -> costs, and the GPUs to use
 Policy = Callable[["KnownPolicy", Pod, State], tuple[Floats, Ints]]
 
 
@@ -108,7 +108,7 @@ class KnownPolicy:
         self._add(pod, placed, -1)
         return placed
 
-    def leave(self, pod: Pod, placed: Placed) -> None:
+    def remove(self, pod: Pod, placed: Placed) -> None:
         self._add(pod, placed, 1)
 
     def _fits(self, pod: Pod, state: State) -> Bools:
@@ -129,7 +129,9 @@ class KnownPolicy:
 
 
 class Fragments:
-    """Fragmentation of a node to a mix of pods, after Weng et al.: what of its free GPUs each class could not use."""
+    """Fragmentation of a node for a mix of pods, after Weng et al.: the part of its free GPUs that each class cannot
+    use.
+    """
 
     def __init__(self, pods: Sequence[Pod], models: Mapping[str, int]) -> None:
         classes = collections.Counter(pods)
@@ -143,8 +145,8 @@ class Fragments:
         allowed = [[not pod.models or model in pod.models for model in models] for pod in classes]
         self._allowed = np.array(allowed).T  # [model, class]
 
-    def of(self, state: State) -> Floats:
-        """[n]"""
+    def per_node(self, state: State) -> Floats:
+        """Return [n] the fragmentation of each node, in percent of a GPU."""
         free = state.both()
         enough = state.free[:, :, np.newaxis] >= self._sizes[:, 0]  # [n, g, size]
         enough &= state.gpu_memory[:, :, np.newaxis] >= self._sizes[:, 1]
@@ -185,15 +187,15 @@ def _after(pod: Pod, state: State, gpus: Ints) -> State:
 
 
 def _growth(known: KnownPolicy, pod: Pod, state: State) -> tuple[Floats, Ints]:
-    """How much fragmentation grows, in per cent of a GPU, on the GPUs where it grows least."""
-    before = known.fragments.of(state)
+    """Return the growth of fragmentation, in percent of a GPU, and the GPUs where it is smallest."""
+    before = known.fragments.per_node(state)
     if pod.gpus != 1 or min(pod.percent, pod.memory_percent) == 100:
         gpus = _tightest(pod, state)
-        return known.fragments.of(_after(pod, state, gpus)) - before, gpus
+        return known.fragments.per_node(_after(pod, state, gpus)) - before, gpus
     nodes, gpus = np.nonzero(state.has_room(pod))
     after = _after(pod, state.at(nodes), gpus[:, np.newaxis])
     growth = np.full(state.free.shape, np.inf)
-    growth[nodes, gpus] = known.fragments.of(after) - before[nodes]
+    growth[nodes, gpus] = known.fragments.per_node(after) - before[nodes]
     best = (growth.round(9) + 0.0).argmin(1)
     return growth[np.arange(len(best)), best], best[:, np.newaxis]
 

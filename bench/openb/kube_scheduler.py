@@ -1,8 +1,8 @@
-"""Pods without a GPU as kube-scheduler places them: by its default scores, on nodes with GPUs and on others.
+"""Pods without a GPU as kube-scheduler places them: by its default scores, on nodes with and without GPUs.
 
 Scores and weights are those of kube-scheduler's default profile (pkg/scheduler/apis/config/v1/default_plugins.go):
 NodeResourcesFit by LeastAllocated 1, NodeResourcesBalancedAllocation 1, TaintToleration 3; the others are equal for all
-nodes here. Of nodes with the same score it takes one at random.
+nodes here. Ties are broken at random.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ TAINT_WEIGHT = 3
 
 
 class BesideKubeScheduler:
-    """gpushare places pods with shares, kube-scheduler the others. is_tainted: GPU nodes have PreferNoSchedule."""
+    """A cluster where gpushare places pods with shares and kube-scheduler the others.
+
+    is_tainted: GPU nodes have PreferNoSchedule.
+    """
 
     def __init__(
         self, policy: str, nodes: Sequence[Node], others: Sequence[Node], seed: int, *, is_tainted: bool
@@ -31,7 +34,7 @@ class BesideKubeScheduler:
         self._used = np.zeros_like(self._has)
         self._draw = random.Random(seed)
         self._taint = np.zeros(len(every))
-        if is_tainted and others:  # where all nodes are tainted alike the plugin gives all the same
+        if is_tainted and others:  # if all nodes have the same taint, the plugin gives all the same score
             self._taint[len(nodes) :] = 100.0 * TAINT_WEIGHT
 
     def place(self, pod: Pod) -> Placed | None:
@@ -40,10 +43,10 @@ class BesideKubeScheduler:
             self._used[placed.node] += pod.cpu_milli, pod.memory_mib
         return placed
 
-    def leave(self, pod: Pod, placed: Placed) -> None:
+    def remove(self, pod: Pod, placed: Placed) -> None:
         self._used[placed.node] -= pod.cpu_milli, pod.memory_mib
         if pod.gpus:
-            self._ours.leave(pod, placed)
+            self._ours.remove(pod, placed)
         elif placed.node < self._gpu_nodes:
             self._ours.occupy(placed.node, pod, -1)
 

@@ -1,4 +1,4 @@
-"""Links: of the pods that got several GPUs, how many have GPUs that are all linked to each other."""
+"""Links: the part of the pods with several GPUs whose GPUs are all linked to each other."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from openb.trace import Node, Placed
 
 
 class Links:
-    """Counts the pods that it is told of."""
+    """Counts of placed pods by number of GPUs."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._linked = [node.linked for node in nodes]
         self._pods: collections.Counter[tuple[int, bool]] = collections.Counter()  # (GPUs, whether all are linked)
 
-    def note(self, placed: Placed) -> None:
-        """A pod got this place."""
+    def add(self, placed: Placed) -> None:
+        """Count a placed pod."""
         linked = self._linked[placed.node]
         if linked:
             groups = {index // linked for index in placed.gpus}
             self._pods[len(placed.gpus), len(groups) == 1] += 1
 
     def part(self, gpus: int) -> float:
-        """Of the pods with so many GPUs those whose GPUs are all linked, 0 to 1; NaN where there are none."""
+        """Return the part of the pods with this many GPUs whose GPUs are all linked, 0 to 1; NaN without such pods."""
         linked, apart = self._pods[gpus, True], self._pods[gpus, False]
         return linked / (linked + apart) if linked + apart else math.nan

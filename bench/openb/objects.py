@@ -1,4 +1,4 @@
-"""The openb nodes and pods as Kubernetes objects, placed as the product's own placement places those that arrive."""
+"""The openb nodes and pods as Kubernetes objects, placed by the product's own placement as they arrive."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from webhook.pods import mutation
 
 @dataclasses.dataclass(frozen=True)
 class Objects:
-    """`pods`: those on nodes; `waiting`: those that fitted nowhere, in the order in which they came."""
+    """The objects. `pods`: those on nodes; `waiting`: those that did not fit, in order of arrival."""
 
     nodes: tuple[GpuNode, ...]
-    machines: tuple[NodeJson, ...]
+    node_objects: tuple[NodeJson, ...]
     pods: tuple[PodJson, ...]
     waiting: tuple[PodJson, ...]
     profile: PlacementProfile
 
 
 def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
-    """These pods have come, one after the other, and nobody has left."""
+    """Return the cluster after these pods have arrived one after the other and all still run."""
     scheduler = Gpushare("fragmentation", nodes)
     gpus = [
         tuple(Gpu(f"GPU-{node.name}-{index}", index, node.model, GPU_GIB << 30) for index in range(node.gpus))
@@ -59,7 +59,7 @@ def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
         there.append(manifest)
     return Objects(
         tuple(GpuNode(node.name, gpus[number], tuple(entries[number])) for number, node in enumerate(nodes)),
-        tuple(map(_machine, nodes)),
+        tuple(map(_node_object, nodes)),
         tuple(there),
         tuple(waiting),
         PlacementProfile(mix=Mix.from_counts(counts, pods=sharing)),
@@ -67,7 +67,7 @@ def load(nodes: Sequence[Node], arriving: Iterable[Pod]) -> Objects:
 
 
 def number(manifest: PodJson) -> int:
-    """Of a pod among those that have arrived."""
+    """Return a pod's position in order of arrival."""
     return int(manifest["metadata"]["name"].removeprefix("p"))
 
 
@@ -80,7 +80,7 @@ def _entry(manifest: PodJson, asked: request.Request, gpus: Sequence[Gpu], place
 
 
 def _manifest(name: str, pod: Pod) -> PodJson:
-    """Of a ReplicaSet of its own."""
+    """Return a pod owned by its own ReplicaSet."""
     asks = {contract.REQUEST: quantity.format_compute(pod.percent), contract.GPUS: str(pod.gpus)} if pod.gpus else {}
     if pod.models:
         asks[contract.MODEL] = ",".join(pod.models)
@@ -99,7 +99,7 @@ def _manifest(name: str, pod: Pod) -> PodJson:
     }
 
 
-def _machine(node: Node) -> NodeJson:
+def _node_object(node: Node) -> NodeJson:
     offered = {
         contract.RESOURCE_PERCENT: str(node.gpus * 100),
         contract.RESOURCE_MEMORY: f"{node.gpus * GPU_GIB}Gi",

@@ -1,4 +1,4 @@
-"""gpushare on the openb nodes: the product's own Fleet and Lessons, fed as the webhook feeds them."""
+"""gpushare on the openb nodes: the product's own Fleet and WorkloadMix, updated as the webhook does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from openb.trace import Node, Placed, Pod
 from webhook.store.workload_mix import Asks, WorkloadMix
 
 MIB = 2**20
-GPU_GIB = 16  # the lists do not tell; their pods ask for the same part of it as of the compute
+GPU_GIB = 16  # the lists do not say; their pods request the same part of memory as of compute
 
 
 class Gpushare:
-    """A policy of gpushare's; it knows nothing of the pods to come."""
+    """A policy of gpushare, without knowledge of future pods."""
 
     def __init__(self, policy: str, nodes: Sequence[Node]) -> None:
         self._policy = policy
@@ -59,7 +59,7 @@ class Gpushare:
         self._workload.change((), _asks(request, pod))
         return placed
 
-    def leave(self, pod: Pod, placed: Placed) -> None:
+    def remove(self, pod: Pod, placed: Placed) -> None:
         entry = self._held[placed.node, placed.gpus, pod].pop()
         node = self._views[placed.node]
         left = tuple(allocation for allocation in node.allocations if allocation.id != entry.id)
@@ -68,7 +68,7 @@ class Gpushare:
         self._workload.change(_asks(self._requests[pod], pod), ())
 
     def occupy(self, number: int, pod: Pod, sign: int) -> None:
-        """The pod takes CPU and memory of a node (1), or gives them back (-1)."""
+        """Subtract the pod's CPU and memory from a node (sign 1), or add them back (-1)."""
         self._cpu[number] -= sign * pod.cpu_milli
         self._memory[number] -= sign * pod.memory_mib
         self._show(number)

@@ -1,9 +1,9 @@
-"""Alibaba's public GPU-sharing trace cluster-trace-gpu-v2023 ("openb"): its nodes, its lists of pods, the protocol.
+"""Alibaba's public GPU-sharing trace cluster-trace-gpu-v2023 ("openb"): its nodes, its pod lists, the protocol.
 
 The protocol is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023): shuffle the pods by a seed, add random
-ones of them until they ask for 130 % of the cluster's GPUs, place one after another; nobody leaves, and who fits
-nowhere is dropped. `churn` gives pods exponential lifetimes instead, so that the mean demand is a given part of the
-cluster.
+ones of them until they request 130 % of the cluster's GPUs, and place them one after another; no pod finishes, and pods
+that do not fit are dropped. `churn` gives pods exponential lifetimes instead, so that the mean demand is a given part
+of the cluster.
 
 Files, as published, gzip or not: `openb_node_list_gpu_node.csv`, `openb_node_list_all_node.csv`,
 `openb_pod_list_NAME.csv`.
@@ -25,7 +25,7 @@ MAX_LOAD = 1.3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """linked: so many GPUs that follow each other are joined by NVLink and near one NUMA node; 0: that is unknown."""
+    """A node. linked: the size of groups of consecutive GPUs joined by NVLink and near one NUMA node; 0: unknown."""
 
     name: str
     cpu_milli: int
@@ -37,7 +37,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pod:
-    """`percent` of each of `gpus` GPUs, of one of `models` (sorted; empty: any).
+    """A pod with `percent` of each of `gpus` GPUs, of one of `models` (sorted; empty: any).
 
     gpu_memory_percent: of each GPU's memory; None: the same part as of its compute.
     """
@@ -51,34 +51,34 @@ class Pod:
 
     @property
     def memory_percent(self) -> int:
-        """Per cent of each GPU's memory."""
+        """Return the percentage of each GPU's memory."""
         return self.percent if self.gpu_memory_percent is None else self.gpu_memory_percent
 
     @property
     def size(self) -> float:
-        """Per cent of a GPU in all: the mean of compute and memory."""
+        """Return the total percentage of GPUs: the mean of compute and memory."""
         return self.gpus * (self.percent + self.memory_percent) / 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placed:
-    """The number of a node, and indexes of its GPUs."""
+    """The number of a node, and the indexes of its GPUs."""
 
     node: int
     gpus: tuple[int, ...]
 
 
 class Scheduler(Protocol):
-    """Keeps its own account of what is free."""
+    """A scheduler that tracks free capacity itself."""
 
     def place(self, pod: Pod) -> Placed | None: ...
 
-    def leave(self, pod: Pod, placed: Placed) -> None: ...
+    def remove(self, pod: Pod, placed: Placed) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Arrival:
-    """A pod comes at `time`, and stays until `until`, both in mean lifetimes."""
+    """A pod that arrives at `time` and stays until `until`, both in mean lifetimes."""
 
     time: float
     until: float
@@ -91,11 +91,11 @@ def _rows(directory: Path, stem: str) -> list[dict[str, str]]:
             data = path.read_bytes()
             text = gzip.decompress(data) if path.suffix == ".gz" else data
             return list(csv.DictReader(io.StringIO(text.decode())))
-    raise SystemExit(f"{directory} has no {stem}.csv nor {stem}.csv.gz: get the lists of cluster-trace-gpu-v2023")
+    raise SystemExit(f"{directory} has no {stem}.csv or {stem}.csv.gz: download the lists of cluster-trace-gpu-v2023")
 
 
 def nodes(directory: Path, *, of: str = "gpu") -> list[Node]:
-    """The nodes with GPUs; `of` "all": and those without."""
+    """Return the nodes with GPUs; with `of` "all" also those without."""
     return [
         Node(row["sn"], int(row["cpu_milli"]), int(row["memory_mib"]), int(row["gpu"]), row["model"])
         for row in _rows(directory, f"openb_node_list_{of}_node")
@@ -103,7 +103,7 @@ def nodes(directory: Path, *, of: str = "gpu") -> list[Node]:
 
 
 def traces(directory: Path) -> list[str]:
-    """Names of the pod lists there are."""
+    """Return the names of the pod lists in the directory."""
     names = {
         path.name.split(".")[0].removeprefix("openb_pod_list_") for path in directory.glob("openb_pod_list_*.csv*")
     }
@@ -111,13 +111,13 @@ def traces(directory: Path) -> list[str]:
 
 
 def pods(directory: Path, trace: str) -> list[Pod]:
-    """The pods of a list, in its order."""
+    """Return the pods of a list, in its order."""
     listed = []
     for row in _rows(directory, f"openb_pod_list_{trace}"):
         gpus, milli = int(row["num_gpu"]), int(row["gpu_milli"])
         if milli % 10:
             raise SystemExit(
-                f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is no whole per cent"
+                f"{trace}: {row['name']} asks for {milli} thousandths of a GPU, which is not a whole percent"
             )
         models = tuple(sorted({model for model in (row.get("gpu_spec") or "").split("|") if model}))
         listed.append(Pod(int(row["cpu_milli"]), int(row["memory_mib"]), gpus, milli // 10 if gpus else 0, models))
@@ -125,7 +125,7 @@ def pods(directory: Path, trace: str) -> list[Pod]:
 
 
 def fill(all_pods: Sequence[Pod], gpus: int, seed: int) -> list[Pod]:
-    """The pods in the order in which they arrive, until they have asked for 130 % of the cluster's GPUs."""
+    """Return the pods in order of arrival, until they have requested 130 % of the cluster's GPUs."""
     draw = random.Random(seed)
     order = list(all_pods)
     draw.shuffle(order)
@@ -138,7 +138,7 @@ def fill(all_pods: Sequence[Pod], gpus: int, seed: int) -> list[Pod]:
 
 
 def churn(all_pods: Sequence[Pod], gpus: int, seed: int, *, load: float, lifetimes: float) -> Iterator[Arrival]:
-    """Arrivals over so many mean lifetimes, which ask for `load` of the cluster's GPUs on average."""
+    """Yield arrivals over this many mean lifetimes that request `load` of the cluster's GPUs on average."""
     draw = random.Random(seed)
     rate = load * 100 * gpus / (sum(pod.size for pod in all_pods) / len(all_pods))
     time = draw.expovariate(rate)

@@ -1,8 +1,7 @@
-"""Worlds: clusters and demands that are unlike the published ones, each of them where a policy may do badly.
+"""Worlds: clusters and demands unlike the published ones, each chosen because a policy may do badly there.
 
-They are drawn from the nodes and pods of openb by a seed. A world is an eighth of the cluster (every eighth node), if
-it does not say otherwise, and its pods arrive in the order given until they have asked for `trace.MAX_LOAD` of its
-GPUs.
+They are drawn from the nodes and pods of openb by a seed. By default a world is an eighth of the cluster (every eighth
+node). Its pods arrive in the given order until they have requested `trace.MAX_LOAD` of its GPUs.
 """
 
 from __future__ import annotations
@@ -15,24 +14,26 @@ from pathlib import Path
 from openb import trace
 from openb.trace import Node, Pod
 
-PART = 8  # every so many-th node
-WHOLE_GPU = 100  # per cent
+PART = 8  # every eighth node
+WHOLE_GPU = 100  # percent
 Demand = Callable[[Sequence[Node], Sequence[Pod], random.Random], Iterator[Pod]]
 
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """`about`: what is unlike the published lists. demand: pods without an end. nodes: of every `part`-th of openb."""
+    """`about`: the difference from the published lists. demand: endless pods. nodes: chosen from every `part`-th of
+    openb.
+    """
 
     about: str
     demand: Demand
     nodes: Callable[[Sequence[Node]], Sequence[Node]] = lambda nodes: nodes
-    pods: str = "default"  # the list that it draws from
+    pods: str = "default"  # the pod list that it draws from
     part: int = PART
 
 
 def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
-    """The nodes of a world, and its pods as they arrive."""
+    """Return the nodes of a world, and its pods in order of arrival."""
     world, draw = WORLDS[name], random.Random(seed)
     nodes = list(world.nodes(trace.nodes(directory)[:: world.part]))
     total, asked, pods = 100 * sum(node.gpus for node in nodes), 0.0, []
@@ -41,7 +42,7 @@ def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
         asked += pod.size
         if asked >= trace.MAX_LOAD * total:
             return nodes, pods
-    raise AssertionError(f"{name} has an end")
+    raise AssertionError(f"the demand of {name} ended")
 
 
 def _drawn(pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
@@ -54,7 +55,7 @@ def _default(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Ite
 
 
 def _naming(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """A third name models, as those of `gpuspec20` do."""
+    """Let a third of the pods name models, like those of `gpuspec20`."""
     named = [pod for pod in pods if pod.models]
     others = [pod for pod in pods if not pod.models]
     while True:
@@ -62,7 +63,7 @@ def _naming(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iter
 
 
 def _naming_evenly(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """A third of those with GPUs name a model, each as often as there are GPUs of it on nodes with enough of them."""
+    """Let a third of the GPU pods name a model, in proportion to its GPUs on nodes with enough of them."""
     for pod in _drawn(pods, draw):
         models = [node.model for node in nodes for _ in range(node.gpus) if node.gpus >= pod.gpus]
         is_named = bool(pod.gpus and models) and draw.random() < 1 / 3
@@ -70,7 +71,7 @@ def _naming_evenly(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Rand
 
 
 def _over_asked(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """A third name the model that an eighth or so of the GPUs are of."""
+    """Let a third of the pods name a model that about an eighth of the GPUs have."""
     wanted = max({"P100", "V100M16", "V100M32"} & {node.model for node in nodes})
     for pod in _drawn(pods, draw):
         is_named = pod.gpus in range(1, 5) and draw.random() < 1 / 3
@@ -78,7 +79,7 @@ def _over_asked(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random)
 
 
 def _one_sided(*sets: int) -> Demand:
-    """Small shares that ask for much CPU, of an eighth of all GPUs, and then whole GPUs, so many at once."""
+    """Request an eighth of all GPUs as small shares with much CPU, then sets of whole GPUs."""
 
     def demand(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
         total, asked = 100 * sum(node.gpus for node in nodes), 0.0
@@ -95,13 +96,13 @@ def _one_sided(*sets: int) -> Demand:
 
 
 def _thirds(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Half of the pods with GPUs ask for 0.33 of one, the others for what they do."""
+    """Let half of the GPU pods request 0.33 of a GPU; the others stay as listed."""
     for pod in _drawn([pod for pod in pods if pod.gpus], draw):
         yield dataclasses.replace(pod, gpus=1, percent=33) if draw.random() < 0.5 else pod
 
 
 def _drift(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Half of the cluster's GPUs are asked for by shares, then by pods that want several."""
+    """Request half of the cluster's GPUs mostly as shares, the rest mostly as several GPUs."""
     total, asked = 100 * sum(node.gpus for node in nodes), 0.0
     shares = [pod for pod in pods if pod.gpus == 1 and pod.percent < 100]
     several = [pod for pod in pods if pod.gpus > 1]
@@ -113,7 +114,7 @@ def _drift(nodes: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> I
 
 
 def _several(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Half of the demand is for several GPUs of a node."""
+    """Request half of the demand as several GPUs of a node."""
     several, others = [pod for pod in pods if pod.gpus > 1], [pod for pod in pods if pod.gpus <= 1]
     weight = sum(pod.size for pod in others) / len(others) / (sum(pod.size for pod in several) / len(several))
     while True:
@@ -125,7 +126,7 @@ def _only_shares(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) ->
 
 
 def _memory_apart(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Of shares, the part of the memory is that which another share asks of the compute."""
+    """Give shares a part of memory that is another share's part of compute."""
     shares = [pod for pod in pods if pod.gpus == 1 and pod.percent < WHOLE_GPU]
     for pod in _drawn(pods, draw):
         if pod.gpus == 1 and pod.percent < WHOLE_GPU:
@@ -135,7 +136,7 @@ def _memory_apart(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -
 
 
 def _memory_opposed(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Of shares, half ask for much memory and little compute (inference), half for the reverse (training)."""
+    """Let half of the shares request much memory and little compute (inference), and half the reverse (training)."""
     for pod in _drawn(pods, draw):
         if pod.gpus == 1 and pod.percent < WHOLE_GPU:
             little, much = draw.choice((5, 10, 20, 25)), draw.choice((40, 50, 60, 75))
@@ -150,7 +151,7 @@ def _linked_nodes(_: Sequence[Node]) -> Sequence[Node]:
 
 
 def _linked_sets(_: Sequence[Node], _pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
-    """Shares and single GPUs, and half of the demand for 2, 4 and 8 at once."""
+    """Request shares and single GPUs, and half of the demand as sets of 2, 4 and 8."""
     sizes = ((1, 20), (1, 50), (1, WHOLE_GPU), (2, WHOLE_GPU), (4, WHOLE_GPU), (8, WHOLE_GPU))
     while True:
         gpus, percent = draw.choices(sizes, (8, 8, 8, 3, 2, 0.25))[0]
@@ -175,7 +176,7 @@ WORLDS: Mapping[str, World] = {
     "an-eighth": World("openb's own mix", _default),
     "third-naming": World("a third of the pods name a model", _naming, pods="gpuspec20"),
     "naming-evenly": World("a third name a model, the rare ones as rarely as there are GPUs", _naming_evenly),
-    "over-asked": World("a third name one model, of which there are few", _over_asked),
+    "over-asked": World("a third name one rare model", _over_asked),
     "third-naming-full": World("the same on all nodes", _naming, pods="gpuspec20", part=1),
     "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided(1, 4, 8)),
     "then-eights": World("small shares that ask for much CPU, then 8 whole GPUs", _one_sided(8)),
@@ -184,7 +185,7 @@ WORLDS: Mapping[str, World] = {
     "half-several": World("half of the demand is for several GPUs", _several),
     "only-shares": World("nothing but shares", _only_shares),
     "thirds": World("half of the pods ask for 0.33", _thirds),
-    "memory-apart": World("shares that ask for memory whatever their compute", _memory_apart),
+    "memory-apart": World("shares whose memory is independent of their compute", _memory_apart),
     "memory-opposed": World("shares with much memory and little compute, and the reverse", _memory_opposed),
     "linked": World(
         "20 nodes of 8 GPUs, 4 of them linked; half of the demand for several", _linked_sets, _linked_nodes

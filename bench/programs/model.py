@@ -1,9 +1,9 @@
-"""A model, as `bench/simulated_time.py` runs it: steps, so many or for so long; it says how many a second.
+"""A model for `bench/simulated_time.py`: runs a number of steps, or steps for a time, and prints the steps a second.
 
     python -m bench.programs.model DEVICE KERNEL DEPTH MAX
 
-With a depth some are launched before the first one is waited for: how long the program waits for a core counts for
-nothing. For how many seconds, it reads once it is ready.
+With a depth, that many steps are queued ahead, so that a wait for a core does not matter. Once ready, it reads the
+number of seconds from stdin.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Pods that are dear to refuse: a cluster to refuse them in, those that are known, and the search for dearer ones."""
+"""Pods that are expensive to refuse: a cluster, the known ones, and the search for more expensive ones."""

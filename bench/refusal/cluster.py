@@ -1,4 +1,4 @@
-"""A cluster in memory that is full and uneven, so that nothing can be found out for two nodes at once by luck."""
+"""A full and uneven cluster in memory, so that no result for one node holds for another by luck."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GPUS = 8
 
 
 def cluster(count: int) -> MemoryStore:
-    """Full nodes of forty kinds in ten zones; on each as many pods as GPUs, of fifty applications."""
+    """Return full nodes of forty kinds in ten zones, each with as many pods as GPUs, of fifty applications."""
     draw = random.Random(1)
     gpunodes, nodes, pods = [], [], []
     for number in range(count):

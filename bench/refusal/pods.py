@@ -1,4 +1,4 @@
-"""Pods that have as much of one thing as they may have, or far more than that, and ask for what no node has."""
+"""Pods that have the maximum of one thing, or far more, and request what no node has."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def many(count: int, requests: list[str], *, gpus: int = 1, **more: str) -> Json
 
 
 def on_nodes(terms: int, expressions: int, values: int) -> Json:
-    """Requirements that all hold but the last of each term."""
+    """Return requirements of which only the last in each term fails."""
     holding = [
         {
             "key": "zone",
@@ -106,7 +106,7 @@ CASES["everything"]["spec"] |= {
     "affinity": {**near("podAffinity", 4, 6)["affinity"], **on_nodes(4, 4, 70)["affinity"]},
 }
 
-# What the search has found, in short: parts of which only the last does not fit, and manifests that are long to read.
+# Findings of the search, shortened: pods of which only the last part does not fit, and very long manifests.
 CASES["8 shares, the last too large"] = many(8, ["0.02", "0.05", "0.03"], gpus=6)
 CASES["8 shares, the last too large"]["metadata"]["annotations"] |= {
     f"{contract.REQUEST}.c7": "0.01",

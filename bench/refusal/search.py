@@ -1,4 +1,4 @@
-"""The search for the dearest pod: knobs are turned at random, and what made it dearer is kept."""
+"""The search for the most expensive pod: change knobs at random, and retain the changes that raise the cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = ("zone", "number", contract.HOSTNAME_LABEL, "nobody-has-it")
 LABELS = ("app", "tier", "nobody-has-it")
 AMOUNTS = ("0.01", "0.02", "0.03", "0.05", "0.07", "0.1", "0.3", "0.9", "1")
 
-# knob -> what it may be
+# knob -> possible values
 SETTINGS: dict[str, tuple[Any, ...]] = {
     "shares": (1, 1, 2, 4, 6, 7, 8),
     "first": AMOUNTS,
@@ -62,18 +62,18 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 
 
 def drawn(draw: random.Random) -> Knobs:
-    """Any setting of the knobs."""
+    """Return random settings of all knobs."""
     return {knob: draw.choice(settings) for knob, settings in SETTINGS.items()}
 
 
 def turned(knobs: Knobs, draw: random.Random) -> Knobs:
-    """The same with some of them turned."""
+    """Return the settings with some of them changed."""
     some = draw.sample(sorted(SETTINGS), draw.choice((1, 1, 2, 3, 6)))
     return {**knobs, **{knob: draw.choice(SETTINGS[knob]) for knob in some}}
 
 
 def made(knobs: Knobs) -> Json:
-    """The pod; it may still have too much of everything together, and then it is denied for next to nothing."""
+    """Return the pod; together its settings may still exceed a limit, and then it is denied at almost no cost."""
     shares = knobs["shares"]
     amounts = [knobs[name] for name in ("first", "second", "third")]
     requests = [*(amounts[number % 3] for number in range(shares - 1)), knobs["last"]]
@@ -155,7 +155,7 @@ def _related(knobs: Knobs, which: int, **more: Any) -> Json:
 
 
 def unlike(manifest: Json, number: int) -> Json:
-    """The same to decide, and nothing of it known from before."""
+    """Return an equivalent pod that no cache knows."""
     metadata, spec = manifest["metadata"], manifest["spec"]
     annotations = {**metadata["annotations"], contract.MIN_MEMORY: str(number + 1)}
     tolerations = [*spec.get("tolerations", ()), {"key": f"nonce-{number}", "operator": "Exists"}][-32:]
@@ -163,7 +163,7 @@ def unlike(manifest: Json, number: int) -> Json:
 
 
 async def dearest(cost: Cost, *, seconds: float, seed: int, kept: int = 3) -> list[tuple[float, Json]]:
-    """The dearest that were found in so much of the processor's time, each by a climb of its own."""
+    """Return the most expensive pods found in this CPU time, each by a separate climb."""
     draw, climbs = random.Random(seed), list[tuple[float, Json]]()
     for _ in range(kept):
         until = time.process_time() + seconds / kept
@@ -172,7 +172,8 @@ async def dearest(cost: Cost, *, seconds: float, seed: int, kept: int = 3) -> li
             other = turned(best, draw) if at and draw.random() < 0.9 else drawn(draw)
             spent = await cost(made(other))
             if spent > at:
-                spent = min(spent, await cost(made(other)))  # a moment when the machine was busy is no find
+                # repeated, because the machine may have been busy for a moment
+                spent = min(spent, await cost(made(other)))
             if spent > at:
                 best, at = other, spent
         climbs.append((at, made(best)))

@@ -1,1 +1,1 @@
-"""The parts of `soak.py`: processes that count what they have of themselves, what is done to them, and what is flat."""
+"""The parts of `soak.py`: processes that count their own tasks, and the test for flat series."""

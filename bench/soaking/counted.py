@@ -1,6 +1,6 @@
-"""`python -m soaking.counted -m MODULE …` runs a module, and writes once a second how many asyncio tasks it has.
+"""`python -m soaking.counted -m MODULE …` runs a module, and writes its number of asyncio tasks once a second.
 
-Into a file named by its pid, in the directory that $SOAK_TASKS names.
+The file is named by its pid, in the directory $SOAK_TASKS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVERY_SECONDS = 1.0
 
 
 def tasks() -> int:
-    """Of all loops of this process. The set of them has had other names since Python 3.12."""
+    """Return the tasks of all loops of this process. Their set has other names since Python 3.12."""
     names = ("_all_tasks", "_scheduled_tasks", "_eager_tasks")
     return sum(len(getattr(asyncio.tasks, name, ())) for name in names)
 

@@ -1,4 +1,4 @@
-"""What a process has of memory, descriptors, threads and tasks, again and again; and whether that is flat."""
+"""Samples of a process's memory, descriptors, threads and tasks, and whether they are flat."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-WARM_UP = 1 / 3  # of all that was sampled
-WINDOWS = 8  # after that: of each the least counts, for what is in hand at a busy moment is not kept
+WARM_UP = 1 / 3  # part of the samples
+WINDOWS = 8  # after that: the minimum of each counts, because work in flight at a busy moment is not a leak
 KINDS = ("MiB", "descriptors", "threads", "tasks", "entries")
-# By how much that line may rise from its beginning to its end: a part, and at least this.
+# How far that line may rise from start to end: a part of the median, or at least this.
 MAX_PART = 0.05
 MIN: Mapping[str, float] = {"MiB": 6.0, "descriptors": 6.0, "threads": 1.5, "tasks": 8.0, "entries": 8.0}
 
@@ -29,12 +29,18 @@ class Series:
             self.samples.setdefault(kind, []).append((at, value))
 
     def rows(self) -> list[Row]:
-        return [Row.of(self.name, kind, self.samples[kind]) for kind in KINDS if len(self.samples.get(kind, ())) > 5]
+        return [
+            Row.from_samples(self.name, kind, self.samples[kind])
+            for kind in KINDS
+            if len(self.samples.get(kind, ())) > 5
+        ]
 
 
 @dataclass(frozen=True)
 class Row:
-    """median, most: after the warm-up; least: of each window since then; grown: by the straight line through these."""
+    """median, most: after the warm-up; least: of each window since then; grown: along the straight line through
+    these.
+    """
 
     process: str
     kind: str
@@ -45,7 +51,7 @@ class Row:
     grown: float
 
     @classmethod
-    def of(cls, process: str, kind: str, samples: Sequence[tuple[float, float]]) -> Row:
+    def from_samples(cls, process: str, kind: str, samples: Sequence[tuple[float, float]]) -> Row:
         warm = samples[int(len(samples) * WARM_UP) :]
         values = [value for _, value in warm]
         size = max(1, len(warm) // WINDOWS)
@@ -60,7 +66,7 @@ class Row:
 
 
 def of_process(pid: int, tasks: Path | None = None) -> dict[str, float]:
-    """What it has now; nothing of one that has gone."""
+    """Return a process's current values; empty if it has exited."""
     values: dict[str, float] = {}
     with contextlib.suppress(OSError, ValueError):
         status = Path(f"/proc/{pid}/status").read_text()

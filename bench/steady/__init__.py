@@ -1,1 +1,1 @@
-"""A steady stream of pods on a whole cluster, while something in it goes wrong: who sends it, and who watches."""
+"""A steady stream of pods on a whole cluster while something fails: the load, and the checks."""

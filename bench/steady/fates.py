@@ -1,4 +1,4 @@
-"""What became of the pods of a namespace, by a watch that misses none of them however briefly they lived."""
+"""The fates of a namespace's pods, by a watch that misses none of them, however briefly they lived."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STOP_SECONDS = 30.0
 
 @dataclass
 class Fates:
-    """Uids of pods that were `created`, that were `placed`, and that `ran`; `now`, by name: those that are."""
+    """UIDs of pods that were `created`, `placed`, and that `ran`; `now`: the current pods by name."""
 
     server: calls.Server
     namespace: str
@@ -43,7 +43,7 @@ class Fates:
         self._thread.start()
 
     def stop(self) -> None:
-        """To be called when nothing is to come any more; SystemExit if it has ended before."""
+        """End the watch; call it after the last event. Raises SystemExit if the watch has already ended."""
         if not self._thread.is_alive():
             raise SystemExit(f"the watch of the pods ended: {self._error}")
         self._line.sock.shutdown(socket.SHUT_RDWR)

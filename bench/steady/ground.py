@@ -1,6 +1,6 @@
-"""The ground that the load stands on: nodes made by hand, without a kubelet, so that nothing has to start the pods.
+"""The nodes for the load: hand-made, without a kubelet, so that no pod has to be started.
 
-Most of it is roomy; the first node is crowded, so that pods have to wait for it.
+Most of them are roomy; the first node is crowded, so that pods have to wait for it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from burst import calls, made
 from gpushare import contract
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
-RENEW_SECONDS = 8.0  # after 50 s without, a node is not ready
+RENEW_SECONDS = 8.0  # a node without a renewal for 50 s is not ready
 LABEL = "bench.gpushare.io/ground"
 
 
 @contextmanager
 def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[str, str], dict[str, str]]]:
-    """So many nodes of eight GPUs, fresh while the context lasts; yields the selectors of the crowded and the roomy."""
+    """Create `count` nodes of eight GPUs and renew their leases; yield the selectors of the crowded and the roomy
+    ones.
+    """
     names = [f"{name}-{number}" for number in range(count)]
     made.nodes(server, names)
     for node_name in names:
@@ -38,7 +40,7 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
                         server, calls.call("PATCH", f"{LEASES}/{node_name}", _lease(node_name), calls.MERGE_PATCH)
                     )
                 except (OSError, SystemExit, EOFError):
-                    break  # the API server is away, or just back: the next time is soon enough
+                    break  # the API server is down or has just restarted: the next renewal is early enough
 
     thread = threading.Thread(target=renew, name="leases", daemon=True)
     thread.start()

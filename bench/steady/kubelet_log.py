@@ -1,6 +1,6 @@
-"""What a kubelet did when, by its own log: when it started, the pods it refused, the plugins that registered. Pure.
+"""A kubelet's events from its own log: its starts, the pods it rejected, the plugins that registered. Pure.
 
-A pod that is deleted soon after is refused all the same, and nobody is ever told; and who is, is told seconds later.
+A rejection of a pod that is deleted soon after appears nowhere else, and others reach the API server seconds later.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# klog: severity, month and day, time of day in the machine's own zone, thread, place.
+# klog: severity, month and day, time of day in local time, thread, place.
 _LINE = re.compile(r"[IWEF](\d{4} \d\d:\d\d:\d\d)\.(\d{6})\s+\d+ \S+\] (.*)")
 _DENIED = re.compile(r'"Pod admission denied" podUID="(\S+)" pod="(\S+)" reason="(\S+)" message="(.*)"')
 _REGISTERS = re.compile(r'"Got registration request from device plugin with resource" resourceName="(\S+)"')
 _DEVICES = re.compile(r'"Processed device updates for resource" resourceName="(\S+)"')
-_STARTS = '"Starting Kubelet Plugin Manager"'  # it has just made its socket
+_STARTS = '"Starting Kubelet Plugin Manager"'  # logged just after it has created its socket
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A pod of which nothing will run."""
+    """A rejected pod, of which no container will run."""
 
     at: float
     uid: str
@@ -30,18 +30,18 @@ class Refusal:
 
 
 def refusals(lines: Iterable[str]) -> list[Refusal]:
-    """All of them."""
+    """Return all rejections."""
     matches = ((at, _DENIED.match(text)) for at, text in _read(lines))
     return [Refusal(at, *match.groups()) for at, match in matches if match]
 
 
 def starts(lines: Iterable[str]) -> list[float]:
-    """When it began to listen to plugins."""
+    """Return when the kubelet began to accept plugins."""
     return [at for at, text in _read(lines) if text.startswith(_STARTS)]
 
 
 def listings(lines: Iterable[str], resource: str) -> list[float]:
-    """When it had the devices of a plugin of this resource, for the first time after each registration."""
+    """Return when it first had the devices of this resource's plugin after each registration."""
     moments: list[float] = []
     is_due = False
     for at, text in _read(lines):

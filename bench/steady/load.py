@@ -1,6 +1,6 @@
-"""So many pods a second, each deleted some seconds later, whatever becomes of the one before.
+"""A steady rate of pods, each deleted some seconds later, independent of the earlier ones.
 
-A client tries again only when it could not reach the API server; whatever the API server answers counts.
+The client retries only when it cannot reach the API server; every answer of the API server counts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from gpushare import contract
 
 RATE = 20.0
 LIFE_SECONDS = 12.0
-RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 3.0  # doubled each time, and a random part of it, as clients do
+RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 3.0  # doubled each time and randomised, as clients do
 PATIENCE_SECONDS = 120.0
 CALL_SECONDS = 40.0
 STOP_SECONDS = 180.0
-# Percent of one GPU, memory in GiB, and how often.
+# Percent of one GPU, memory in GiB, weight.
 SHARES = ((20, 8, 2), (40, 24, 3), (60, 40, 3), (100, 72, 2))
-CROWDED = 16  # each sixteenth pod goes where all others of its kind go, and asks for a whole GPU
-FOREGROUND = {"gracePeriodSeconds": 0}  # no kubelet would answer for them
+CROWDED = 16  # each sixteenth pod goes to the crowded node, and requests a whole GPU
+FOREGROUND = {"gracePeriodSeconds": 0}  # no kubelet would confirm the deletion
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of one creation. `status` is the last answer's; `unreached` counts how often there was none."""
+    """The result of one creation. `status` is the last answer's; `unreached` counts the attempts without a
+    connection.
+    """
 
     at: float
     seconds: float
@@ -47,10 +49,10 @@ class Sent:
 
 @dataclass
 class Counted:
-    """What became of all."""
+    """The results of all creations."""
 
     sent: list[Sent] = field(default_factory=list)
-    late: int = 0  # gated at first, placed before they were deleted
+    late: int = 0  # gated at first, placed before their deletion
     still_gated: int = 0
 
     @property
@@ -67,7 +69,7 @@ class Counted:
 
     @property
     def unreached(self) -> int:
-        """Pods whose creation had to be tried again, because nobody answered at the API server's address."""
+        """Return how many creations were retried, because the API server's address did not answer."""
         return sum(creation.unreached + creation.cut > 0 for creation in self.sent)
 
     @property
@@ -76,7 +78,7 @@ class Counted:
 
 
 class Load:
-    """A thread with an event loop of its own."""
+    """A thread with its own event loop that creates and deletes pods."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> Counted:
-        """Send no more, wait until all pods are deleted."""
+        """Stop creating pods, and wait until all are deleted."""
         self._stopping.set()
         self._thread.join(STOP_SECONDS)
         if self._thread.is_alive():
@@ -153,17 +155,17 @@ class Load:
                     seconds = time.monotonic() - began
                     status = answer.status
                     if status == 409 and cut:
-                        status = 201  # the one whose answer was lost
+                        status = 201  # created by the attempt whose answer was lost
                     gates = (body.get("spec") or {}).get("schedulingGates") or []
                     return Sent(at, seconds, status, body.get("message", ""), bool(gates), unreached, cut)
             except aiohttp.ClientConnectorError:
                 unreached += 1
             except (aiohttp.ClientError, ConnectionError):
-                cut += 1  # whether it was stored, the next attempt tells
+                cut += 1  # the next attempt shows whether it was stored
             except TimeoutError:
                 return Sent(at, time.monotonic() - began, 0, "no answer in time", False, unreached, cut)
             if time.monotonic() - at > PATIENCE_SECONDS:
-                return Sent(at, time.monotonic() - at, 0, "the API server was not there", False, unreached, cut)
+                return Sent(at, time.monotonic() - at, 0, "the API server was not reachable", False, unreached, cut)
             pause = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** (unreached + cut))
             await asyncio.sleep(pause * self._draw.uniform(0.5, 1.0))
 

@@ -1,4 +1,4 @@
-"""What goes wrong, as a table. Each is done to a cluster that goes on admitting pods, and ends when all is well."""
+"""The troubles, as a table. Each hits a cluster that goes on admitting pods, and ends when the cluster is healthy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from burst import calls
 
 from gpushare import contract
 from lab import access, build, component, control_plane, daemon_process, gpushare, lab_errors, lab_layout
-from steady import witness
+from steady import ledger_watch
 
 DEPLOYMENT = f"deployment/{gpushare.WEBHOOK}"
 REPLICAS = 2
@@ -27,20 +27,20 @@ ROTATION_SECONDS = 15
 
 @dataclass
 class Stage:
-    """Where trouble is made; `notes` are for the table."""
+    """The cluster in trouble; `notes` are for the table."""
 
     lab: lab_layout.Layout
     administrator: access.Access
     server: calls.Server
     kills: int
     notes: list[str] = field(default_factory=list)
-    seen: witness.Witness | None = None
+    seen: ledger_watch.LedgerWatch | None = None
 
     def kubectl(self, *arguments: str) -> str:
         return self.administrator.kubectl(*arguments, seconds=WELL_SECONDS + 10)
 
     def replicas(self) -> list[dict[str, Any]]:
-        """All pods of the webhook, those that are going too."""
+        """Return all pods of the webhook, including terminating ones."""
         selector = "--selector=app.kubernetes.io/name=gpushare,app.kubernetes.io/component=webhook"
         pods: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", *gpushare.SCOPE, selector, "-o", "json"))[
             "items"
@@ -48,20 +48,20 @@ class Stage:
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     def until(self, condition: Callable[[], object], what: str, *, seconds: float = WELL_SECONDS) -> float:
-        """Wait; return how long it took."""
+        """Wait for a condition, and return how long it took."""
         began = time.monotonic()
         while True:
             try:
                 if condition():
                     return time.monotonic() - began
             except (lab_errors.LabError, OSError, SystemExit):
-                pass  # while the API server is away
+                pass  # the API server is down
             if time.monotonic() - began > seconds:
                 raise SystemExit(f"{what}: not in {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
 
     def well(self) -> None:
-        """Wait until two replicas are ready, and no other is left."""
+        """Wait until two replicas are ready and no other pod remains."""
         self.until(lambda: len(pods := self.replicas()) == REPLICAS and all(map(_ready, pods)), "two ready replicas")
 
     def restart(self) -> None:
@@ -75,7 +75,7 @@ class Trouble:
     act: Callable[[Stage], None]
     before: Callable[[Stage], None] = lambda _: None
     nodes: int = 1
-    shares: bool = True  # whether the pods ask for any
+    shares: bool = True  # whether the pods request shares
 
 
 def _ready(pod: Mapping[str, Any]) -> bool:
@@ -92,7 +92,7 @@ def rolling_restart(stage: Stage) -> None:
 
 
 def kill(stage: Stage) -> None:
-    """SIGKILL to all of a replica, one after the other; never twice to one pod, which would wait to start again."""
+    """Kill the replicas one after the other with SIGKILL; never one pod twice, because its restart would back off."""
     for number in range(stage.kills):
         victim = stage.replicas()[number % REPLICAS]
         name = victim["metadata"]["name"]
@@ -117,14 +117,14 @@ def _placer(stage: Stage) -> str:
 
 
 def _note_failover(stage: Stage, killed: float) -> None:
-    """Until shares are given back again, and gated pods get their turn."""
+    """Note how long it takes until shares are released again and gated pods are placed."""
     seen = stage.seen
     if seen is not None:
-        # What was on its way when it was killed is no word of the next one.
+        # Writes in flight at the kill do not come from the next placer.
         after = killed + IN_FLIGHT_SECONDS
         stage.until(lambda: seen.released and seen.released[-1] > after, "a new placer")
         first = min(at for at in seen.released if at > after)
-        stage.notes.append(f"placer killed: shares were given back again {first - killed:.0f} s later")
+        stage.notes.append(f"placer killed: shares were released again {first - killed:.0f} s later")
 
 
 def quick_rotation(stage: Stage) -> None:
@@ -134,7 +134,7 @@ def quick_rotation(stage: Stage) -> None:
 
 
 def rotation(stage: Stage) -> None:
-    """As an administrator asks for it."""
+    """Rotate the certificates as an administrator would."""
     before = _trusted(stage)
     secret = f"secret/{contract.CERTIFICATE_SECRET}"
     stage.kubectl("annotate", *gpushare.SCOPE, secret, f"{contract.ROTATE}=now")
@@ -183,7 +183,7 @@ def _api_server(stage: Stage, patience_seconds: float) -> None:
 
 
 def drain(stage: Stage) -> None:
-    """Each node in turn: at the second, both replicas are on it, and their budget lets only one go at a time."""
+    """Drain each node in turn. The second one has both replicas, and their budget allows one eviction at a time."""
     for node in stage.lab.nodes:
         places = [pod["spec"].get("nodeName") for pod in stage.replicas()]
         stage.notes.append(f"{places.count(node.name)} of {len(places)} on {node.name} before its drain")
@@ -194,7 +194,7 @@ def drain(stage: Stage) -> None:
 
 
 def down(stage: Stage) -> None:
-    """No replica at all. Pods that ask for a share are refused, by a sentence that names the webhook."""
+    """Remove all replicas. Pods that request a share are rejected with a message that names the webhook."""
     asked = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -207,7 +207,7 @@ def down(stage: Stage) -> None:
         )
         words = {str(answer.json()["message"]) for answer in refused}
         if {answer.status for answer in refused} != {500} or not all(contract.WEBHOOK_NAME in text for text in words):
-            raise SystemExit(f"a pod that asks for a share was not refused as it should be: {words}")
+            raise SystemExit(f"a pod that asks for a share was not refused with the expected message: {words}")
         stage.notes.append(f"{len(refused)} that ask for a share refused: {sorted(words)[0]}")
         time.sleep(10)
 

@@ -33,8 +33,8 @@ def test_gpus_of_a_linked_node_are_linked_so_many_by_so_many() -> None:
     node = trace.Node("a", 96_000, 768 * 1024, 8, "H100", linked=4)
     node_links = links.Links([node, NODES[0]])
     for gpus in ((0, 1, 2, 3), (0, 1, 4, 5), (6, 7)):
-        node_links.note(trace.Placed(0, gpus))
-    node_links.note(trace.Placed(1, (0, 4)))  # a node without links says nothing
+        node_links.add(trace.Placed(0, gpus))
+    node_links.add(trace.Placed(1, (0, 4)))  # a node without links says nothing
     assert node_links.part(4) == 0.5
     assert node_links.part(2) == 1.0
     assert math.isnan(node_links.part(8))

@@ -3,8 +3,8 @@
  *   fault illegal|trap|assert
  *
  * Prints "ready" after a good kernel and waits for a line. Then it launches a kernel that writes to an unmapped
- * address, traps, or fails an assertion, and prints "failed", the driver's error (0: none) and the milliseconds until
- * it came. */
+ * address, traps, or fails an assertion, and prints "failed", the driver's error (0: none) and the milliseconds
+ * until the error. */
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #include "../../launches/cuda_calls.h"
 
-#define PREFIX "fault_" /* simulated GPUs go by the name */
+#define PREFIX "fault_" /* simulated GPUs recognise it by name */
 
 static const char module_text[] =
     ".version 7.0\n"

@@ -29,7 +29,9 @@ NOTHING = b".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothi
 
 @dataclass
 class Framework:
-    """A framework's calls: `take` allocates so many bytes, `give_back` frees all; `chunks` are the sizes to fill by."""
+    """A framework's calls: `take` allocates a number of bytes, `give_back` frees all; `chunks` are the sizes to fill
+    by.
+    """
 
     version: str
     total: int
@@ -256,7 +258,7 @@ def launched(framework: Framework) -> dict[str, object]:
 
 def main(name: str, limit: int, variables: Sequence[str]) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # text that libraries print goes to stderr
+    os.dup2(2, 1)  # libraries' output on stdout goes to stderr
     for variable in variables:
         key, _, value = variable.partition("=")
         os.environ[key] = value

@@ -1,4 +1,4 @@
-"""Compute rate and latencies of a workload from the moments at which its pieces were done."""
+"""Compute rate and latencies of a workload from the completion times of its pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def figures(marks: Sequence[float], at: float, begin: float, end: float, amount:
     mark; longest_at: when the longest began. A piece delayed beyond `end` counts until it was done.
     """
     first, last = window(marks, begin, end)
-    moments = [at, *marks] if last == first else list(marks)  # a single one, since it began
+    moments = [at, *marks] if last == first else list(marks)  # a single piece counts from the start
     last += last == first
     gaps = sorted((moments[number + 1] - moments[number], moments[number]) for number in range(first, last))
     p50, p99 = (1000 * gaps[min(len(gaps) - 1, int(part * len(gaps)))][0] for part in (0.5, 0.99))

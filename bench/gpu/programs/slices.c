@@ -2,9 +2,9 @@
  *
  *   slices MILLISECONDS
  *
- * A kernel of one thread reads the GPU's clock for so long, and records gaps of more than 100 us between two reads,
- * when it was preempted. Prints "slices", the number of gaps, the medians of gaps and of the times between them, and
- * the longest gap, in milliseconds; or "not known here" on simulated GPUs, which do not execute kernels. */
+ * A kernel of one thread reads the GPU's clock during this time, and records gaps of more than 100 us between two
+ * reads, when it was preempted. Prints "slices", the number of gaps, the medians of gaps and of the times between
+ * them, and the longest gap, in milliseconds; or "not known here" on simulated GPUs, which do not execute kernels. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

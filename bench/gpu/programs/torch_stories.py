@@ -1,9 +1,9 @@
-"""Do things with PyTorch that simulation cannot show, in a separate process, for tests/gpu.
+"""Run PyTorch scenarios that simulation cannot show, in a separate process, for tests/gpu.
 
-    torch_stories reset BYTES      fills a share of so many bytes again and again, with cudaDeviceReset in between
-    torch_stories leave            ends in the ordinary way while kernels are queued
-    torch_stories collective       one process for all GPUs there are: NCCL sums over all of them, as fast as it can
-    torch_stories communicators N  makes and destroys a NCCL communicator so often, with what it held afterwards
+    torch_stories reset BYTES      fills a share of BYTES repeatedly, with cudaDeviceReset in between
+    torch_stories leave            ends normally while kernels are queued
+    torch_stories collective       one process for each GPU: NCCL sums over all of them, as fast as it can
+    torch_stories communicators N  makes and destroys a NCCL communicator N times, and reports the free memory
 
 Each prints one JSON object.
 """
@@ -42,7 +42,7 @@ def reset(limit: int) -> dict[str, object]:
 
 
 def leave() -> dict[str, object]:
-    """Kernels are still queued when the interpreter ends."""
+    """End the interpreter while kernels are still queued."""
     matrix = torch.randn(8192, 8192, device="cuda")
     for _ in range(50):
         torch.mm(matrix, matrix)
@@ -50,7 +50,7 @@ def leave() -> dict[str, object]:
 
 
 def collective() -> dict[str, object]:
-    """A process a GPU, begun together; how many sums a second, and whether they were right."""
+    """Run a process on each GPU at the same time; return sums a second, and whether they were right."""
     count = torch.cuda.device_count()
     with tempfile.TemporaryDirectory() as directory:
         torch.multiprocessing.spawn(_rank, (count, directory), nprocs=count)
@@ -79,7 +79,7 @@ def _rank(rank: int, count: int, directory: str) -> None:
 
 
 def communicators(times: int) -> dict[str, object]:
-    """Memory that can be had before the first and after the last."""
+    """Return the free memory after each communicator."""
     free = []
     for _ in range(times):
         with tempfile.TemporaryDirectory() as directory:

@@ -32,12 +32,12 @@ from bench.gpu.programs import marks, torch_workloads  # noqa: E402
 
 WARM_PIECES = 3
 WARM_SECONDS = 0.3
-AFTER_SECONDS = 0.15  # keep working for so long, so that no worker is alone while another still counts
+AFTER_SECONDS = 0.15  # keeps working for this time, so that no worker is alone while another still counts
 
 
 def main() -> None:
     device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
-    # Only answers go to stdout: text that libraries print goes to stderr.
+    # Only answers go to stdout: libraries' output goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     imported = time.monotonic()

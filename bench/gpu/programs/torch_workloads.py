@@ -30,7 +30,7 @@ MATRIX = 8192
 IMAGES, PIXELS = 64, 128
 NUMBERS = 1024
 GRAPH_OPERATIONS = 20
-STEPS = 8  # between two waits: as far ahead as a program that reads its loss now and then
+STEPS = 8  # between two waits: like a program that reads its loss now and then
 
 Mark = Callable[[], None]
 Step = Callable[[], None]
@@ -51,7 +51,7 @@ def prepare(name: str, requests: int, device: str) -> Workload:
 
 
 def synchronize(device: str) -> None:
-    """Wait for all that is queued."""
+    """Wait for all queued work."""
     if device == "cuda":
         torch.cuda.synchronize()
 

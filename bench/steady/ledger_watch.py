@@ -1,6 +1,6 @@
-"""A witness: judges every version of every GPUNode that was ever stored.
+"""Checks every version of every GPUNode that was ever stored.
 
-It reads them from etcd: a watch by way of the API server misses what is written around a restart of it.
+It reads them from etcd: a watch through the API server misses writes around a restart of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STOP_SECONDS = 30.0
 
 
 class _Etcd(http.client.HTTPConnection):
-    """HTTP over the socket of etcd."""
+    """HTTP over etcd's socket."""
 
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=STOP_SECONDS)
@@ -35,17 +35,17 @@ class _Etcd(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Witness:
-    """versions: how many it saw; broken: a sentence for each GPU that was over-committed in one of them.
+class LedgerWatch:
+    """The checker. versions: how many it saw; broken: a sentence for each over-committed GPU in one of them.
 
-    released: when shares were given back, which only the elected placer does.
+    released: when shares were released, which only the elected placer does.
     """
 
     def __init__(self, server: calls.Server, etcd: Path) -> None:
         self._server = server
         self._seen = int(truth.version(server))
         self._line = _Etcd(etcd)
-        self._thread = threading.Thread(target=self._run, name="witness", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="ledger watch", daemon=True)
         self._error: Exception | None = None
         self.versions = 0
         self.broken: list[str] = []
@@ -63,18 +63,18 @@ class Witness:
         self._line.request("POST", "/v3/watch", json.dumps({"create_request": asked}))
         self._answer = self._line.getresponse()
         if self._answer.status != http.client.OK:
-            raise SystemExit(f"etcd does not let itself be watched: {self._answer.read(500).decode()}")
+            raise SystemExit(f"etcd cannot be watched: {self._answer.read(500).decode()}")
         self._line.sock.settimeout(None)
         self._thread.start()
 
     def stop(self) -> None:
-        """See everything that was written so far, and end."""
+        """Wait until all writes so far are checked, and end."""
         items = calls.ask(self._server, calls.call("GET", contract.GPUNODE_PATH))["items"]
         last = max((int(item["metadata"]["resourceVersion"]) for item in items), default=0)
         deadline = time.monotonic() + STOP_SECONDS
         while self._seen < last:
             if self._error is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the witness has not seen everything: {self._error}")
+                raise SystemExit(f"not all versions were checked: {self._error}")
             time.sleep(POLL_SECONDS)
         self._line.sock.shutdown(socket.SHUT_RDWR)
         self._thread.join(STOP_SECONDS)

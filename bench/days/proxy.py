@@ -1,6 +1,6 @@
-"""The only way that the webhooks have to the API server: it can answer in its place, take its time, or lead nowhere.
+"""The webhooks' only route to the API server: a proxy that can answer in its place, delay calls or drop packets.
 
-Plain HTTP on loopback on this side, the API server's TLS on the other; whoever asks is whom his token says.
+The webhooks' side is plain HTTP on loopback, the other side is the API server's TLS. The token identifies the caller.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Fault:
     delay_seconds: float = 0.0
 
 
-class Way:
-    """`fault` may change while it serves."""
+class Proxy:
+    """The proxy. `fault` may change while it serves."""
 
     def __init__(self, server: calls.Server) -> None:
         self._server = server
@@ -46,7 +46,7 @@ class Way:
         self._serving, self._stop = threading.Event(), asyncio.Event()
 
     def set(self, fault: Fault) -> None:
-        """From now on; what is open breaks off, watches among it."""
+        """Set the fault, and cut open connections, watches included."""
         self.fault = fault
 
         def cut() -> None:
@@ -68,7 +68,7 @@ class Way:
         self._streams.add(task)
         try:
             headers = {key: value for key, value in request.headers.items() if key in KEPT}
-            headers["Accept-Encoding"] = "identity"  # for it is passed on as it comes
+            headers["Accept-Encoding"] = "identity"  # the answer is passed on unchanged
             async with self._session.request(
                 request.method, self._server.url + request.raw_path, data=await request.read(), headers=headers
             ) as upstream:
@@ -85,7 +85,7 @@ class Way:
             self._streams.discard(task)
 
     async def _serve(self) -> None:
-        # Without a client's certificate: the token speaks.
+        # No client certificate: the token authenticates.
         trusted = ssl.create_default_context(cafile=str(self._server.ca))
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=trusted),
@@ -106,7 +106,7 @@ class Way:
 
     @contextlib.contextmanager
     def nowhere(self) -> Iterator[None]:
-        """Every packet is lost, in both directions, and nobody is told: as when a network is cut."""
+        """Drop every packet in both directions without an error, as a network partition does."""
         rules = [
             ("INPUT", "-i", "lo", "-p", "tcp", end, str(self.port), "-j", "DROP") for end in ("--dport", "--sport")
         ]
@@ -119,25 +119,25 @@ class Way:
                 subprocess.run(["iptables", "-D", *rule], check=True)
 
     def kubeconfig(self, kubeconfig: Path, target: Path) -> Path:
-        """Write a copy of a ServiceAccount's that leads here."""
+        """Write a copy of a ServiceAccount's kubeconfig that points to the proxy."""
         config = yaml.safe_load(kubeconfig.read_text())
         config["clusters"][0]["cluster"] = {"server": f"http://127.0.0.1:{self.port}"}
         target.write_text(yaml.safe_dump(config))
         return target
 
     def run(self) -> None:
-        logging.getLogger("aiohttp.server").disabled = True  # that whoever asked has gone is no news here
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # which ends what is left
+        logging.getLogger("aiohttp.server").disabled = True  # closed client connections are expected
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels the remaining tasks
             runner.run(self._serve())
 
 
 @contextlib.contextmanager
-def before(server: calls.Server) -> Iterator[Way]:
-    made = Way(server)
-    thread = threading.Thread(target=made.run, name="way", daemon=True)
+def running(server: calls.Server) -> Iterator[Proxy]:
+    made = Proxy(server)
+    thread = threading.Thread(target=made.run, name="proxy", daemon=True)
     thread.start()
     if not made._serving.wait(START_SECONDS):
-        raise SystemExit("the way to the API server is not served")
+        raise SystemExit("the proxy to the API server did not start")
     try:
         yield made
     finally:

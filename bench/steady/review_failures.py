@@ -1,4 +1,4 @@
-"""What the webhook logs of reviews that it failed to judge; a log goes with its pod, so it is kept as it comes."""
+"""The webhook's log entries about reviews that failed. A log is deleted with its pod, so it is linked at once."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ POLL_SECONDS = 0.5
 MAX_SENTENCES = 3
 
 
-class JudgementLogs:
+class ReviewLogs:
     """Links to every log that the replicas write between `start` and `stop`."""
 
     def __init__(self, lab: lab_layout.Layout) -> None:
         self._directories = [node_mounts.inside_directory(lab, node, "/var/log/pods") for node in lab.nodes]
         self._kept = tempfile.TemporaryDirectory(prefix="gpushare-", dir=lab.directory)
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="judgement logs", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="review logs", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> list[str]:
-        """The reasons with their stacks, the commonest first."""
+        """Return the reasons with their stacks, the most common first."""
         self._stopping.set()
         self._thread.join()
         with self._kept as directory:
@@ -43,7 +43,7 @@ class JudgementLogs:
                 for path in Path(directory).iterdir()
                 for line in _failures(path)
             )
-        return [f"{count} not judged: {stack}" for stack, count in stacks.most_common(MAX_SENTENCES)]
+        return [f"{count} reviews failed: {stack}" for stack, count in stacks.most_common(MAX_SENTENCES)]
 
     def _run(self) -> None:
         while True:
@@ -51,14 +51,14 @@ class JudgementLogs:
             for directory in self._directories:
                 for path in directory.glob(LOGS):
                     link = Path(self._kept.name) / "_".join(path.relative_to(directory).parts)
-                    with contextlib.suppress(FileExistsError, FileNotFoundError):  # it is kept already, or has gone
+                    with contextlib.suppress(FileExistsError, FileNotFoundError):  # already linked, or deleted
                         os.link(path, link)
             if is_last:
                 return
 
 
 def _failures(path: Path) -> Iterator[dict[str, Any]]:
-    """Each line of the kubelet's is a time, a stream, whether it is whole, and what the container wrote."""
+    """Yield failed reviews. Each line has the kubelet's time, stream and tag before the container's output."""
     for line in path.read_text().splitlines():
         if SAYS in line:
             yield json.loads(line.split(" ", 3)[3])
