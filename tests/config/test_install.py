@@ -222,7 +222,7 @@ def test_a_field_of_another_manager_is_a_conflict_with_a_remedy(
     own.kubectl("delete", *gone)
     forced = run("--dry-run", *QUICKLY, "--force-conflicts").stdout
     both = "  apps.v1.Deployment.gpushare-system.gpushare-webhook\n  policy.v1.PodDisruptionBudget.gpushare-system.gpushare-webhook"
-    assert f"as it is:\n{both}\nNothing was changed.\n" in forced
+    assert f"(GROUP.VERSION.KIND.NAMESPACE.NAME):\n{both}\nNothing was changed.\n" in forced
     assert "replicas: 3" in own.kubectl("get", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "-o", "yaml")
     assert not own.kubectl("get", *gone)
     installed(run(*QUICKLY, "--force-conflicts"))
