@@ -50,7 +50,7 @@ def agent() -> str:
 def imports(packages: Iterable[str], folder: Callable[[str], str]) -> Graph:
     """Return what each folder imports directly. folder: the folder of a module; "" leaves the module out."""
     first, *others = packages
-    graph = grimp.build_graph(first, *others)
+    graph = grimp.build_graph(first, *others, cache_dir=None)
     found: dict[str, set[str]] = {}
     for module in graph.modules:
         if here := folder(module):

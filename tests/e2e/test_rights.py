@@ -23,16 +23,13 @@ pytestmark = pytest.mark.lab
 REPETITION = "tests/config/test_policy_events.py::test_agents_and_replicas_write_and_count_their_events"
 ELSEWHERE: dict[tuple[str, str, str], str] = {
     (contract.WEBHOOK_SERVICE_ACCOUNT, "pods/eviction", "create"): (
-        "tests/webhook/test_stuck_on_a_real_scheduler.py::"
-        "test_what_the_scheduler_says_is_told_and_an_owned_pod_is_placed_elsewhere"
+        "tests/webhook/test_stuck_on_a_real_scheduler.py::test_scheduler_message_is_reported_and_owned_pod_moves"
     ),
     (contract.WEBHOOK_SERVICE_ACCOUNT, "pods", "get"): (
-        "tests/webhook/test_lost_ledger_on_a_real_api_server.py::"
-        "test_a_list_of_allocations_emptied_by_hand_is_filled_again"
+        "tests/webhook/test_lost_ledger_on_a_real_api_server.py::test_manually_emptied_allocations_are_restored"
     ),
     (contract.AGENT_SERVICE_ACCOUNT, "gpunodes.gpushare.io", "get"): (
-        "tests/deviceplugin/test_agent_on_api_server.py::"
-        "test_what_is_promised_of_a_share_answers_the_gpunode_as_it_is_or_is_not_written"
+        "tests/deviceplugin/test_agent_on_api_server.py::test_resizes_are_only_written_for_the_current_gpunode"
     ),
     (contract.WEBHOOK_SERVICE_ACCOUNT, "events.events.k8s.io", "patch"): REPETITION,
     (contract.AGENT_SERVICE_ACCOUNT, "events.events.k8s.io", "patch"): REPETITION,

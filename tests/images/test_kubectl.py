@@ -65,8 +65,8 @@ def test_without_a_suitable_kubectl_on_path_the_other_images_are_built(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_image_has_the_plugin_and_its_kubectl(laid_out: dict[str, Image]) -> None:
-    made = laid_out["plugin"]
+def test_the_image_has_the_plugin_and_its_kubectl(unpacked: dict[str, Image]) -> None:
+    made = unpacked["plugin"]
     assert "--apply" in made.python("-m", "kubectl_gpushare", "defrag", "--help")
     command = [made.root / "usr/bin/kubectl", "version", "--client", "--output=json"]
     shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
