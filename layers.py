@@ -20,7 +20,7 @@ ROOT: Final = Path(__file__).resolve().parent
 
 
 @dataclasses.dataclass(frozen=True)
-class Tree:
+class SourceTree:
     """C sources in layers, with a folder for each layer, and the objects compiled from them."""
 
     sources: Path
@@ -51,13 +51,13 @@ class Tree:
         return f"{path.parent.relative_to(self.sources)}/{_PROCESSOR.sub('', path.stem)}"
 
 
-INTERPOSER: Final = Tree(
+INTERPOSER: Final = SourceTree(
     sources=ROOT / "interposer",
     objects=ROOT / "build" / "interposer",
     layers=(("hooks",), ("session",), ("compute", "memory"), ("cuda",), ("share",), ("driver", "link"), ("base",)),
     filled_from_above=frozenset({"hook_rows"}),
 )
-SIMGPU: Final = Tree(
+SIMGPU: Final = SourceTree(
     sources=ROOT / "simgpu",
     objects=ROOT / "build" / "simgpu" / "objects",
     layers=(
@@ -81,7 +81,7 @@ _PROCESSOR: Final = re.compile(r"_(x86_64|aarch64)$")
 _SUFFIXES: Final = frozenset({".c", ".h", ".S", ".def"})
 
 
-def findings(tree: Tree) -> list[str]:
+def findings(tree: SourceTree) -> list[str]:
     """Describe each violation of a tree's layers in a sentence, sorted.
 
     Raises:
@@ -107,7 +107,7 @@ def _layer(module: str) -> str:
     return module.rpartition("/")[0]
 
 
-def _uses(tree: Tree, sources: Iterable[Path]) -> Iterator[tuple[tuple[str, str], str]]:
+def _uses(tree: SourceTree, sources: Iterable[Path]) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield pairs of modules, user first, with the include or symbol that shows the use."""
     symbols = dict(_symbols(tree, [path for path in sources if path.suffix in {".c", ".S"}]))
     defined = {name: tree.module(path) for path, kinds in symbols.items() for name in kinds if kinds[name] != "U"}
@@ -121,7 +121,7 @@ def _uses(tree: Tree, sources: Iterable[Path]) -> Iterator[tuple[tuple[str, str]
                 yield (user, used), f"{path.relative_to(tree.sources)} uses {name}"
 
 
-def _symbols(tree: Tree, sources: Iterable[Path]) -> Iterator[tuple[Path, dict[str, str]]]:
+def _symbols(tree: SourceTree, sources: Iterable[Path]) -> Iterator[tuple[Path, dict[str, str]]]:
     """Yield each source with the external names in its object and their kinds in nm's letters (U: undefined there).
 
     Sources for other processors have no object and are skipped.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 import secrets
 import time
 from collections.abc import Callable
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 API_VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"
 CHECK_SECONDS: Final = 1.0
-POLL_SECONDS: Final = 0.1  # poll interval for `kubelet.sock` between two checks
+POLL_SECONDS: Final = 0.1  # poll interval for `kubelet.sock` while no kubelet listens
 FIRST_PAUSE_SECONDS: Final = 0.1  # the socket exists a moment before the kubelet listens
 REGISTER_SECONDS: Final = 15.0  # the kubelet itself stops dialling us after 10 s
 SILENT_SECONDS: Final = 10.0  # since registration, without a call of ListAndWatch
@@ -97,10 +96,12 @@ class Registration:
             await self._stop()
 
     async def _wait(self, seconds: float) -> None:
-        for _ in range(math.ceil(seconds / POLL_SECONDS)):
-            await asyncio.sleep(min(seconds, POLL_SECONDS))
-            if _identity(self._kubelet_socket) != self._checked_kubelet:
-                return
+        # A kubelet that ends drops its stream. Polling before that would only cost CPU time on every node.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._servicer.dropped.wait()
+                while _identity(self._kubelet_socket) == self._checked_kubelet:  # noqa: ASYNC110 - a file has no event
+                    await asyncio.sleep(POLL_SECONDS)
 
     async def step(self) -> float:
         """Register or serve again if necessary; return the seconds until the next check."""

@@ -100,7 +100,10 @@ class ServedResource:
 
 
 class DevicePlugin(services.DevicePluginServicer):
-    """The device plugin of one resource. calls: ListAndWatch calls so far; streams: those still open."""
+    """The device plugin of one resource.
+
+    calls: ListAndWatch calls so far; streams: those still open; dropped: set while none is open.
+    """
 
     def __init__(self, served: ServedResource, advertised: Observable[Advertisement]) -> None:
         self._name = served.name
@@ -108,6 +111,8 @@ class DevicePlugin(services.DevicePluginServicer):
         self._advertised = advertised
         self._removal = GradualRemoval()
         self.streams = self.calls = 0
+        self.dropped = asyncio.Event()
+        self.dropped.set()
 
     async def GetDevicePluginOptions(  # noqa: N802
         self, _: messages.Empty, __: Context
@@ -121,6 +126,7 @@ class DevicePlugin(services.DevicePluginServicer):
         """Send the whole list now, and again after each change."""
         self.streams += 1
         self.calls += 1
+        self.dropped.clear()
         sent = None
         following = self._advertised.follow()
         change = asyncio.ensure_future(anext(following))
@@ -157,6 +163,8 @@ class DevicePlugin(services.DevicePluginServicer):
         finally:
             change.cancel()
             self.streams -= 1
+            if not self.streams:
+                self.dropped.set()
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: messages.PreferredAllocationRequest, context: Context

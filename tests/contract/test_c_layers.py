@@ -13,7 +13,7 @@ import pytest
 import layers
 
 
-def section(tree: layers.Tree) -> str:
+def section(tree: layers.SourceTree) -> str:
     return (tree.sources / "README.md").read_text().partition("## Layers\n")[2].partition("\n## ")[0]
 
 
@@ -24,7 +24,7 @@ def _built() -> None:
 
 
 @pytest.fixture
-def tree(request: pytest.FixtureRequest, tmp_path: Path) -> layers.Tree:
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> layers.SourceTree:
     """A copy of the sources and objects of the tree named by the parameter, for a test to break."""
     original = {tree.sources.name: tree for tree in layers.TREES}[request.param]
     copied = dataclasses.replace(original, sources=tmp_path / "sources", objects=tmp_path / "objects")
@@ -35,7 +35,7 @@ def tree(request: pytest.FixtureRequest, tmp_path: Path) -> layers.Tree:
     return copied
 
 
-def compile_again(tree: layers.Tree, name: str) -> None:
+def compile_again(tree: layers.SourceTree, name: str) -> None:
     flags = ["-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-I", tree.sources]
     command = ["gcc", *flags, "-c", "-o", tree.objects / f"{name}.o", tree.sources / name]
     subprocess.run(command, check=True)
@@ -45,7 +45,7 @@ both = pytest.mark.parametrize("tree", ["interposer", "simgpu"], indirect=True)
 
 
 @both
-def test_layers_hold(tree: layers.Tree) -> None:
+def test_layers_hold(tree: layers.SourceTree) -> None:
     assert layers.findings(tree) == []
 
 
@@ -66,7 +66,7 @@ def test_layers_hold(tree: layers.Tree) -> None:
     ],
     indirect=["tree"],
 )
-def test_wrong_include_is_found(tree: layers.Tree, name: str, line: str, why: str) -> None:
+def test_wrong_include_is_found(tree: layers.SourceTree, name: str, line: str, why: str) -> None:
     path = tree.sources / name
     path.write_text(f'#include "{line}"\n{path.read_text()}')
     (only,) = layers.findings(tree)
@@ -118,7 +118,7 @@ def test_wrong_include_is_found(tree: layers.Tree, name: str, line: str, why: st
     ],
     indirect=["tree"],
 )
-def test_use_without_an_include_is_found(tree: layers.Tree, name: str, code: str, why: str) -> None:
+def test_use_without_an_include_is_found(tree: layers.SourceTree, name: str, code: str, why: str) -> None:
     path = tree.sources / name
     path.write_text(f"{path.read_text()}\n{code}\n")
     compile_again(tree, name)
@@ -137,7 +137,7 @@ def test_use_without_an_include_is_found(tree: layers.Tree, name: str, code: str
     ],
     indirect=["tree"],
 )
-def test_file_outside_the_layers_is_found(tree: layers.Tree, name: str) -> None:
+def test_file_outside_the_layers_is_found(tree: layers.SourceTree, name: str) -> None:
     path = tree.sources / name
     path.parent.mkdir(exist_ok=True)
     path.touch()
@@ -150,20 +150,20 @@ def test_file_outside_the_layers_is_found(tree: layers.Tree, name: str) -> None:
     [("interposer", "compute/gate.c.o"), ("simgpu", "cuda/stream/event.c.o")],
     indirect=["tree"],
 )
-def test_missing_object_is_an_error(tree: layers.Tree, name: str) -> None:
+def test_missing_object_is_an_error(tree: layers.SourceTree, name: str) -> None:
     (tree.objects / name).unlink()
     with pytest.raises(FileNotFoundError, match=re.escape(f"{name} is missing: run `make build` first")):
         layers.findings(tree)
 
 
 @pytest.mark.parametrize("tree", layers.TREES, ids=lambda tree: tree.sources.name)
-def test_readme_shows_the_layers(tree: layers.Tree) -> None:
+def test_readme_shows_the_layers(tree: layers.SourceTree) -> None:
     shown = re.findall(r"^    (.+)$", section(tree), re.MULTILINE)
     assert tuple(tuple(row.split(" | ")) for row in shown) == tree.layers
 
 
 @pytest.mark.parametrize("tree", layers.TREES, ids=lambda tree: tree.sources.name)
-def test_readme_describes_each_file(tree: layers.Tree) -> None:
+def test_readme_describes_each_file(tree: layers.SourceTree) -> None:
     patterns: dict[str, list[str]] = {}
     layer = ""
     for first, names in re.findall(r"^\| (?:`([\w/]+)` )?\| (`.*?) \|", section(tree), re.MULTILINE):

@@ -1,8 +1,7 @@
-"""Attacks that a program in a share container may try, by name; each runs in a container of the lab until its time is
-over.
+"""Attacks that a program in a share container may try, by name. Each runs in a separate process until its time is over.
 
-Usage: attacks.py NAME[,NAME...] SECONDS. Each attack runs in a separate process, which prints "at it" once it has
-begun. At its end it prints, as JSON, the forbidden things that succeeded (`won`) and the number of attempts.
+Usage: attacks.py NAME[,NAME...] SECONDS. An attack prints "at it" once it has begun. At its end it prints, as JSON, the
+forbidden things that succeeded (`won`) and the number of attempts.
 """
 
 from __future__ import annotations
