@@ -12,6 +12,7 @@ C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*
 SHELL_SOURCES := install.sh .ci/run $(sort $(wildcard lab/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
+TEST_HELPERS = $(shell find tests -name '*.py' ! -name 'test_*')
 QUICK := not slow and not apiserver and not lab
 WORKERS := 4 # more than the cores of a small machine: tests of labs and API servers mostly wait
 TEST_OPTIONS ?= # additional pytest options for `make test`
@@ -110,6 +111,7 @@ check: env build ## Check formats, lints, types, import rules, layers, shell scr
 	$(BIN)/mypy
 	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
 	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
+	$(BIN)/mypy --explicit-package-bases $(TEST_HELPERS)
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 	$(PYTHON) layers.py
 	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))

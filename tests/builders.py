@@ -33,9 +33,10 @@ def pod(
     }
 
 
-def in_turn(*, warm: str, main: str, restarts: str | None = None, **annotations: str) -> dict[str, Any]:
+def in_turn(*, warm: str, main: str, restarts: str | None = None, **annotations: Any) -> dict[str, Any]:
     """Build a pod whose init container `warm` and container `main` have separate shares; memory follows the request."""
-    manifest = pod(**{"request.warm": warm, "request.main": main}, **annotations)
+    shares: dict[str, Any] = {"request.warm": warm, "request.main": main}
+    manifest = pod(**shares, **annotations)
     manifest["spec"]["initContainers"] = [
         {"name": "warm", "image": "x"} | ({"restartPolicy": restarts} if restarts else {})
     ]

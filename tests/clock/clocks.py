@@ -17,7 +17,18 @@ def _library() -> tuple[tempfile.TemporaryDirectory[str], Path]:
     """Build the library once per process; it is deleted with it."""
     directory = tempfile.TemporaryDirectory(prefix="gpushare-clock-")
     library = Path(directory.name) / "clock.so"
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, HERE / "clock.c"]
+    command = [
+        "cc",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(HERE / "clock.c"),
+    ]
     subprocess.run(command, check=True, timeout=60)
     return directory, library
 

@@ -66,7 +66,7 @@ class Kubelet(services.RegistrationServicer):
     async def __aexit__(self, *_: object) -> None:
         await self.leave()
         for channel in self._channels:
-            await channel.close()
+            await channel.close(None)
         await self._server.stop(None)
 
     async def Register(self, request: Any, context: Any) -> Any:  # noqa: N802

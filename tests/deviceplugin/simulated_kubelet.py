@@ -15,7 +15,7 @@ import grpc
 
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
-from deviceplugin.kubelet_api import podresources_v1_pb2 as holdings
+from deviceplugin.kubelet_api import podresources_v1_pb2 as pod_resources
 from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as holding_services
 
 
@@ -54,13 +54,15 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         """The pod-resources socket."""
         return self.directory.with_name(f"{self.directory.name}-holds.sock")
 
-    async def List(self, _: Any, __: Any) -> holdings.ListPodResourcesResponse:  # noqa: N802
+    async def List(self, _: Any, __: Any) -> pod_resources.ListPodResourcesResponse:  # noqa: N802
         listed = []
         for name, (resource, ids) in self.pods.items():
-            devices = [holdings.ContainerDevices(resource_name=resource, device_ids=[identity]) for identity in ids]
-            container = holdings.ContainerResources(name="main", devices=devices)
-            listed.append(holdings.PodResources(name=name, namespace=self.namespace, containers=[container]))
-        return holdings.ListPodResourcesResponse(pod_resources=listed)
+            devices = [
+                pod_resources.ContainerDevices(resource_name=resource, device_ids=[identity]) for identity in ids
+            ]
+            container = pod_resources.ContainerResources(name="main", devices=devices)
+            listed.append(pod_resources.PodResources(name=name, namespace=self.namespace, containers=[container]))
+        return pod_resources.ListPodResourcesResponse(pod_resources=listed)
 
     async def admit(self, pod: str, resource: str, size: int) -> messages.ContainerAllocateResponse:
         """Admit a pod of `namespace`: ask for a preference, allocate, and list the devices from then on."""
@@ -91,7 +93,7 @@ class Kubelet(services.RegistrationServicer, holding_services.PodResourcesLister
         for resource in list(self._tasks):
             await self.drop(resource)
         for channel in self._channels.values():
-            await channel.close()
+            await channel.close(None)
         await self.server.stop(None)
         await self.holder.stop(None)
 

@@ -266,7 +266,7 @@ class Attacking:
                 if said != "at it\n":
                     process.kill()  # other attacks of it may be running
                     _, problem = process.communicate()
-                    raise AssertionError(f"{process.args}: {said}{problem}")
+                    raise AssertionError(f"{process.args!r}: {said}{problem}")
 
     def end(self) -> None:
         """Wait for their ends, and collect their results."""

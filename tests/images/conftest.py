@@ -59,7 +59,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     address = f"127.0.0.1:{next(iter(addresses.free_ports('127.0.0.1', (5000,))))}"
     (directory / "config.yml").write_text(REGISTRY.format(directory=directory / "blobs", address=address))
     with (directory / "log").open("wb") as log:
-        command = [directory / "usr/bin/docker-registry", "serve", directory / "config.yml"]
+        command: list[str | Path] = [directory / "usr/bin/docker-registry", "serve", directory / "config.yml"]
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 60

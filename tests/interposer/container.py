@@ -120,11 +120,18 @@ def with_driver_before(container: Container, source: str, directory: Path) -> Co
     """
     driver = (container.drivers / "libcuda.so.1").read_bytes()
     (directory / "libcudb.so.1").write_bytes(driver.replace(b"\0libcuda.so.1\0", b"\0libcudb.so.1\0"))
-    link = ["-L", directory, "-Wl,--no-as-needed", "-l:libcudb.so.1", "-Wl,-soname,libcuda.so.1", "-ldl"]
+    link: list[str | Path] = [
+        "-L",
+        directory,
+        "-Wl,--no-as-needed",
+        "-l:libcudb.so.1",
+        "-Wl,-soname,libcuda.so.1",
+        "-ldl",
+    ]
     symbols = subprocess.check_output(
         ["nm", "-D", "--defined-only", directory / "libcudb.so.1"], text=True
     ).splitlines()
-    places = [f"-DAT_{name}=0x{at}" for at, _, name in map(str.split, symbols) if name.startswith("cu")]
+    places = [f"-DAT_{name}=0x{at}" for at, _, name in (symbol.split() for symbol in symbols) if name.startswith("cu")]
     compiled(source, directory / "libcuda.so", *places, *link).rename(directory / "libcuda.so.1")
     return replace(container, drivers=directory)
 

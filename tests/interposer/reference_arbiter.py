@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from gpushare import contract
 
@@ -94,7 +94,8 @@ class ReferenceArbiter:
         self._leases = 0  # number of leases granted so far
         self._unheard: list[tuple[int, int, int, int]] = []
         self._limits_descriptor, self._limits = _page("limits", 1)
-        known = None if after is None else after.ledger_descriptor
+        known: int | None = None if after is None else after.ledger_descriptor
+        self.ledger_descriptor: int
         self.ledger_descriptor, self._ledger = _page("ledger", max(1, len(shares)), known)
         for index, share in enumerate(shares):
             self._write_share(index, share)
@@ -132,7 +133,7 @@ class ReferenceArbiter:
         """Change a limit while processes run."""
         self.set(gpu, memory_bytes=memory_bytes)
 
-    def set(self, gpu: int, **amounts: int) -> None:
+    def set(self, gpu: int, **amounts: Any) -> None:
         """Change fields of a share by name while processes run."""
         self._shares[gpu] = dataclasses.replace(self._shares[gpu], **amounts)
         self._write_share(gpu, self._shares[gpu])

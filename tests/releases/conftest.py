@@ -47,7 +47,7 @@ class Arbiter:
 @contextlib.contextmanager
 def arbiter(release: Release, directory: Path, uuid: str) -> Iterator[Arbiter]:
     """Start an arbiter. It is killed at the end, as a node's agent may be."""
-    command = [sys.executable, HERE / "arbiter_process.py", directory, uuid]
+    command: list[str | Path] = [sys.executable, HERE / "arbiter_process.py", directory, uuid]
     process = subprocess.Popen(
         command, env=release.environment, cwd="/", text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jsonpatch
 
@@ -62,8 +62,13 @@ class Chain:
 
     def review(self, manifest: Pod, **more: Any) -> review.ReviewResponse:
         """Return gpushare's response to one call."""
-        request: Any = {"uid": "u", "operation": "CREATE", "namespace": "default", "object": copy.deepcopy(manifest)}
-        return asyncio.run(self._admission.answer({**request, **more}))
+        request: dict[str, Any] = {
+            "uid": "u",
+            "operation": "CREATE",
+            "namespace": "default",
+            "object": copy.deepcopy(manifest),
+        }
+        return asyncio.run(self._admission.answer(cast("review.AdmissionRequest", request | more)))
 
     def create(self, manifest: Pod, *, before: Iterable[Webhook] = (), behind: Iterable[Webhook] = ()) -> Admitted:
         """Create a pod in two rounds: in the second, a webhook is reinvoked if another one has changed the pod after

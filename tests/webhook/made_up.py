@@ -168,7 +168,7 @@ class MadeUp:
                 sides = {"limits": {**asked, **exact}}
             container: dict[str, Any] = {"name": f"{prefix}{number}", "image": "none", "resources": sides}
             if draw.random() < 0.15:
-                port = {"containerPort": 80, "hostPort": draw.choice((8080, 8081))}
+                port: dict[str, Any] = {"containerPort": 80, "hostPort": draw.choice((8080, 8081))}
                 if draw.random() < 0.5:
                     port["hostIP"] = draw.choice(("127.0.0.1", "10.0.0.1", host_ports.ANY_ADDRESS))
                 if draw.random() < 0.3:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench.gpu import __main__ as bench
 from bench.gpu import tenants
+from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE
 from bench.gpu.plan import Cost
 
@@ -16,7 +17,7 @@ from bench.gpu.plan import Cost
 def hangs(results: str, pid: str, *, in_thread: bool) -> None:
     """Hang in the event loop, as in a call of the driver's, or in a thread; `pid`: where to write a program's."""
 
-    async def hang(given: bench.Run) -> None:
+    async def hang(given: Bench) -> None:
         given.report.table("Measured", ["", "ms"], [["one", "1.0"]])
         given.gpu.start(NATIVE, ["sh", "-c", f"echo $$ > {pid}; exec sleep 1000"])
         _wait_for(Path(pid))

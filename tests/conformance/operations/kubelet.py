@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Node:
 
     def __init__(self, asked: kubelet.Kubelet) -> None:
         self.kubelet = asked
-        self.advertised = Observable({GPU: LISTED})
+        self.advertised = Observable[Mapping[str, tuple[AdvertisedDevice, ...]]]({GPU: LISTED})
         self._plugin: plugin_registration.Registration | None = None
 
     async def plug(self, answers: Answers | None = None) -> None:

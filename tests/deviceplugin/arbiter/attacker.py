@@ -98,7 +98,7 @@ class Attacker:
         """Open as many connections as the arbiter accepts, and more, and keep them."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
-        held = []
+        held: list[socket.socket] = []
         while True:
             if len(held) < HELD_CONNECTIONS:
                 held.append(self.connect())

@@ -11,5 +11,5 @@ from deviceplugin.arbiter import socket_server
 from tests.deviceplugin import arbiter_node
 
 if __name__ == "__main__":
-    socket_server.by_cgroup = lambda _: arbiter_node.identify
+    socket_server.by_cgroup = lambda *_: arbiter_node.identify
     sys.exit(program.main(sys.argv[1:]))

@@ -55,8 +55,8 @@ async def gpus_without_memory_information_are_offered_in_all_other_modes(node: N
     assert node.facts() == node.used_as("mig")
     assert [device.healthy for device in node.advertised.value["nvidia.com/mig-3g.20gb"]] == [True] * 8
     assert not node.pending, node.pending
-    devices = node.mig.mig_devices(node.uuids[0])
-    assert [device.memory_bytes >> 30 for device in devices] == [19, 19], "the driver says how large these are"
+    parts = node.mig.mig_devices(node.uuids[0])
+    assert [part.memory_bytes >> 30 for part in parts] == [19, 19], "the driver says how large these are"
     await node.reach("exclusive")
     assert len(node.advertised.value[GPU]) == 4, "they are cut, and whole as NVIDIA's strategy none has them"
 

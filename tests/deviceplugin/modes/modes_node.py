@@ -133,11 +133,12 @@ class Node:
             program=simulated.BUILD / "nvidia-cuda-mps-control",
             set_exclusive=self.exclusive,
         )
+        cluster: Any = self.cluster
         self.agent = mode_reconciler.ModeReconciler(
-            self.cluster,
-            self.cluster,
-            self.cluster,
-            self.cluster,
+            cluster,
+            cluster,
+            cluster,
+            cluster,
             self.observation,
             state,
             wake=asyncio.Event(),

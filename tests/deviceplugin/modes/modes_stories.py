@@ -9,6 +9,8 @@ from typing import Final
 import pynvml
 
 from deviceplugin.hardware import nvml, nvml_call
+from gpushare.modes.assignment import Assignment
+from gpushare.modes.hardware_gpu import HardwareGpu
 from tests import builders
 from tests.deviceplugin import simulated
 from tests.deviceplugin.modes import modes_node
@@ -39,7 +41,7 @@ async def the_users_of_a_gpu_are_reported_while_other_gpus_change(node: Node) ->
     node.cluster.node = dataclasses.replace(node.cluster.node, allocations=(entry,))
     messages = []
 
-    async def enter(*_: object) -> None:
+    async def enter(gpu: HardwareGpu, assignment: Assignment) -> None:
         messages.append(node.pending)
 
     node.deadly.set_up = enter  # type: ignore[method-assign]
@@ -60,7 +62,7 @@ async def a_gpu_that_cannot_be_repaired_is_quarantined_and_reported_once(node: N
     try:
         await node.step(times=5)
     finally:
-        del node.mig.set_exclusive_process  # type: ignore[attr-defined]
+        del node.mig.set_exclusive_process
     assert node.modes == ["fractional", "fractional…", "fractional", "fractional"], node.modes
     assert "its compute mode is EXCLUSIVE_PROCESS, which allows one process only" in node.pending, node.pending
     assert f"run `nvidia-smi -i {node.uuids[1]} -c 0`" in node.pending, node.pending
@@ -117,7 +119,9 @@ async def mig_devices_created_by_hand_are_offered_if_none_are_configured(node: N
     node.cluster.entries["empty"] = "version: v1\nflags: {migStrategy: mixed}\nmig: all-enabled\n"
     await node.reach("empty")
     uuid = node.uuids[0]
-    kind = next(kind for kind in node.mig.mig_geometry(uuid).kinds if str(kind.profile) == "3g.20gb")
+    geometry = node.mig.mig_geometry(uuid)
+    assert geometry is not None
+    kind = next(kind for kind in geometry.kinds if str(kind.profile) == "3g.20gb")
     node.mig.create_compute_instance(uuid, node.mig.create_gpu_instance(uuid, kind, None), 3)
     await node.step()
     assert node.modes == ["mig"] * 4, node.modes

@@ -12,6 +12,7 @@ from typing import Final
 
 from deviceplugin.hardware import inventory
 from deviceplugin.modes import mode_checkpoint, setup
+from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu
 from tests.deviceplugin import waiting
 from tests.deviceplugin.modes import modes_node
@@ -61,7 +62,7 @@ async def a_full_disk_delays_the_change(node: Node) -> None:
     await node.reach("fractional")
     write = mode_checkpoint.write
 
-    def refuse(path: Path, _: mode_checkpoint.Checkpoint) -> None:
+    def refuse(path: Path, checkpoint: mode_checkpoint.Checkpoint) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     mode_checkpoint.write = refuse
@@ -86,7 +87,7 @@ async def a_slow_disk_does_not_block_and_a_cancelled_write_takes_effect(node: No
         may_end.wait(30)
         write(path, checkpoint)
 
-    def refuse(path: Path, _: mode_checkpoint.Checkpoint) -> None:
+    def refuse(path: Path, checkpoint: mode_checkpoint.Checkpoint) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     try:
@@ -115,7 +116,7 @@ async def a_failed_setup_backs_off_although_it_wakes_the_agent(node: Node) -> No
     await node.reach("fractional")
     tried: list[str] = []
 
-    async def enter(gpu: HardwareGpu, _: object) -> None:
+    async def enter(gpu: HardwareGpu, assignment: Assignment) -> None:
         tried.append(gpu.uuid)
         raise setup.SetUpError("the keeper is not there")
 
@@ -146,7 +147,7 @@ async def observations_are_published_while_a_step_waits_for_the_driver(node: Nod
         await answers.wait()
         return {}
 
-    node.gpu_users.users = hang  # type: ignore[method-assign, assignment]
+    node.gpu_users.users = hang  # type: ignore[method-assign]
     node.cluster.label = "exclusive"
     stepping = asyncio.create_task(node.agent.step())
     async with asyncio.timeout(60):

@@ -11,9 +11,16 @@ import torch
 random.seed(int(sys.argv[1]))
 torch.zeros(1, device="cuda")
 held, made, refused, stop = [], 0, 0, threading.Event()
+
+
+def stop_at_next_line() -> None:
+    sys.stdin.readline()
+    stop.set()
+
+
 print("ready", flush=True)
 sys.stdin.readline()
-threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+threading.Thread(target=stop_at_next_line, daemon=True).start()
 while not stop.is_set():
     try:
         held.append(torch.empty(random.randrange(1, 400 << 20), dtype=torch.uint8, device="cuda"))

@@ -37,7 +37,7 @@ def _peaks(path: Path) -> None:
     for peak in peaks.all:
         assert peak.after(5, 1.0).with_compute(0.5).memory_bytes >= 5
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(peaks))  # type: ignore[arg-type]
+    registry.register(_Figures(peaks))
     generate_latest(registry)
     peaks.save()
 

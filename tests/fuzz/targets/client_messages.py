@@ -76,7 +76,7 @@ def run(data: bytes) -> None:
 
 def _messages(data: bytes) -> list[tuple[int, bytes]]:
     """Split the input into messages as long as their headers say; without a valid header, the rest is one message."""
-    messages = []
+    messages: list[tuple[int, bytes]] = []
     while data and len(messages) < 64:
         who, data = data[0], data[1:]
         size = _HEADER.unpack_from(data)[3] if len(data) >= _HEADER.size else len(data)

@@ -58,7 +58,7 @@ def run(data: bytes) -> None:
     except AbortedError:
         return
     assert type(answer).FromString(answer.SerializeToString()) == answer
-    if chosen % 3 == 1:
+    if isinstance(request, messages.PreferredAllocationRequest):
         for asked, response in zip(request.container_requests, answer.container_responses, strict=True):
             assert len(response.deviceIDs) <= max(asked.allocation_size, 0)
             assert set(response.deviceIDs) <= {*asked.available_deviceIDs, *asked.must_include_deviceIDs}

@@ -40,7 +40,7 @@ def run(data: bytes) -> None:
             for number, handler in kept.items():
                 signal.signal(number, handler)
     err.flush()
-    said = err.buffer.getvalue().decode(errors="replace")  # type: ignore[attr-defined]
+    said = err.buffer.getvalue().decode(errors="replace")
     assert code in (0, 1, 2), code
     if code == 1 and not words.startswith(("audit", "check", "config")):  # these report what they could not read
         assert said.startswith(("error: ", "warning: ")), said

@@ -16,7 +16,7 @@ from webhook.pods import mutation
 NONE = Budgets.from_manifests([])
 
 
-def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: str) -> dict[str, Any]:
+def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = "", **asks: Any) -> dict[str, Any]:
     manifest = builders.pod(name, **asks)
     owner = {"kind": kind, "name": "owner", "uid": f"owner-of-{name}", "controller": True}
     manifest["metadata"] |= {"uid": f"uid-{name}", "ownerReferences": [owner] if kind else []}

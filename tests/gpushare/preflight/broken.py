@@ -18,7 +18,7 @@ from tests.gpushare.preflight.sound import daemonset, named, node, pod
 Change = Callable[[dict[str, Any]], None]
 BLOCKING, WARNING, UNKNOWN, INFO = Severity.BLOCKING, Severity.WARNING, Severity.UNKNOWN, Severity.INFO
 GKE = {"apiVersion": "v1", "scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["system-node-critical"]}]}}  # fmt: skip
-POLICY = {"spec": {"cdi": {"enabled": True}, "toolkit": {"env": []}}, "status": {"state": "ready"}}
+POLICY: dict[str, Any] = {"spec": {"cdi": {"enabled": True}, "toolkit": {"env": []}}, "status": {"state": "ready"}}
 DEFRAG = manifests.CONFIG / "components" / "defrag" / "cronjob.yaml"
 ACCEPT = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 
@@ -75,14 +75,14 @@ def refused(words: str) -> Change:
 
 
 def policy(**spec: Any) -> dict[str, Any]:
-    return named("ClusterPolicy", "cluster-policy", spec={**POLICY["spec"], **spec}, status=POLICY["status"])
+    return named("ClusterPolicy", "cluster-policy", spec=POLICY["spec"] | spec, status=POLICY["status"])
 
 
 def failed(words: str) -> str:
     return f'InternalError: failed calling webhook "pods.gpushare.io": {words}'
 
 
-BUSY = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+BUSY: dict[str, Any] = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
 CRASHED = {
     "containerStatuses": [
         {

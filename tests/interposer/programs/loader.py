@@ -29,12 +29,13 @@ def searches_for_the_search() -> None:
     assert p.proc_address("cuMemAlloc", 1000) is None
     first = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
     pointer = ctypes.c_void_p()
-    assert first(d.address("cuGetProcAddress"))(b"cuMemAlloc", ctypes.byref(pointer), 3020, 0) == SUCCESS
+    assert first(d.address("cuGetProcAddress") or 0)(b"cuMemAlloc", ctypes.byref(pointer), 3020, 0) == SUCCESS
     assert pointer.value == d.address("cuMemAlloc_v2")
 
 
 def homes() -> None:
-    def home(address: int) -> str:
+    def home(address: int | None) -> str:
+        assert address is not None
         for line in MAPS.read_text().splitlines():
             begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
             if begin <= address < end:

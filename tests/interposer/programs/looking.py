@@ -20,7 +20,12 @@ def most_since_the_last_line() -> None:
     """For each line of input, print the maximum since the previous line and the current value."""
     pynvml.nvmlInit()
     handle, asked, most = pynvml.nvmlDeviceGetHandleByIndex(0), threading.Semaphore(0), 0
-    threading.Thread(target=lambda: [asked.release() for _ in sys.stdin], daemon=True).start()
+
+    def ask_for_each_line() -> None:
+        for _ in sys.stdin:
+            asked.release()
+
+    threading.Thread(target=ask_for_each_line, daemon=True).start()
     while True:
         now = pynvml.nvmlDeviceGetMemoryInfo(handle).used
         most = max(most, now)

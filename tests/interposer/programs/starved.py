@@ -25,7 +25,12 @@ def fill(left: int) -> Callable[[], object]:
             taken.append(os.open("/dev/null", os.O_RDONLY))
     for _ in range(left):
         os.close(taken.pop())
-    return lambda: [os.close(descriptor) for descriptor in taken]
+
+    def give_back() -> None:
+        for descriptor in taken:
+            os.close(descriptor)
+
+    return give_back
 
 
 def squeeze() -> Callable[[], object]:

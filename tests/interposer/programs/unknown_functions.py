@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 PER_THREAD = 2
 
 
 def asks() -> None:
     driver = ctypes.CDLL("libcuda.so.1")
-    arguments = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
+    arguments: list[Any] = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
     driver.cuGetProcAddress.argtypes = arguments
     driver.cuGetProcAddress_v2.argtypes = [*arguments, ctypes.c_void_p]
     for name, version, flags in (

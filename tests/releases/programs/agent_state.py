@@ -81,6 +81,8 @@ def writes_modes(there: str) -> None:
 
 def reads_modes(there: str) -> list[Any]:
     state = mode_checkpoint.read(Path(there) / "book.json")
+    assert state is not None
+    assert state.current is not None
     gpus = {uuid: mode and [mode.mode, mode.resource, mode.replicas, mode.alone] for uuid, mode in state.gpus.items()}
     return [state.current.name, state.current.text, gpus]
 

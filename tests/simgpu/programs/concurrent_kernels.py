@@ -17,7 +17,7 @@ class Streams(Cuda):
 
     def __init__(self) -> None:
         super().__init__()
-        self.word = self.made("cuMemHostAlloc", 4, 0)
+        self.word: Any = self.made("cuMemHostAlloc", 4, 0)
         self.one, self.two, self.three = self.stream(), self.stream(), self.stream()
 
     def stream(self, flags: int = NON_BLOCKING) -> ctypes.c_void_p:

@@ -115,7 +115,7 @@ def kinds_of_addresses() -> None:
     _, plain = c.allocate(1 << 20)
     _, pooled = c.allocate(4096, "cuMemAllocAsync", 0)
     _, managed = c.allocate(4096, "cuMemAllocManaged", 1)
-    pinned = c.made("cuMemHostAlloc", 4096, 0).value
+    pinned = c.made("cuMemHostAlloc", 4096, 0).value or 0
     buffer = ctypes.create_string_buffer(8192)
     registered = (ctypes.addressof(buffer) + 4095) // 4096 * 4096
     c.check("cuMemHostRegister_v2", registered, 4096, 0)
@@ -160,8 +160,8 @@ def settings() -> None:
     c.check("cuStreamGetFlags", low, ctypes.byref(value))
     assert value.value == 1
     ids = [ctypes.c_uint64(), ctypes.c_uint64()]
-    for number, stream in zip(ids, (low, c.made("cuStreamCreate", 0)), strict=False):
-        c.check("cuStreamGetId", stream, ctypes.byref(number))
+    for identity, stream in zip(ids, (low, c.made("cuStreamCreate", 0)), strict=False):
+        c.check("cuStreamGetId", stream, ctypes.byref(identity))
     assert ids[0].value != ids[1].value
 
 

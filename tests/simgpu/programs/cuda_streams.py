@@ -163,6 +163,7 @@ def shares_an_event() -> None:
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert other.stdout is not None
     assert other.stdout.readline() == "600\n"
     c.check("cuMemsetD32Async", word, ctypes.c_uint(1), 1, 0)
     assert other.communicate("on", timeout=15)[0] == "0\n"

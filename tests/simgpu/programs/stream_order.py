@@ -14,7 +14,8 @@ class Words(Streams):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reader, (_, self.word) = self.stream(), self.allocate(8)
+        self.reader = self.stream()
+        _, self.word = self.allocate(8)
         self.check("cuMemsetD32_v2", self.word, 0, 1)
 
     def now(self) -> int:
@@ -26,10 +27,14 @@ class Words(Streams):
 
 def function_of_the_host() -> None:
     c = Streams()
-    calls, k = [], c.kernel("k_200ms")
-    called = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(
-        lambda data: (time.sleep(0.05), calls.append((data, time.monotonic())))
-    )
+    calls: list[tuple[int, float]] = []
+    k = c.kernel("k_200ms")
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    def called(data: int) -> None:
+        time.sleep(0.05)
+        calls.append((data, time.monotonic()))
+
     began = time.monotonic()
     c.launch(k, c.one)
     c.check("cuLaunchHostFunc", c.one, called, ctypes.c_void_p(7))

@@ -78,7 +78,7 @@ def collective() -> None:
 def launches_for_ever() -> None:
     c = Cuda()
     function = c.kernel("k_1us")
-    address = c.address("cuLaunchKernel")
+    address = c.address("cuLaunchKernel") or 0
     pointer = ctypes.c_void_p
     launch_fast = ctypes.CFUNCTYPE(ctypes.c_int, pointer, *[ctypes.c_uint] * 7, pointer, pointer, pointer)(address)
     say("ready")

@@ -16,7 +16,7 @@ RETRY_SECONDS = 0.2
 PATIENCE_SECONDS = 180.0  # an API server that is restarted on a busy machine
 
 
-def pods(count: int, *, prefix: str = "pod", **asked: str) -> list[dict[str, Any]]:
+def pods(count: int, *, prefix: str = "pod", **asked: Any) -> list[dict[str, Any]]:
     made = [builders.pod(f"{prefix}-{number}", **asked) for number in range(count)]
     for manifest in made:
         del manifest["metadata"]["namespace"]

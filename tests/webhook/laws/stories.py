@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from tests import builders
 from tests.webhook.laws import schedule, users, world
@@ -96,7 +96,7 @@ def _gang(chance: random.Random, name: str) -> list[users.Ask]:
 
 
 def _ask(chance: random.Random) -> users.Ask:
-    size = {"request": chance.choice(["0.25", "0.5", "0.5", "1"])}
+    size: dict[str, Any] = {"request": chance.choice(["0.25", "0.5", "0.5", "1"])}
     if chance.random() < 0.2:
         size = {"memory": chance.choice(["20Gi", "45Gi", "25%"])}
     manifest = builders.pod(f"pod-{chance.randrange(4)}", **size)

@@ -58,14 +58,14 @@ def pods(draw: st.DrawFn) -> dict[str, Any]:
         spec["schedulingGates"] = [{"name": name} for name in draw(st.lists(gates, unique=True, max_size=2))]
     if draw(st.booleans()):
         spec["ephemeralContainers"] = [{"name": "debug", "env": [{"name": contract.ENV_VISIBLE_DEVICES}]}]
-    metadata: dict[str, Any] = {**draw(_UNKNOWN), "annotations": draw(annotations(names))}
+    metadata: dict[str, Any] = {**draw(_UNKNOWN), "annotations": draw(annotations_of(names))}
     if draw(st.booleans()):
         metadata["labels"] = draw(st.dictionaries(st.sampled_from(["app", contract.SHARE_LABEL]), st.just("x")))
     return {**draw(_UNKNOWN), "metadata": metadata, "spec": spec}
 
 
 @st.composite
-def annotations(draw: st.DrawFn, names: list[str]) -> dict[str, str]:
+def annotations_of(draw: st.DrawFn, names: list[str]) -> dict[str, str]:
     made = {"example.com/note": "keep me"} if draw(st.booleans()) else {}
     own = draw(st.sets(st.sampled_from(names), max_size=2))
     rest = [name for name in names if name not in own]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from deviceplugin.denial import denial_program, registered
+from deviceplugin.host import kernel_process
 
 
 def denies(bpf: str, cgroups: str, uid: str, how: str) -> None:
     if how == "trying":  # the kernel must refuse, not our own check
-        denial_program.kernel_process.missing_capabilities = lambda *_, **__: ()
+        kernel_process.missing_capabilities = lambda *_, **__: ()
     try:
         for majors in {10}, {10, 195}:  # the second replaces the first
             made = denial_program.load(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)

@@ -23,7 +23,9 @@ def reads_everything(sys_root: str) -> None:
     cutting = nvml_mig.MigDriver(driver)
     gpus = driver.snapshot().gpus
     cutting.set_mig_mode(gpus[2].uuid, enabled=True)
-    half = next(kind for kind in cutting.mig_geometry(gpus[2].uuid).kinds if kind.gpu_slices == 3)
+    geometry = cutting.mig_geometry(gpus[2].uuid)
+    assert geometry is not None
+    half = next(kind for kind in geometry.kinds if kind.gpu_slices == 3)
     made = cutting.create_gpu_instance(gpus[2].uuid, half, half.starts[0])
     cutting.create_compute_instance(gpus[2].uuid, made, 3)
     print(repr(driver.snapshot()))

@@ -91,7 +91,7 @@ def processes(pipe_directory: str | None) -> None:
     assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)) == 0
     driver = nvml.Nvml()
     other, own, *_ = (gpu.uuid for gpu in driver.snapshot().gpus)
-    print([(process.pid == os.getpid(), process.memory_bytes >= 1 << 30) for process in driver.processes(own)])
+    print([(process.pid == os.getpid(), (process.memory_bytes or 0) >= 1 << 30) for process in driver.processes(own)])
     print(driver.processes(other))
     print((driver.users(own) == driver.processes(own), driver.users(other)))
 

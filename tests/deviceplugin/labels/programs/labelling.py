@@ -20,7 +20,9 @@ def cut(mig: nvml_mig.MigDriver, uuid: str, profiles: Sequence[str]) -> None:
             mig.destroy_compute_instance(uuid, instance.id, part.id)
         mig.destroy_gpu_instance(uuid, instance.id)
     assert mig.set_mig_mode(uuid, enabled=bool(profiles)) == ""
-    kinds = {str(kind.profile): kind for kind in mig.mig_geometry(uuid).kinds}
+    geometry = mig.mig_geometry(uuid)
+    assert geometry is not None
+    kinds = {str(kind.profile): kind for kind in geometry.kinds}
     for name in profiles:
         made = mig.create_gpu_instance(uuid, kinds[name], None)
         mig.create_compute_instance(uuid, made, kinds[name].gpu_slices)

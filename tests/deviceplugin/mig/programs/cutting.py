@@ -12,6 +12,7 @@ import pynvml
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.mig import partitioner
 from gpushare.mig import catalogue, feasibility
+from gpushare.mig.geometry import ProfileGeometry
 
 Wanted = Mapping[str, int] | None
 CHANGES = (
@@ -40,6 +41,11 @@ class FirstGpu:
 
     def devices(self) -> list[tuple[str, int, str]]:
         return sorted((str(part.profile), part.gpu_instance, part.uuid) for part in self.driver.mig_devices(self.uuid))
+
+    def kinds(self) -> tuple[ProfileGeometry, ...]:
+        geometry = self.driver.mig_geometry(self.uuid)
+        assert geometry is not None
+        return geometry.kinds
 
     def profiles(self) -> list[str]:
         return [name for name, _, _ in self.devices()]
@@ -178,15 +184,17 @@ def says_what_devices_are() -> None:
         of = (part.parent == gpu.uuid, part.compute_instance, part.engines["copy"])
         print((str(part.profile), part.index, part.memory_bytes >> 20, part.multiprocessors, *of))
     known = catalogue.of_gpu(*gpu.driver.model(gpu.uuid))
-    kinds = gpu.driver.mig_geometry(gpu.uuid).kinds
+    assert known is not None
+    kinds = gpu.kinds()
     print([str(kind.profile) for kind in known.kinds if kind not in kinds])
 
 
 def says_how_it_can_be_cut() -> None:
     gpu = FirstGpu()
-    for names in (None, {}):
+    nothing: tuple[Wanted, ...] = (None, {})
+    for names in nothing:
         gpu.cut(names)
-        print([str(kind.profile) for kind in gpu.driver.mig_geometry(gpu.uuid).kinds])
+        print([str(kind.profile) for kind in gpu.kinds()])
 
 
 def of_a_driver_that_says_no_places() -> None:
@@ -212,4 +220,4 @@ def of_a_driver_that_counts_wrongly() -> None:
         return info
 
     pynvml.nvmlDeviceGetGpuInstanceProfileInfo = wrongly
-    print([kind.most for kind in gpu.driver.mig_geometry(gpu.uuid).kinds])
+    print([kind.most for kind in gpu.kinds()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ class Cluster:
         if reason == contract.EVENT_GROUP_APART:
             self.warned[regarding["name"]] = note
 
-    def create(self, name: str, *, priority: int = 0, **asked: str) -> None:
+    def create(self, name: str, *, priority: int = 0, **asked: Any) -> None:
         made = builders.pod(name, **asked)
         hours, rest = divmod(int(self.now - START), 3600)
         created = f"2026-01-01T{hours:02}:{rest // 60:02}:{rest % 60:02}Z"
@@ -89,7 +90,7 @@ class Cluster:
         made["spec"]["containers"][0]["resources"] = {"limits": resources, "requests": resources}
         self.pods[name] = made
 
-    async def arrive(self, name: str, **asked: str) -> None:
+    async def arrive(self, name: str, **asked: Any) -> None:
         """Create a pod that admission places at once if there is room, although others wait."""
         self.create(name, **asked)
         pod = self.stored()[name]
@@ -121,7 +122,8 @@ class Cluster:
         nodes = [view.node for view in self.store.views()]
         assert [sentence for node in nodes for sentence in ledger.violations(node)] == []
         for entry in due_changes.find(nodes, self.stored().values(), now=0.0).release:
-            self.store.change(entry.node, lambda node, entry=entry: ledger.release(node, [entry.allocation.id]))
+            ids = (entry.allocation.id,)
+            self.store.change(entry.node, functools.partial(ledger.release, ids=ids))
 
     def waiting(self) -> list[str]:
         return [name for name, pod in self.pods.items() if contract.ALLOCATION not in pod["metadata"]["annotations"]]
