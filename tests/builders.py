@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract
@@ -18,19 +18,27 @@ GIB = 2**30
 
 
 def pod(
-    name: str = "trainer", *, namespace: str = "default", containers: tuple[str, ...] = ("main",), **annotations: str
+    name: str = "trainer",
+    *,
+    namespace: str = "default",
+    containers: tuple[str, ...] = ("main",),
+    uid: str = "",
+    labels: dict[str, str] | None = None,
+    spec: dict[str, Any] | None = None,
+    phase: str = "",
+    **annotations: str,
 ) -> dict[str, Any]:
-    """Build a pod; `request="0.5"` becomes the annotation `gpushare.io/request`, `min_memory` `…/min-memory`."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "annotations": {contract.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()},
-        },
-        "spec": {"containers": [{"name": container, "image": "gpushare/sample:0.1"} for container in containers]},
-    }
+    """Build a pod; `request="0.5"` becomes the annotation `gpushare.io/request`, `min_memory` `…/min-memory`.
+
+    uid, labels, phase: left out if they are empty. spec: further fields of the spec.
+    """
+    keys = {contract.PREFIX + key.replace("_", "-"): value for key, value in annotations.items()}
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "annotations": keys}
+    metadata |= {"uid": uid} if uid else {}
+    metadata |= {"labels": labels} if labels is not None else {}
+    made = [{"name": container, "image": "gpushare/sample:0.1"} for container in containers]
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": made, **(spec or {})}}
+    return manifest | ({"status": {"phase": phase}} if phase else {})
 
 
 def in_turn(*, warm: str, main: str, restarts: str | None = None, **annotations: Any) -> dict[str, Any]:
@@ -101,13 +109,22 @@ def node_object(
     *,
     gpus: int = 4,
     ready: str = "True",
+    uid: str = "",
+    labels: Mapping[str, str] | None = None,
     allocatable: dict[str, str] | None = None,
     spec: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A Kubernetes Node whose agent runs, with 8 CPUs, 64Gi and room for 110 pods; `allocatable` overrides these."""
+    """Build a Kubernetes Node whose agent runs, with 8 CPUs, 64Gi and room for 110 pods.
+
+    uid: with it, the Node also has a resource version, as a stored one does. labels, allocatable: in addition to these,
+    and instead of those of the same name.
+    """
+    stored = {"uid": uid, "resourceVersion": "1"} if uid else {}
     offers = {"cpu": "8", "memory": "64Gi", "pods": "110", **offered(gpus), **(allocatable or {})}
     return {
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name, **(labels or {})}} | stored,
         "spec": spec or {},
         "status": {"allocatable": offers, "conditions": [{"type": "Ready", "status": ready}]},
     }

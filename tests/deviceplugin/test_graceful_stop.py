@@ -27,20 +27,24 @@ def has(pod: str, *, namespace: str = "default", resource: str = contract.RESOUR
     return pod_resources.ContainerDevices(namespace, pod, "main", resource, ("share-1",))
 
 
-def pod(name: str, uid: str, phase: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "namespace": "default", "uid": uid}, "status": {"phase": phase}}
-
-
 @pytest.mark.parametrize(
     ("pods", "held", "awaited"),
     [
         pytest.param((), (), ["default/job", "default/web"], id="placed, and nothing of them is seen yet"),
         pytest.param(
-            (pod("job", "u2", "Pending"),), (has("web"),), ["default/job"], id="one is bound, and not admitted"
+            (builders.pod("job", uid="u2", phase="Pending"),),
+            (has("web"),),
+            ["default/job"],
+            id="one is bound, and not admitted",
         ),
         pytest.param((), (has("web"), has("job")), [], id="both have their devices"),
-        pytest.param((pod("job", "u2", "Failed"),), (has("web"),), [], id="one has ended"),
-        pytest.param((pod("job", "u9", "Failed"),), (has("web"),), ["default/job"], id="its namesake has ended"),
+        pytest.param((builders.pod("job", uid="u2", phase="Failed"),), (has("web"),), [], id="one has ended"),
+        pytest.param(
+            (builders.pod("job", uid="u9", phase="Failed"),),
+            (has("web"),),
+            ["default/job"],
+            id="its namesake has ended",
+        ),
         pytest.param(
             (), (has("web"), has("job", namespace="other")), ["default/job"], id="another namespace's has some"
         ),

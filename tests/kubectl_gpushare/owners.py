@@ -27,13 +27,7 @@ def program(folder: Path, mode: str) -> str:
         manifest["metadata"]["labels"][contract.SHARE_LABEL] = contract.SHARE_LABEL_VALUE
         manifest["spec"]["nodeName"] = "n0"
     state: dict[str, Any] = {"gpunodes": [codec.to_document(node)], "pods": pods, "nodes": [], "log": []}
-    state["nodes"] = [
-        {
-            "kind": "Node",
-            "metadata": {"name": "n0", "labels": {contract.HOSTNAME_LABEL: "n0"}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        }
-    ]
+    state["nodes"] = [{**builders.node_object("n0"), "status": {"conditions": [{"type": "Ready", "status": "True"}]}}]
     if mode.startswith("cpu-only"):
         state |= _crowded()
     path = folder / "state.json"
@@ -55,7 +49,7 @@ def _crowded() -> dict[str, Any]:
         manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
     other = builders.node_object("plain", gpus=2)
     other["status"]["allocatable"] = {"cpu": "32", "memory": "64Gi", "pods": "110"}
-    nodes = [{"kind": "Node", **node} for node in (builders.node_object("n0", gpus=2), other)]
+    nodes = [builders.node_object("n0", gpus=2), other]
     gpu_node = codec.to_document(builders.node("n0", gpus=2))
     return {"gpunodes": [gpu_node], "pods": [crowding, waiting], "nodes": nodes}
 

@@ -103,16 +103,8 @@ class Chain:
 
 def node(name: str, labels: Mapping[str, str] | None = None, *, cpu: str = "8", tainted: bool = False) -> Any:
     """Return a ready Node with two GPUs and an agent."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name, **(labels or {})}},
-        "spec": {"taints": [TAINT] if tainted else []},
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110", **builders.offered(2)},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+    taints = [TAINT] if tainted else []
+    return builders.node_object(name, gpus=2, labels=labels, allocatable={"cpu": cpu}, spec={"taints": taints})
 
 
 def sidecar(at: int, name: str = "proxy", **resources: Any) -> Webhook:

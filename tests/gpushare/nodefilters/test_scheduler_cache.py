@@ -27,10 +27,8 @@ def node_spec(name: str = "node-a", cpu: str = "1", **labels: str) -> NodeSpec:
 
 
 def pod(cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
-    made = builders.pod()
-    made["metadata"]["labels"] = labels or {}
+    made = builders.pod(labels=labels or {}, spec=spec)
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
-    made["spec"] |= spec
     return made
 
 

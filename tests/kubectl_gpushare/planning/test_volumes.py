@@ -100,7 +100,7 @@ def test_attachments_end_with_their_pods() -> None:
 
 def save(path: Path, *items: Json) -> Path:
     there, asked = pod("there", "one", node="a"), pod("asked", "two")
-    nodes = [codec.to_document(builders.node("a")), {**builders.node_object("a"), "kind": "Node"}]
+    nodes = [codec.to_document(builders.node("a")), builders.node_object("a")]
     path.write_text(json.dumps({"kind": "List", "items": [*nodes, there, asked, *items]}))
     return path
 

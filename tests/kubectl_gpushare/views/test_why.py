@@ -65,7 +65,7 @@ def test_pod_that_never_fits_is_not_promised_a_place(
     waiting["metadata"]["annotations"][contract.REASON] = f"no GPU fits it; {explanation.NEVER}" if asked else "taken"
     there = clusters.owned("there", request="0.5")
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
-    node_objects = [{"kind": "Node", **builders.node_object(node.name, gpus=1)} for node in nodes]
+    node_objects = [builders.node_object(node.name, gpus=1) for node in nodes]
     path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), *node_objects, there, waiting])
     assert said in plugin(*verb, "p", "-n", "default", "--from", path).out
 
@@ -78,7 +78,7 @@ def test_node_with_a_stopped_agent_is_a_nearer_miss_than_an_excluded_one(
     nodes = [builders.node("n0", gpus=1), builders.node("n1", gpus=1)]
     if stopped:
         nodes[1] = dataclasses.replace(nodes[1], conditions=(condition,))
-    node_objects = [{"kind": "Node", **builders.node_object(node.name, gpus=1)} for node in nodes]
+    node_objects = [builders.node_object(node.name, gpus=1) for node in nodes]
     node_objects[1]["status"]["allocatable"][contract.RESOURCE_PERCENT] = "0"
     waiting = gated("p", request="1")
     waiting["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n1"}
@@ -94,7 +94,7 @@ def test_why_explains_a_placed_pod_that_no_node_takes_now(plugin: Plugin, tmp_pa
     nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
     items = [
         *map(codec.to_document, nodes),
-        *({"kind": "Node", "apiVersion": "v1", **builders.node_object(node.name, gpus=1)} for node in nodes),
+        *(builders.node_object(node.name, gpus=1) for node in nodes),
         there,
     ]
     path = tmp_path / "cluster.json"

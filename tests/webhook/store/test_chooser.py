@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import codec, contract, ledger, request
+from gpushare import codec, ledger, request
 from gpushare.allocation import PodRef
 from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, node_info
 from gpushare.nodefilters.node_info import NodeInfo
@@ -23,20 +23,7 @@ Json = dict[str, Any]
 
 
 def node(name: str, *, cpu: str = "32", pods: str = "110") -> Json:
-    return {
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
-        "status": {
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "allocatable": {
-                "cpu": cpu,
-                "memory": "256Gi",
-                "pods": pods,
-                contract.RESOURCE_PERCENT: "400",
-                contract.RESOURCE_MEMORY: "1Ti",
-            },
-        },
-    }
+    return builders.node_object(name, allocatable={"cpu": cpu, "memory": "256Gi", "pods": pods})
 
 
 def busy(where: str, cpu: str) -> Json:

@@ -28,12 +28,6 @@ SAID = "denied by policy tidy-names"
 Refuses = Callable[[dict[str, Any]], bool]
 
 
-def machine(name: str) -> dict[str, Any]:
-    labels = {contract.HOSTNAME_LABEL: name}
-    status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    return {"metadata": {"name": name, "uid": name, "resourceVersion": "1", "labels": labels}, "status": status}
-
-
 class Refusing(api_client.ApiClient):
     """An API server with GPUNodes of two GPUs, which rejects some writes."""
 
@@ -51,7 +45,7 @@ class Refusing(api_client.ApiClient):
     async def list(self, path: str, *_: Any, keep: Callable[[dict[str, Any]], Any]) -> api_client.ObjectList[Any]:
         items = {
             contract.GPUNODE_PATH: copy.deepcopy(self.documents).values(),
-            api_store.NODES_PATH: map(machine, self.documents),
+            api_store.NODES_PATH: [builders.node_object(name, uid=name) for name in self.documents],
         }.get(path, ())
         return api_client.ObjectList([keep(item) for item in items], "1")
 

@@ -25,19 +25,6 @@ def gpunode(name: str, *, version: int = 1) -> dict[str, Any]:
     return {**document, "metadata": {**document["metadata"], "uid": name, "resourceVersion": str(version)}}
 
 
-def node(name: str) -> dict[str, Any]:
-    metadata = {"name": name, "uid": name, "resourceVersion": "1", "labels": {contract.HOSTNAME_LABEL: name}}
-    allocatable = {
-        "cpu": "32",
-        "memory": "256Gi",
-        "pods": "110",
-        contract.RESOURCE_PERCENT: "400",
-        contract.RESOURCE_MEMORY: "1Ti",
-    }
-    status = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": allocatable}
-    return {"kind": "Node", "metadata": metadata, "status": status}
-
-
 @contextlib.asynccontextmanager
 async def running(api: ScriptedApi) -> AsyncIterator[api_store.ApiStore]:
     store = api_store.ApiStore(api, metrics.Metrics())
@@ -59,7 +46,7 @@ async def test_a_pod_waits_for_no_node_to_be_shown(monkeypatch: pytest.MonkeyPat
     names = [f"node-{number:03}" for number in range(COUNT)]
     api = ScriptedApi(keeps_watches=True)
     api.objects[contract.GPUNODE_PATH] = [gpunode(name) for name in names]
-    api.objects[api_store.NODES_PATH] = [node(name) for name in names]
+    api.objects[api_store.NODES_PATH] = [builders.node_object(name, uid=name) for name in names]
     pod = builders.pod(request="0.5")
     async with asyncio.timeout(20), running(api) as store:
         while (missing := store.missing()) is not None:

@@ -23,16 +23,6 @@ from webhook.store.memory_store import MemoryStore
 RACK = "topology.kubernetes.io/rack"
 
 
-def machine(name: str, rack: str, cpu: str = "64") -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name, RACK: rack}},
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": "512Gi", "pods": "110", **builders.offered(8)},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-
-
 def members(count: int, *, cpu: str = "1", **asks: str) -> list[tuple[Pod, Request]]:
     pods = []
     for number in range(count):
@@ -45,7 +35,13 @@ def members(count: int, *, cpu: str = "1", **asks: str) -> list[tuple[Pod, Reque
 
 
 def store(*nodes: GpuNode, **racks: str) -> MemoryStore:
-    return MemoryStore(map(codec.to_document, nodes), [machine(name, rack) for name, rack in racks.items()])
+    return MemoryStore(
+        map(codec.to_document, nodes),
+        [
+            builders.node_object(name, gpus=8, labels={RACK: rack}, allocatable={"cpu": "64"})
+            for name, rack in racks.items()
+        ],
+    )
 
 
 def full(node: GpuNode, *indexes: int) -> GpuNode:
@@ -94,7 +90,13 @@ def test_other_members_go_to_used_nodes_and_then_to_their_rack() -> None:
 
 def test_cpu_of_a_node_counts_for_all_members() -> None:
     nodes = [builders.node(name, gpus=4) for name in "ab"]
-    known = MemoryStore(map(codec.to_document, nodes), [machine("a", "r", cpu="2"), machine("b", "r")])
+    known = MemoryStore(
+        map(codec.to_document, nodes),
+        [
+            builders.node_object(name, gpus=8, labels={RACK: "r"}, allocatable={"cpu": cpu})
+            for name, cpu in (("a", "2"), ("b", "64"))
+        ],
+    )
     assert preferred(known, members(4, cpu="1")) == ["b"] * 4
 
 
