@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import errors, policies
+from gpushare.allocation import Memory
 from gpushare.mix import Host, Mix, RequestClass
+from gpushare.policies import TypicalOf
 from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
-from gpushare.share import Memory
-from gpushare.typical import TypicalOf
 
 MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap holds 1 MiB, and users choose the model names in it
 _POLICY, _MIX = "policy", "mix"  # the ConfigMap's keys

@@ -1,17 +1,62 @@
 """Policies: how to choose between GPUs that fit, as a table of cost functions; the lowest cost wins.
 
 A cost function is evaluated for one GPU, or for all GPUs of many nodes at once. So it uses only operators that numbers
-and arrays share (no `if`, `min` or `max`).
+and arrays share (no `if`, `min` or `max`). Typical requests, common sizes with their frequency, say how much of the
+free capacity is of no use.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import typical
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Typical:
+    """A class of request: parts of one GPU (0 to 1), and its frequency (weights need not add up to 1)."""
+
+    compute: float
+    memory: float
+    weight: float
+
+
+# The default until the cluster's own mix is known: common sizes, small ones more often.
+DEFAULT_MIX = (
+    Typical(0.10, 0.10, 0.2),
+    Typical(0.25, 0.25, 0.3),
+    Typical(0.50, 0.50, 0.3),
+    Typical(1.00, 1.00, 0.2),
+)
+
+
+# A function from a GPU's bytes to the mix of requests on such a GPU.
+TypicalOf = Callable[[int], Sequence[Typical]]
+
+
+def default_mix(_gpu_bytes: int) -> Sequence[Typical]:
+    """Return the default mix for any GPU."""
+    return DEFAULT_MIX
+
+
+def median_request(mix: Sequence[Typical]) -> Typical:
+    """Return the median request of a non-empty mix: half of the mix is at least as large."""
+    half = sum(typical.weight for typical in mix) / 2
+    seen = 0.0
+    for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
+        seen += typical.weight
+        if seen >= half:
+            return typical
+    raise ValueError("the mix is empty")
+
+
+def stranded_part(compute: Any, memory: Any, mix: Sequence[Typical] = DEFAULT_MIX) -> Any:
+    """Return the stranded part of GPUs with so much free, all as parts of a GPU, 0 to 1; takes numbers or arrays."""
+    total = sum(typical.weight for typical in mix)
+    useless = sum(typical.weight * ((typical.compute > compute) | (typical.memory > memory)) for typical in mix)
+    return (compute + memory) / 2 * useless / total if total else 0.0 * compute
+
 
 Number = Any  # a float, or an array of them
 
@@ -80,7 +125,7 @@ def _fragmentation(option: Option) -> Number:
 
 
 def _stranded(free: Free, exclusive: Number) -> Number:
-    stranded = typical.stranded(free.compute, free.memory)
+    stranded = stranded_part(free.compute, free.memory)
     return stranded + exclusive * (free.mean - stranded)
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
-from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Steps
-from gpushare.gpu import Gpu
+from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Memory, Share, Steps
+from gpushare.gpunode import Gpu
 from gpushare.policies import POLICIES
-from gpushare.share import Memory, Share
 
 ISOLATIONS = ("arbiter", "mps", "none")
 

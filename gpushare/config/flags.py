@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.config import durations
+from gpushare.config import value_parsers
 from gpushare.config.model import FlagValue
 
 GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
@@ -172,7 +172,7 @@ def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -
         return text in _TRUE
     if flag.kind is FlagType.DURATION:
         try:
-            return durations.parse(text)
+            return value_parsers.parse_duration(text)
         except errors.ConfigError as error:
             raise errors.ConfigError(f"{where} {errors.quoted(text)} {error}") from error
     items = [item.strip() for item in text.split(",")] if text else []

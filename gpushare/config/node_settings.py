@@ -1,4 +1,7 @@
-"""Settings: the effective value of every flag that this agent uses, under names of this project, validated."""
+"""The effective value of every flag that this agent uses, under names of this project, validated.
+
+Invalid values and combinations are rejected as NVIDIA's plugin does at its start.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,19 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gpushare.config import checks, flags
-from gpushare.config.model import Config, FlagValue, Imex, ReplicaStrategy
+from gpushare import errors
+from gpushare.config import flags, value_parsers
+from gpushare.config.model import (
+    ALL,
+    Config,
+    FlagValue,
+    Imex,
+    ReplicaStrategy,
+    ReplicatedResource,
+    ReplicatedResources,
+    Resources,
+    Sharing,
+)
 
 OWN_MPS_ROOT: Final = "the agent's own"
 # Needed before there is a configuration, and where each is set.
@@ -78,7 +92,7 @@ def effective(
     by_hand = config.flags.values.keys() | flags.keys_set(arguments, environment or {})
     # Without a root, the agent's own is meant, which NVIDIA's plugin lacks.
     rooted = values | {"mpsRoot": values["mpsRoot"] or OWN_MPS_ROOT}
-    checks.settings(rooted, strategy=config.sharing.strategy if strict else ReplicaStrategy.NONE, has_nvml=has_nvml)
+    check_settings(rooted, strategy=config.sharing.strategy if strict else ReplicaStrategy.NONE, has_nvml=has_nvml)
     named = {field: values[key] for field, key in _KEYS.items()}
     channels = values["imex.channelIDs"]
     return NodeSettings(
@@ -118,3 +132,117 @@ def _imex(imex: Imex) -> dict[str, FlagValue]:
     if imex.required is not None:
         values["imex.required"] = imex.required
     return values
+
+
+DEVICE_LIST_STRATEGIES: Final = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+DEVICE_ID_STRATEGIES: Final = ("uuid", "index")
+POLICIES: Final = ("distributed", "packed")
+DISCOVERY_STRATEGIES: Final = ("auto", "nvml", "tegra")
+MIG_STRATEGIES: Final = ("none", "single", "mixed")
+
+
+def mps_default(written: ReplicatedResources) -> ReplicatedResources:
+    """Return the file with `failRequestsGreaterThanOne` for MPS, its default: two replicas are no larger share."""
+    if written.fail_requests_greater_than_one is not None:
+        return written
+    return dataclasses.replace(written, fail_requests_greater_than_one=True)
+
+
+def check_settings(
+    values: Mapping[str, FlagValue], *, strategy: ReplicaStrategy = ReplicaStrategy.NONE, has_nvml: bool = True
+) -> None:
+    """Check the effective value of every flag (`flags.effective`). Raises ConfigError naming the flag.
+
+    strategy: how the node's devices are shared; has_nvml: whether the driver's library answers.
+    """
+    listed = values["plugin.deviceListStrategy"]
+    strategies = listed if isinstance(listed, tuple) else (str(listed),)
+    for word in strategies or ("",):
+        _one_of(str(word), DEVICE_LIST_STRATEGIES, "invalid --device-list-strategy option: {}")
+    if not has_nvml and any(str(word).startswith("cdi-") for word in strategies):
+        raise errors.ConfigError(
+            "CDI --device-list-strategy options are only supported on NVML-based systems: write envvar or volume-mounts"
+        )
+    _one_of(values["plugin.deviceIDStrategy"], DEVICE_ID_STRATEGIES, "invalid --device-id-strategy option: {}")
+    _one_of(
+        values["plugin.sharedDevicesAllocationPolicy"],
+        POLICIES,
+        "invalid --shared-devices-allocation-policy option: {}",
+    )
+    mig = values["migStrategy"]
+    if strategy is ReplicaStrategy.MPS:
+        if mig == "mixed":
+            raise errors.ConfigError("using --mig-strategy=mixed is not supported with MPS: write none")
+        if not values["mpsRoot"]:
+            raise errors.ConfigError("using MPS requires --mps-root to be specified, such as /run/nvidia/mps")
+    _one_of(values["deviceDiscoveryStrategy"], DISCOVERY_STRATEGIES, "invalid --device-discovery-strategy option {}")
+    _one_of(mig, MIG_STRATEGIES, "unknown MIG strategy: {}")
+    channels = values["imex.channelIDs"]
+    imex_channels(channels if isinstance(channels, tuple) else ())
+
+
+def imex_channels(identities: Sequence[int | str]) -> None:
+    """Raise ConfigError unless the list is empty or [0]."""
+    if tuple(identities) not in ((), (0,)):
+        raise errors.ConfigError(f"invalid IMEX channel IDs: {list(identities)}: write [] or [0]")
+
+
+def _one_of(value: FlagValue, words: Sequence[str], problem: str) -> None:
+    if value not in words:
+        raise errors.ConfigError(f"{problem.format(value)}: write one of {', '.join(words)}")
+
+
+ADVICE: Final = "strict compatibility is on"
+
+
+def restricted(config: Config) -> Config:
+    """Return the configuration as the released binary acts on it, with a warning for each dropped part.
+
+    If both MPS and time-slicing are configured, only MPS is in force, as there.
+    """
+    warnings = list(config.warnings)
+    if config.resources != Resources():
+        warnings.append(f"resources has no effect: {ADVICE}, and customizing the 'resources' field is not supported")
+    if config.sharing.mps is not None and config.sharing.time_slicing is not None:
+        warnings.append(f"sharing.timeSlicing has no effect: {ADVICE}, and sharing.mps is set")
+    if config.sharing.fractional:
+        warnings.append(f"sharing.fractional has no effect: {ADVICE}")
+    if config.mig:
+        warnings.append(f"mig has no effect: {ADVICE}")
+    mps = None if config.sharing.mps is None else restricted_resources(config.sharing.mps, "sharing.mps", warnings)
+    time_slicing = None
+    if config.sharing.time_slicing is not None:
+        time_slicing = restricted_resources(config.sharing.time_slicing, "sharing.timeSlicing", warnings)
+    return dataclasses.replace(
+        config,
+        resources=Resources(),
+        sharing=Sharing(None if mps is not None else time_slicing, mps),
+        mig=(),
+        warnings=tuple(warnings),
+    )
+
+
+def restricted_resources(
+    replicated_resources: ReplicatedResources, path: str, warnings: list[str]
+) -> ReplicatedResources:
+    """Return a list of shared resources without their names and devices; add a sentence to `warnings` for each."""
+    return dataclasses.replace(
+        replicated_resources,
+        resources=tuple(
+            _restricted(entry, replicated_resources.rename_by_default, f"{path}.resources[{index}]", warnings)
+            for index, entry in enumerate(replicated_resources.resources)
+        ),
+    )
+
+
+def _restricted(
+    resource: ReplicatedResource, rename_by_default: bool, path: str, warnings: list[str]
+) -> ReplicatedResource:
+    rename = value_parsers.shared_name(resource.name) if rename_by_default else None
+    if resource.rename != rename and resource.rename is not None:
+        warnings.append(f"{path}.rename {resource.rename} has no effect: {ADVICE}")
+    if resource.devices != ALL:
+        warnings.append(f"{path}.devices {resource.devices} has no effect, all are shared: {ADVICE}")
+    if resource.interval:
+        warnings.append(f"{path}.interval {resource.interval} has no effect: {ADVICE}")
+    return dataclasses.replace(resource, rename=rename, devices=ALL, interval="")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpushare import codec, contract, errors, node, pod
+from gpushare.documents import Json
 from gpushare.gpunode import GpuNode
-from gpushare.json_objects import Json
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs, saved

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from bench.gpu import __main__ as bench
 from deviceplugin.report import agent_metrics
 from gpushare import contract, policies
-from gpushare.accounting import PartState
+from gpushare.capacity import PartState
 from gpushare.config import flags
 from gpushare.mix import Mix
 from gpushare.placement import explanation, filters

@@ -1,11 +1,13 @@
-"""Accounting: the part of a GPU that each share is charged for, and a division of all GPUs by use.
+"""The capacity of GPUs: what each share is charged for, what is free, and what of that typical requests cannot use.
+
+Fragmentation, after Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+Descent" (USENIX ATC 2023): a GPU's free part counts as stranded for each class of request that does not fit it,
+weighted by the frequency of that class. Extended here to two dimensions: a free part is the mean of free compute and
+free memory.
 
 A share is charged for the larger of its compute and memory: with either one used up, other pods cannot use the rest.
 Unlike neighbours, one with much compute and one with much memory, can add up to more than their GPU; then both are
 charged less, in proportion. So a GPU never costs more than one GPU, and the uncharged rest is idle.
-
-The division assigns every part of a GPU a state, so the parts add up to the number of GPUs. Free capacity that typical
-requests cannot use is fragmented.
 """
 
 from __future__ import annotations
@@ -13,13 +15,71 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gpushare import fragmentation, ledger
+from gpushare import ledger, policies
 from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, peak
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
-from gpushare.typical import TypicalOf
+from gpushare.gpunode import Gpu, GpuNode, Mode
+from gpushare.ledger import GpuUse
+from gpushare.policies import TypicalOf
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """Free and stranded capacity in GPUs, and the largest single share that still fits on a GPU."""
+
+    free_gpus: float
+    stranded_gpus: float
+    largest_percent: int
+    largest_memory_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """The stranded part of the free capacity, 0 to 1."""
+        return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
+
+
+def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
+    """Return free compute (percent) and free memory (bytes); zeros for a GPU that takes no shares now."""
+    if not gpu.takes_shares:
+        return 0, 0
+    return max(0, 100 - used.request_percent), max(0, gpu.memory_bytes - used.memory_bytes)
+
+
+def largest(gpu: Gpu, used: GpuUse) -> tuple[int, int] | None:
+    """Return compute (percent) and memory (bytes) of the largest share that a pod without labels would get, or None.
+
+    Every share needs memory, and pods without the same exclusion label cannot join a GPU that has one.
+    """
+    percent, memory_bytes = free(gpu, used)
+    return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
+
+
+def excludes(used: GpuUse) -> str:
+    """Return the exclusion label that keeps other pods off a GPU, or an empty string."""
+    return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
+
+
+def stranded(gpu: Gpu, used: GpuUse, typical_of: TypicalOf = policies.default_mix) -> tuple[float, float]:
+    """Return the free and the stranded part of one GPU, 0 to 1."""
+    percent, memory_bytes = free(gpu, used)
+    compute, memory = percent / 100, memory_bytes / gpu.memory_bytes if gpu.memory_bytes else 0.0
+    part = (compute + memory) / 2
+    if excludes(used):
+        return part, part
+    return part, policies.stranded_part(compute, memory, typical_of(gpu.memory_bytes))
+
+
+def fragmentation(gpus: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = policies.default_mix) -> Fragmentation:
+    """Return the fragmentation of some GPUs: one GPU, a node or a cluster."""
+    free_gpus = stranded_gpus = 0.0
+    best = (0, 0)
+    for gpu, used in gpus:
+        part, useless = stranded(gpu, used, typical_of)
+        free_gpus += part
+        stranded_gpus += useless
+        best = max(best, largest(gpu, used) or (0, 0))
+    return Fragmentation(free_gpus, stranded_gpus, *best)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,15 +151,15 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
         allocated, held = taken[gpu.uuid]
         rest = max(0.0, 1.0 - allocated - held)
         state = _unusable(gpu)
-        stranded = 0.0
+        fragmented = 0.0
         if state is None and rest:
-            free, useless = fragmentation.stranded(gpu, used[gpu.uuid], typical_of)
-            stranded = rest * useless / free if free else rest
+            free_part, useless = stranded(gpu, used[gpu.uuid], typical_of)
+            fragmented = rest * useless / free_part if free_part else rest
         for what, part in (
             (PartState.ALLOCATED, allocated),
             (PartState.HELD, held),
-            (state or PartState.FREE, rest - stranded),
-            (PartState.FRAGMENTED, stranded),
+            (state or PartState.FREE, rest - fragmented),
+            (PartState.FRAGMENTED, fragmented),
         ):
             if part > 0:
                 parts[gpu.model, what] += part
