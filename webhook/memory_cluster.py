@@ -28,9 +28,9 @@ from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster import object_store as objects
 from gpushare.daemon import lifecycle, probes
-from gpushare.documents import read_yaml
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.nodefilters import volumes
+from gpushare.object_parsers import read_yaml
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook import review, server

@@ -6,8 +6,8 @@ import dataclasses
 
 from gpushare import pod
 from gpushare.allocation import Allocation
-from gpushare.capacity import Fragmentation
 from gpushare.defragmentation import cpu_only
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.whatif.world import RequestingPod
 
 Closed = tuple[tuple[str, str], ...]  # node and UUID of cordoned GPUs

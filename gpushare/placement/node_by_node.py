@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpushare import capacity, ledger, policies
+from gpushare import gpu_capacity, ledger, policies
 from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
 from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
@@ -185,12 +185,12 @@ def _costs(
             lambda: before[row],
             lambda: _free(gpus[row], after),
             lambda group: around(row, group),
-            lambda: bool(capacity.excludes(after)),
+            lambda: bool(gpu_capacity.excludes(after)),
         )
 
     return {row: float(cost_of(option(row, after))) for row, after in options.items()}
 
 
 def _free(gpu: Gpu, used: GpuUse) -> policies.Free:
-    percent, memory_bytes = capacity.free(gpu, used)
+    percent, memory_bytes = gpu_capacity.free(gpu, used)
     return policies.Free(percent / 100, memory_bytes / (gpu.memory_bytes or 1))

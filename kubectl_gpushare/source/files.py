@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from gpushare import codec, contract, errors, node, pod
-from gpushare.documents import Json
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
+from gpushare.object_parsers import Json
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs, saved
 

@@ -18,7 +18,7 @@ def name(path: str) -> str:
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
     """Yield the documents of a YAML text. Raises `FileError`."""
-    from gpushare.documents import read_yaml
+    from gpushare.object_parsers import read_yaml
 
     try:
         yield from read_yaml(text if isinstance(text, str) else text.decode("utf-8-sig"))

@@ -9,8 +9,8 @@ from gpushare import contract, node, pod
 from kubectl_gpushare import kubectl, plugin_errors
 
 if TYPE_CHECKING:
-    from gpushare.documents import Json
     from gpushare.gpunode import GpuNode
+    from gpushare.object_parsers import Json
     from kubectl_gpushare.source import objects
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
@@ -258,7 +258,7 @@ class LiveCluster:
 
 
 def _objects(reader: objects.Reader) -> Iterator[Json]:
-    from gpushare.documents import NotJson
+    from gpushare.object_parsers import NotJson
 
     try:
         for _, item in reader:

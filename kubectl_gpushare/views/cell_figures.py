@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare import quantity
-from gpushare.capacity import Fragmentation
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import Gpu
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, plain
 from kubectl_gpushare.source import live_usage

@@ -8,7 +8,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare import capacity, contract, ledger, policies
+from gpushare import contract, gpu_capacity, ledger, policies
 from gpushare.allocation import Allocation
 from gpushare.gpunode import CordonNote, Gpu, GpuNode, Mode
 from gpushare.policies import Typical, TypicalOf
@@ -71,12 +71,12 @@ class GpuSummary:
     @property
     def largest(self) -> tuple[int, int] | None:
         """The largest share a pod without labels could get now (per cent, bytes); None if it could get none."""
-        return None if self.gone or self.unavailable else capacity.largest(self.gpu, self.used)
+        return None if self.gone or self.unavailable else gpu_capacity.largest(self.gpu, self.used)
 
     @property
     def exclusion(self) -> str:
         """The exclusion label that a pod needs for a share of this GPU; empty if none."""
-        return capacity.excludes(self.used)
+        return gpu_capacity.excludes(self.used)
 
     @property
     def reason(self) -> str:
@@ -188,10 +188,10 @@ def _gpu(
     typical_of: TypicalOf,
     medians: Callable[[int], Typical],
 ) -> GpuSummary:
-    free = (0, 0) if unavailable else capacity.free(gpu, used)
-    key = (*free, gpu.memory_bytes, bool(capacity.excludes(used)))
+    free = (0, 0) if unavailable else gpu_capacity.free(gpu, used)
+    key = (*free, gpu.memory_bytes, bool(gpu_capacity.excludes(used)))
     if key not in known:
-        known[key] = capacity.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
+        known[key] = gpu_capacity.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
     why = why_not_yet(node, gpu) if gpu.pending_mode is not None else ""
     glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
     waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from lab import build
 
 Json = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from lab import build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"

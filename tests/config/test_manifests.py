@@ -20,7 +20,7 @@ from deviceplugin.mps import daemon_files
 from gpushare import contract, errors, quantity
 from gpushare import request as requests
 from gpushare.config.node_settings import NodeSettings
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from lab import access
 from tests import builders
 from tests.config import manifests

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from lab import build
 from tests.config import manifests
 

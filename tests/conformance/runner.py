@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 
 OPERATIONS_FOLDER = Path(__file__).parent / "operations"
 CASES = Path(__file__).parent / "cases.yaml"

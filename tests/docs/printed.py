@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from tests.docs.pages import ROOT
 
 GAP: Final = "\0"

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from gpushare import codec, contract
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from lab import access, demo
 from lab import api_server_files as files
 from tests import builders

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpushare import errors
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DEEP = {
@@ -37,8 +37,8 @@ def test_documents_are_read_one_at_a_time() -> None:
 def test_deep_nesting_gives_one_error(kind: str) -> None:
     # In a separate process, because deep nesting would crash it.
     program = (
-        "import sys\nfrom gpushare import errors, documents\n"
-        "try: list(documents.read_yaml(sys.stdin.read()))\nexcept errors.CodecError as error: print(error)"
+        "import sys\nfrom gpushare import errors, object_parsers\n"
+        "try: list(object_parsers.read_yaml(sys.stdin.read()))\nexcept errors.CodecError as error: print(error)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, input=DEEP[kind], capture_output=True, text=True, timeout=60

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gpushare import contract
-from gpushare.documents import read_yaml
+from gpushare.object_parsers import read_yaml
 from lab import access, unpacked
 from tests.config import manifests
 from tests.docs import pages

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from gpushare.capacity import Fragmentation
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import Mode
 from gpushare.refusal import Refusal
 from gpushare.whatif.world import RequestingPod
