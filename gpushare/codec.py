@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -18,42 +17,15 @@ from gpushare import contract, errors, gpunode
 from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Labels, PodRef, Steps
 from gpushare.gpunode import Condition, Gpu, GpuNode, Mode, Resize
 
-_MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
-
-
-def _whole(value: Any, name: str, *, most: int = _MAX) -> int:
-    """Return a whole number from 0 to `most`. Raises CodecError."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a whole number from 0 to {most}")
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    """Return a non-empty text. Raises CodecError."""
-    if not isinstance(value, str) or not value:
-        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a string")
-    return value
-
-
-def _texts(values: Any, name: str) -> tuple[str, ...]:
-    """Return a list of non-empty texts. Raises CodecError, and TypeError if it is not a list."""
-    return tuple([_text(value, name) for value in values])  # a list is faster here than a generator
-
-
-def parse_time(text: str) -> float:
-    """Return an RFC 3339 time as Unix seconds."""
-    return datetime.datetime.fromisoformat(text).timestamp()
-
-
-def format_time(seconds: float) -> str:
-    """Return a time as RFC 3339 in UTC, to the microsecond (Kubernetes' MicroTime)."""
-    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 Json = Mapping[str, Any]
+Ignored = Callable[[str, str], None]
 _Entry = TypeVar("_Entry")
 _Part = TypeVar("_Part", dict[str, Any], list[Any])
+
+_MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
+_NO_LABELS: Final = Labels()  # one object for all: most allocations have no label
+_LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the fields of Labels
+_CONDITION_KEYS: Final = ("type", "status", "reason", "message", "lastTransitionTime")  # as the fields of Condition
 
 
 def read(document: Json) -> GpuNode:
@@ -70,8 +42,27 @@ def read(document: Json) -> GpuNode:
     annotations = metadata.get("annotations")
     cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
     gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: _read_gpu(entry, cordoned), problems)
-    held, unread = _allocations(spec, f"{name}: spec", problems)
-    resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
+
+    def ignored(identity: str, sentence: str) -> None:
+        problems.append(f"{name}: spec.allocations, {errors.shortened(identity)}: {sentence}")
+
+    entries, unread = _entries(
+        spec, "allocations", f"{name}: spec", lambda entry: _read_allocation(entry, ignored), problems
+    )
+    held, twice = _unique(entries, lambda entry: entry.id, f"{name}: spec.allocations", problems)
+    unread += map(_write_allocation, twice)
+    resizes, _ = _entries(
+        status,
+        "resizes",
+        f"{name}: status",
+        lambda entry: Resize(
+            _text(entry["allocation"], "allocation"),
+            _whole(entry["share"], "share", most=255),
+            _whole(entry["memory"], "memory"),
+            _whole(entry["used"], "used"),
+        ),
+        problems,
+    )
     gpus, _ = _unique(gpus, lambda gpu: gpu.uuid, f"{name}: status.gpus", problems)
     return GpuNode(
         name=name,
@@ -80,13 +71,7 @@ def read(document: Json) -> GpuNode:
         cordoned=cordoned,
         config=str(status.get("config") or ""),
         conditions=tuple(
-            Condition(
-                type=str(entry.get("type", "")),
-                status=str(entry.get("status", "")),
-                reason=str(entry.get("reason", "")),
-                message=str(entry.get("message", "")),
-                last_transition=str(entry.get("lastTransitionTime", "")),
-            )
+            Condition(*(str(entry.get(key, "")) for key in _CONDITION_KEYS))
             for entry in _part(status, "conditions", list, f"{name}: status", problems)
             if isinstance(entry, Mapping)
         ),
@@ -102,10 +87,8 @@ def read(document: Json) -> GpuNode:
 
 def to_spec(node: GpuNode) -> dict[str, Any]:
     """Return the `spec` of the GPUNode object."""
-    spec: dict[str, Any] = {"allocations": [*map(_write_allocation, node.allocations), *node.unread]}
-    if node.cordoned:
-        spec["cordoned"] = sorted(node.cordoned)
-    return spec
+    allocations = [*map(_write_allocation, node.allocations), *node.unread]
+    return {"allocations": allocations} | _present(cordoned=sorted(node.cordoned))
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:
@@ -114,14 +97,7 @@ def to_status(node: GpuNode) -> dict[str, Any]:
         "config": node.config,
         "gpus": [_gpu_entry(gpu) for gpu in node.gpus],
         "conditions": [
-            {
-                "type": condition.type,
-                "status": condition.status,
-                "reason": condition.reason,
-                "message": condition.message,
-                "lastTransitionTime": condition.last_transition,
-            }
-            for condition in node.conditions
+            dict(zip(_CONDITION_KEYS, dataclasses.astuple(condition), strict=True)) for condition in node.conditions
         ],
         "resizes": [
             {
@@ -137,14 +113,12 @@ def to_status(node: GpuNode) -> dict[str, Any]:
 
 def to_document(node: GpuNode) -> dict[str, Any]:
     """Return the whole GPUNode object."""
-    metadata: dict[str, Any] = {"name": node.name}
-    known = {
-        "resourceVersion": node.version,
-        "creationTimestamp": node.created,
-        "labels": dict(node.labels),
-        "annotations": gpunode.cordon_annotations(node.cordon_notes),
-    }
-    metadata.update((key, value) for key, value in known.items() if value)
+    metadata = {"name": node.name} | _present(
+        resourceVersion=node.version,
+        creationTimestamp=node.created,
+        labels=dict(node.labels),
+        annotations=gpunode.cordon_annotations(node.cordon_notes),
+    )
     return {
         "apiVersion": contract.API_VERSION,
         "kind": contract.GPUNODE_KIND,
@@ -171,25 +145,6 @@ def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
     named = {gpu.uuid for gpu in gpus if gpu.uuid in text} or {gpu.uuid for gpu in gpus}
     reason = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
     return [dataclasses.replace(gpu, healthy=False, health_reason=reason) if gpu.uuid in named else gpu for gpu in gpus]
-
-
-def _allocations(spec: Json, where: str, problems: list[str]) -> tuple[list[Allocation], list[Any]]:
-    def ignored(identity: str, sentence: str) -> None:
-        problems.append(f"{where}.allocations, {errors.shortened(identity)}: {sentence}")
-
-    read_one = functools.partial(_read_allocation, ignored=ignored)
-    entries, unread = _entries(spec, "allocations", where, read_one, problems)
-    held, twice = _unique(entries, lambda entry: entry.id, f"{where}.allocations", problems)
-    return held, [*unread, *map(_write_allocation, twice)]
-
-
-def _read_resize(entry: Json) -> Resize:
-    return Resize(
-        allocation=_text(entry["allocation"], "allocation"),
-        share=_whole(entry["share"], "share", most=255),
-        memory_bytes=_whole(entry["memory"], "memory"),
-        used_bytes=_whole(entry["used"], "used"),
-    )
 
 
 def _entries(
@@ -221,10 +176,6 @@ def _unique(
 
 
 def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
-    """Return the GPU of an entry; `cordoned`: UUIDs of the GPUs that an administrator has cordoned.
-
-    Raises CodecError, KeyError, TypeError, ValueError for an invalid one.
-    """
     uuid = _text(entry["uuid"], "uuid")
     major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
     numa, linked = entry.get("numaNode"), entry.get("linkGroup")
@@ -247,8 +198,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
 
 
 def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
-    """Return the GPU as an entry of `status.gpus`."""
-    entry: dict[str, Any] = {
+    return {
         "uuid": gpu.uuid,
         "index": gpu.index,
         "model": gpu.model,
@@ -257,31 +207,17 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
         "pciBusID": gpu.pci_bus_id,
         "mode": gpu.mode.value,
         "healthy": gpu.healthy,
-    }
-    if gpu.pending_mode is not None:
-        entry["pendingMode"] = gpu.pending_mode.value
-    if gpu.mig_profiles:
-        entry["migDevices"] = list(gpu.mig_profiles)
-    if gpu.numa_node is not None:
-        entry["numaNode"] = gpu.numa_node
-    if gpu.link_group is not None:
-        entry["linkGroup"] = gpu.link_group
-    if gpu.health_reason:
-        entry["healthReason"] = gpu.health_reason
-    return entry
-
-
-Ignored = Callable[[str, str], None]
-
-_NO_LABELS = Labels()  # one object for all: most allocations have no label
+    } | _present(
+        pendingMode=gpu.pending_mode and gpu.pending_mode.value,
+        migDevices=list(gpu.mig_profiles),
+        numaNode=gpu.numa_node,
+        linkGroup=gpu.link_group,
+        healthReason=gpu.health_reason,
+    )
 
 
 def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
-    """Return the allocation of an entry.
-
-    Raises CodecError, KeyError, TypeError, ValueError, AttributeError for an invalid one. ignored: called with its id
-    and a sentence for an invalid field that does not affect what the allocation holds.
-    """
+    """Return the allocation of an entry; `ignored` gets its ID and a sentence for a field that affects no amount."""
     holder = entry["pod"]
     labels = entry.get("labels") or {}
     until = entry.get("reservedUntil")
@@ -295,42 +231,28 @@ def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
         ),
         shares=tuple([_read_share(share, identity, ignored) for share in entry["shares"]]),
         reserved_until=None if until is None else parse_time(until),
-        labels=_read_labels(labels) if labels else _NO_LABELS,
+        labels=Labels(*(str(labels.get(key, "")) for key in _LABEL_KEYS)) if labels else _NO_LABELS,
         latency=entry.get("latency") is True,
     )
 
 
 def _write_allocation(entry: Allocation) -> dict[str, Any]:
-    """Return the allocation as an entry of `spec.allocations`."""
-    holder = {"namespace": entry.pod.namespace}
-    if entry.pod.name:
-        holder["name"] = entry.pod.name
-    if entry.pod.uid:
-        holder["uid"] = entry.pod.uid
-    document: dict[str, Any] = {
+    labels = _present(
+        affinity=entry.labels.affinity, antiAffinity=entry.labels.anti_affinity, exclusion=entry.labels.exclusion
+    )
+    return {
         "id": entry.id,
-        "pod": holder,
+        "pod": {"namespace": entry.pod.namespace} | _present(name=entry.pod.name, uid=entry.pod.uid),
         "shares": [_write_share(share) for share in entry.shares],
-    }
-    if entry.reserved_until is not None:
-        document["reservedUntil"] = format_time(entry.reserved_until)
-    named = {
-        "affinity": entry.labels.affinity,
-        "antiAffinity": entry.labels.anti_affinity,
-        "exclusion": entry.labels.exclusion,
-    }
-    labels = {key: value for key, value in named.items() if value}
-    if labels:
-        document["labels"] = labels
-    if entry.latency:
-        document["latency"] = True
-    return document
+    } | _present(
+        reservedUntil=None if entry.reserved_until is None else format_time(entry.reserved_until),
+        labels=labels,
+        latency=entry.latency or None,
+    )
 
 
 def shares_text(shares: Iterable[GivenShare]) -> str:
-    """Return shares as one line of JSON, for an annotation. Pending reductions are left out: the user requests them
-    again.
-    """
+    """Return shares as a line of JSON for an annotation, without pending reductions: the user requests them again."""
     held = (dataclasses.replace(share, shrink_to_bytes=None) for share in shares)
     return json.dumps([_write_share(share) for share in held], separators=(",", ":"))
 
@@ -346,14 +268,6 @@ def read_shares(text: str) -> tuple[GivenShare, ...]:
     return shares
 
 
-def _read_labels(labels: Json) -> Labels:
-    return Labels(
-        affinity=str(labels.get("affinity", "")),
-        anti_affinity=str(labels.get("antiAffinity", "")),
-        exclusion=str(labels.get("exclusion", "")),
-    )
-
-
 def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
     request_percent = _whole(entry.get("request", 0), "request", most=100)
     limit_percent = _whole(entry.get("limit", 100), "limit", most=100)
@@ -364,6 +278,13 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         what = f"shrinkTo {errors.shown(shrink_to)} is not less than the share's memory {memory_bytes}"
         ignored(identity, f"{what}: it is ignored, and the share keeps its memory")
         shrink_to = None
+    steps = ALL_STEPS
+    if "firstStep" in entry or "lastStep" in entry:
+        first = _whole(entry.get("firstStep", steps.first), "firstStep", most=TO_THE_END)
+        last = _whole(entry.get("lastStep", steps.last), "lastStep", most=TO_THE_END)
+        if last < first:  # never in use, so it would count for nothing
+            raise errors.CodecError(f"lastStep {last} is less than firstStep {first}")
+        steps = Steps(first, last)
     return GivenShare(
         containers=_texts(entry["containers"], "containers"),
         gpu_uuids=_texts(entry["gpus"], "gpus"),
@@ -371,31 +292,51 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         limit_percent=limit_percent,
         memory_bytes=memory_bytes,
         shrink_to_bytes=shrink_to,
-        steps=_read_steps(entry) if "firstStep" in entry or "lastStep" in entry else ALL_STEPS,
+        steps=steps,
     )
 
 
-def _read_steps(entry: Json) -> Steps:
-    """Read the steps. Raises CodecError if the share would never be in use, because it would count for nothing."""
-    first = _whole(entry.get("firstStep", ALL_STEPS.first), "firstStep", most=TO_THE_END)
-    last = _whole(entry.get("lastStep", ALL_STEPS.last), "lastStep", most=TO_THE_END)
-    if last < first:
-        raise errors.CodecError(f"lastStep {last} is less than firstStep {first}")
-    return Steps(first, last)
-
-
 def _write_share(share: GivenShare) -> dict[str, Any]:
-    document: dict[str, Any] = {
+    return {
         "containers": list(share.containers),
         "gpus": list(share.gpu_uuids),
         "request": share.request_percent,
         "limit": share.limit_percent,
         "memory": share.memory_bytes,
-    }
-    if share.shrink_to_bytes is not None:
-        document["shrinkTo"] = share.shrink_to_bytes
-    if share.steps.first != ALL_STEPS.first:
-        document["firstStep"] = share.steps.first
-    if share.steps.last != ALL_STEPS.last:
-        document["lastStep"] = share.steps.last
-    return document
+    } | _present(
+        shrinkTo=share.shrink_to_bytes,
+        firstStep=share.steps.first or None,
+        lastStep=share.steps.last if share.ends_early else None,
+    )
+
+
+def parse_time(text: str) -> float:
+    """Return an RFC 3339 time as Unix seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def format_time(seconds: float) -> str:
+    """Return a time as RFC 3339 in UTC, to the microsecond (Kubernetes' MicroTime)."""
+    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value; 0 and false are values."""
+    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
+
+
+def _whole(value: Any, name: str, *, most: int = _MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a whole number from 0 to {most}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a string")
+    return value
+
+
+def _texts(values: Any, name: str) -> tuple[str, ...]:
+    return tuple([_text(value, name) for value in values])  # a list is faster here than a generator
