@@ -1,13 +1,11 @@
 """The capacity of GPUs: what each share is charged for, what is free, and what of that typical requests cannot use.
 
-Fragmentation, after Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
-Descent" (USENIX ATC 2023): a GPU's free part counts as stranded for each class of request that does not fit it,
-weighted by the frequency of that class. Extended here to two dimensions: a free part is the mean of free compute and
-free memory.
+A GPU's free part, the mean of free compute and free memory, counts as stranded for each class of request that does not
+fit it, weighted by the frequency of that class. After Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
+Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023).
 
-A share is charged for the larger of its compute and memory: with either one used up, other pods cannot use the rest.
-Unlike neighbours, one with much compute and one with much memory, can add up to more than their GPU; then both are
-charged less, in proportion. So a GPU never costs more than one GPU, and the uncharged rest is idle.
+A share is charged for the larger of its compute and memory, because other pods cannot use the rest. Neighbours of which
+one has much compute and one much memory can add up to more than their GPU; then both are charged less, in proportion.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpushare import ledger, policies
-from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, peak
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare
 from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.ledger import GpuUse
 from gpushare.policies import TypicalOf
@@ -100,16 +98,13 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
         for share in entry.shares:
             for uuid in share.gpu_uuids:
                 if uuid in gpus:
-                    part = larger_part(share, gpus[uuid].memory_bytes) * _in_turn(entry, uuid)
+                    gpu_bytes = gpus[uuid].memory_bytes
+                    memory = share.memory_bytes / gpu_bytes if gpu_bytes else 0.0
+                    part = min(1.0, max(share.request_percent / 100, memory)) * _in_turn(entry, uuid)
                     by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
         total = max(1.0, sum(share_on_gpu.part for share_on_gpu in on_gpu))
         yield from (dataclasses.replace(share_on_gpu, part=share_on_gpu.part / total) for share_on_gpu in on_gpu)
-
-
-def larger_part(share: GivenShare, gpu_bytes: int) -> float:
-    """Return the larger of a share's compute and memory, as a part of a GPU with `gpu_bytes`."""
-    return min(1.0, max(share.request_percent / 100, share.memory_bytes / gpu_bytes if gpu_bytes else 0.0))
 
 
 def _in_turn(entry: Allocation, uuid: str) -> float:
@@ -117,12 +112,8 @@ def _in_turn(entry: Allocation, uuid: str) -> float:
     if all(share.steps == ALL_STEPS for share in entry.shares):
         return 1.0
     there = [share for share in entry.shares if uuid in share.gpu_uuids]
-    amounts: tuple[Callable[[GivenShare], int], ...] = (
-        lambda share: share.request_percent,
-        lambda share: share.memory_bytes,
-    )
-    totals = [(peak(there, amount), sum(map(amount, there))) for amount in amounts]
-    return max((held / total for held, total in totals if total), default=1.0)
+    totals = sum(share.request_percent for share in there), sum(share.memory_bytes for share in there)
+    return max((held / total for held, total in zip(ledger.taken(there), totals, strict=True) if total), default=1.0)
 
 
 class PartState(enum.StrEnum):
@@ -149,9 +140,8 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
     parts: dict[tuple[str, PartState], float] = collections.defaultdict(float)
     for gpu in node.gpus:
         allocated, held = taken[gpu.uuid]
-        rest = max(0.0, 1.0 - allocated - held)
+        rest, fragmented = max(0.0, 1.0 - allocated - held), 0.0
         state = _unusable(gpu)
-        fragmented = 0.0
         if state is None and rest:
             free_part, useless = stranded(gpu, used[gpu.uuid], typical_of)
             fragmented = rest * useless / free_part if free_part else rest

@@ -52,7 +52,7 @@ class Gpu:
         return dataclasses.replace(self, uuid="", index=0, pci_bus_id="", health_reason="")
 
 
-_OWN = frozenset({"uuid", "index", "pci_bus_id", "health_reason"})
+_OWN: Final = {"uuid", "index", "pci_bus_id", "health_reason"}
 # The properties of a GPU that others may have, too, as a tuple.
 FACTS: Final = operator.attrgetter(*(field.name for field in dataclasses.fields(Gpu) if field.name not in _OWN))
 

@@ -1,12 +1,11 @@
 """Reads the objects in JSON and YAML that others wrote, of bounded depth and size. Pure: text in, objects out.
 
-JSON is read one Kubernetes object at a time, while it is still arriving: a list of 100,000 pods is half a gigabyte of
-it, and several in Python; callers keep a tenth of that. The API server sends its cached objects in one answer, whatever
-`limit` says, so paging alone does not help.
+A list of 100,000 pods is half a gigabyte of JSON, and several in Python; callers keep a tenth of that. The API server
+sends its cached objects in one answer, whatever `limit` says, so paging does not help: JSON is read one object at a
+time, while it is still arriving.
 
-YAML is read with limits: the library composes nested values by a recursive C function, so a text that is nested 100,000
-levels deep would end the process, with no error to catch. And lists of aliases to lists of aliases stand for
-exponentially many values.
+The YAML library composes nested values by a recursive C function: a text that is nested 100,000 levels deep would end
+the process, with no error to catch. And lists of aliases to lists of aliases stand for exponentially many values.
 """
 
 from __future__ import annotations
@@ -25,10 +24,14 @@ Step = Callable[[], tuple[str, Json] | None]
 
 PORTION_BYTES: Final = 64 << 10  # decoded at once, which takes a millisecond or two
 MAX_BYTES: Final = 64 << 20  # of one object; etcd refuses objects of more than a few MiB
+MAX_DEPTH: Final = 100  # levels of YAML; an object of the API server has about 20
+MAX_REPEATED: Final = 100_000  # values that aliases may stand for, besides those in the text
 
 _SHOWN: Final = 60  # characters of unexpected text in an error
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
+_TOO_DEEP: Final = f"it is nested too deeply: at most {MAX_DEPTH} levels are allowed"
+_ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
 
 
 class NotJson(ValueError):  # noqa: N818 - reads as what it is
@@ -120,7 +123,9 @@ class ObjectReader:
         if name == "items" and self._peek() == "[":
             self._mark("[")
             self._is_list = True
-            self._next = self._after_items if self._peek() == "]" else self._item
+            if is_empty := self._peek() == "]":
+                self._mark("]")
+            self._next = self._after_field if is_empty else self._item
             return None
         value = self._value()
         self._peek()  # a number may continue in the next portion
@@ -143,10 +148,6 @@ class ObjectReader:
             return kind, item
         self._without_kind.append(item)
         return None
-
-    def _after_items(self) -> None:
-        self._mark("]")
-        self._next = self._after_field
 
     def _after_field(self) -> tuple[str, Json] | None:
         if self._mark(",}") == ",":
@@ -191,13 +192,6 @@ class ObjectReader:
         return self._text[self._at]
 
 
-MAX_DEPTH: Final = 100  # levels; an object of the API server has about 20
-MAX_REPEATED: Final = 100_000  # values that aliases may stand for, besides those in the text
-
-_TOO_DEEP: Final = f"it is nested too deeply: at most {MAX_DEPTH} levels are allowed"
-_ALIAS: Final = re.compile(r"(?:^|[\s\[{,:-])\*[^\s*]")
-
-
 def read_yaml(text: str) -> Iterator[Any]:
     """Yield the documents. Raises CodecError, with the line if known."""
     import yaml  # not earlier: the plugin starts faster without it
@@ -230,14 +224,12 @@ def _loader() -> Any:
         depth = 0
 
         def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-            """As the base class, one level down."""
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise yaml.YAMLError(_TOO_DEEP)
             super().descend_resolver(current_node, current_index)
 
         def ascend_resolver(self) -> None:
-            """As the base class, one level up."""
             super().ascend_resolver()
             self.depth -= 1
 

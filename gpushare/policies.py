@@ -1,8 +1,7 @@
 """Policies: how to choose between GPUs that fit, as a table of cost functions; the lowest cost wins.
 
 A cost function is evaluated for one GPU, or for all GPUs of many nodes at once. So it uses only operators that numbers
-and arrays share (no `if`, `min` or `max`). Typical requests, common sizes with their frequency, say how much of the
-free capacity is of no use.
+and arrays share (no `if`, `min` or `max`).
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+Number = Any  # a float, or an array of them
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,9 +31,7 @@ DEFAULT_MIX = (
     Typical(1.00, 1.00, 0.2),
 )
 
-
-# A function from a GPU's bytes to the mix of requests on such a GPU.
-TypicalOf = Callable[[int], Sequence[Typical]]
+TypicalOf = Callable[[int], Sequence[Typical]]  # from a GPU's bytes to the mix of requests on such a GPU
 
 
 def default_mix(_gpu_bytes: int) -> Sequence[Typical]:
@@ -51,14 +50,11 @@ def median_request(mix: Sequence[Typical]) -> Typical:
     raise ValueError("the mix is empty")
 
 
-def stranded_part(compute: Any, memory: Any, mix: Sequence[Typical] = DEFAULT_MIX) -> Any:
+def stranded_part(compute: Number, memory: Number, mix: Sequence[Typical] = DEFAULT_MIX) -> Number:
     """Return the stranded part of GPUs with so much free, all as parts of a GPU, 0 to 1; takes numbers or arrays."""
     total = sum(typical.weight for typical in mix)
     useless = sum(typical.weight * ((typical.compute > compute) | (typical.memory > memory)) for typical in mix)
     return (compute + memory) / 2 * useless / total if total else 0.0 * compute
-
-
-Number = Any  # a float, or an array of them
 
 
 class Group(enum.Enum):
@@ -121,12 +117,12 @@ class Policy:
 def _fragmentation(option: Option) -> Number:
     """Return the increase in stranded capacity; ties go to the best fit."""
     after, exclusive = option.after, option.exclusive()
-    return (_stranded(after, exclusive) - _stranded(option.before, exclusive)) * 1000 + after.mean
 
+    def stranded(free: Free) -> Number:
+        part = stranded_part(free.compute, free.memory)
+        return part + exclusive * (free.mean - part)
 
-def _stranded(free: Free, exclusive: Number) -> Number:
-    stranded = stranded_part(free.compute, free.memory)
-    return stranded + exclusive * (free.mean - stranded)
+    return (stranded(after) - stranded(option.before)) * 1000 + after.mean
 
 
 def _pack(option: Option) -> Number:
