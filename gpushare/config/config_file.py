@@ -33,7 +33,10 @@ from gpushare.config.model import (
 from gpushare.config.yaml_tree import Item, below, located, scalar_text
 from gpushare.mig import parted
 
-_MAX: Final = 64  # of a key that is compared with the known ones
+MIG_CONFIGS: Final = "mig-configs"
+INTERVALS: Final = ("default", "short", "medium", "long")
+# Per node. The kubelet accepts a list of 4 MiB, and a device takes about 60 bytes of it.
+MAX_DEVICES: Final = 50_000
 
 
 class Fields:
@@ -62,7 +65,9 @@ class Fields:
             if name is not None:
                 self._items[name] = value
                 continue
-            meant = _nearest(key, known)
+            lowered = {known_key.lower(): known_key for known_key in known}
+            nearest = difflib.get_close_matches(key.lower()[:64], lowered, n=1, cutoff=0.75)
+            meant = lowered[nearest[0]] if nearest else ""
             if warnings is None or meant in guarded:
                 raise errors.ConfigError(_unknown(value, meant, known, "remove it"))
             warnings.append(_unknown(value, meant, known, "it has no effect"))
@@ -90,35 +95,28 @@ class Fields:
 
 
 def _truth(item: Item) -> bool:
-    """Return a boolean."""
     if not isinstance(item.value, bool):
         raise item.error("is neither true nor false")
     return item.value
 
 
 def _text(item: Item) -> str:
-    """Return a string."""
     if not isinstance(item.value, str):
         raise item.error("is not text: put it in quotes")
     return item.value
 
 
 def _any_text(item: Item) -> str:
-    """Return a value as text, including a number or boolean written without quotes."""
-    if isinstance(item.value, (bool, int, float)):
-        return scalar_text(item.value)
-    return _text(item)
+    return scalar_text(item.value) if isinstance(item.value, (bool, int, float)) else _text(item)
 
 
 def _whole(item: Item) -> int:
-    """Return a whole number."""
     if isinstance(item.value, bool) or not isinstance(item.value, int):
         raise item.error("is not a whole number")
     return item.value
 
 
 def _entries(item: Item) -> tuple[Item, ...]:
-    """Return a list; null counts as an empty one."""
     if item.value is None:
         return ()
     if not isinstance(item.value, tuple):
@@ -126,22 +124,9 @@ def _entries(item: Item) -> tuple[Item, ...]:
     return item.value
 
 
-def _nearest(key: str, known: Sequence[str]) -> str:
-    """Return the known key that was probably meant, or ""."""
-    lowered = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(key.lower()[:_MAX], lowered, n=1, cutoff=0.75)
-    return lowered[near[0]] if near else ""
-
-
 def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
     hint = f"did you mean {meant}?" if meant else f"{remedy}; known keys: {', '.join(known)}"
     return f"{located(value.path, value.line)} is unknown: {hint}"
-
-
-MIG_CONFIGS: Final = "mig-configs"
-INTERVALS: Final = ("default", "short", "medium", "long")
-# Per node. The kubelet accepts a list of 4 MiB, and a device takes about 60 bytes of it.
-MAX_DEVICES: Final = 50_000
 
 
 def read(text: str) -> Config:
@@ -150,27 +135,22 @@ def read(text: str) -> Config:
     warnings = list(parsed.warnings)
     if parsed.root.value is None:
         warnings.append(f"the file is empty, so every GPU is exclusive: write version: {VERSION} if that is intended")
-    file_config = config(parsed.root, warnings)
-    return dataclasses.replace(file_config, warnings=tuple(warnings))
-
-
-def config(item: Item, warnings: list[str]) -> Config:
-    """Read the whole file. Raises ConfigError."""
-    _refuse_other_forms(item)
+    _refuse_other_forms(parsed.root)
     known = ("version", "flags", "resources", "sharing", "imex", "mig")
-    file = Fields(item, known, warnings, any_case=True, guarded=("sharing", "mig"))
+    file = Fields(parsed.root, known, warnings, any_case=True, guarded=("sharing", "mig"))
     version = file.at("version")
     written = _any_text(version) if version.value is not None else ""
     if written not in ("", VERSION):
         raise version.error(f"unknown version: {written}: write {VERSION}")
-    return Config(
+    config = Config(
         version=VERSION,
         flags=flags(file.at("flags"), warnings),
-        resources=resources(file.at("resources"), warnings),
-        sharing=sharing(file.at("sharing")),
+        resources=_resources(file.at("resources"), warnings),
+        sharing=_sharing(file.at("sharing")),
         imex=imex(file.at("imex"), warnings),
         mig=_mig(file.at("mig")),
     )
+    return dataclasses.replace(config, warnings=tuple(warnings))
 
 
 def _refuse_other_forms(item: Item) -> None:
@@ -189,29 +169,24 @@ def flags(item: Item, warnings: list[str]) -> Flags:
     """Read `flags`, with its nested objects."""
     top = [flag.key for flag in flag_table.IN_FILE if "." not in flag.key]
     file = Fields(item, (*top, *flag_table.SECTIONS), warnings, any_case=True)
-    values = {key: value for key in top if (value := _flag(flag_table.BY_KEY[key], file.at(key))) is not None}
-    sections = {name for name in flag_table.SECTIONS if file.get(name) is not None}
+    items = {key: file.at(key) for key in top}
+    sections = frozenset(name for name in flag_table.SECTIONS if file.get(name) is not None)
     for section in sorted(sections):
-        keys = [flag.key for flag in flag_table.IN_FILE if flag.key.startswith(f"{section}.")]
-        nested = Fields(file.at(section), [key.partition(".")[2] for key in keys], warnings, any_case=True)
-        for key in keys:
-            value = _flag(flag_table.BY_KEY[key], nested.at(key.partition(".")[2]))
-            if value is not None:
-                values[key] = value
-    return Flags(values, frozenset(sections))
+        keys = [flag.key.partition(".")[2] for flag in flag_table.IN_FILE if flag.key.startswith(f"{section}.")]
+        nested = Fields(file.at(section), keys, warnings, any_case=True)
+        items |= {f"{section}.{key}": nested.at(key) for key in keys}
+    values = {key: _flag(flag_table.BY_KEY[key].kind, item) for key, item in items.items() if item.value is not None}
+    return Flags(values, sections)
 
 
-def _flag(flag: flag_table.Flag, item: Item) -> FlagValue | None:
-    if item.value is None:
-        return None
-    if flag.kind is flag_table.FlagType.BOOL:
-        return _truth(item)
-    if flag.kind is flag_table.FlagType.DURATION:
-        return _duration(item)
-    if flag.kind is flag_table.FlagType.TEXTS:
-        if isinstance(item.value, tuple):
-            return tuple(_text(entry) for entry in item.value)
-        return (_text(item),)
+def _flag(kind: flag_table.FlagType, item: Item) -> FlagValue:
+    match kind:
+        case flag_table.FlagType.BOOL:
+            return _truth(item)
+        case flag_table.FlagType.DURATION:
+            return _duration(item)
+        case flag_table.FlagType.TEXTS:
+            return tuple(map(_text, item.value)) if isinstance(item.value, tuple) else (_text(item),)
     return _any_text(item)
 
 
@@ -229,35 +204,33 @@ def _duration(item: Item) -> int:
     return nanoseconds
 
 
-def resources(item: Item, warnings: list[str]) -> Resources:
-    """Read `resources`: the administrator's own resource names."""
+def _resources(item: Item, warnings: list[str]) -> Resources:
     file = Fields(item, ("gpus", "mig"), warnings, any_case=True)
-    return Resources(
-        gpus=tuple(_rule(entry, warnings) for entry in _entries(file.at("gpus"))),
-        mig=tuple(_rule(entry, warnings) for entry in _entries(file.at("mig"))),
-    )
+
+    def rule(item: Item) -> ResourceRule:
+        file = Fields(item, ("pattern", "name"), warnings)
+        for key in ("pattern", "name"):
+            if key not in file:
+                raise item.error(f"resources must have a '{key}' field set")
+        return ResourceRule(_text(file.at("pattern")), _name(file.at("name")))
+
+    return Resources(*(tuple(map(rule, _entries(file.at(key)))) for key in ("gpus", "mig")))
 
 
-def _rule(item: Item, warnings: list[str]) -> ResourceRule:
-    file = Fields(item, ("pattern", "name"), warnings)
-    for key in ("pattern", "name"):
-        if key not in file:
-            raise item.error(f"resources must have a '{key}' field set")
-    return ResourceRule(_text(file.at("pattern")), _name(file.at("name")))
-
-
-def sharing(item: Item) -> Sharing:
-    """Read `sharing` of NVIDIA's file: how GPUs are replicated."""
+def _sharing(item: Item) -> Sharing:
     file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
     time_slicing = mps = None
     fractional: tuple[FractionalResource, ...] = ()
     if "timeSlicing" in file:
         time_slicing = replicated_resources(file.at("timeSlicing"), intervals=True)
     if file.get("mps") is not None:
-        mps = node_settings.mps_default(replicated_resources(file.at("mps")))
+        mps = replicated_resources(file.at("mps"))
+        if mps.fail_requests_greater_than_one is None:  # by default: two replicas are no larger share
+            mps = dataclasses.replace(mps, fail_requests_greater_than_one=True)
     if file.get("fractional") is not None:
-        below = Fields(file.at("fractional"), ("resources",), None)
-        fractional = tuple(_fractional(entry) for entry in _replicated(below))
+        entries = _replicated(Fields(file.at("fractional"), ("resources",), None))
+        named = (Fields(entry, ("name", "devices"), None) for entry in entries)
+        fractional = tuple(FractionalResource(*_name_and_devices(entry)) for entry in named)
     return Sharing(time_slicing, mps, fractional)
 
 
@@ -284,10 +257,7 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     """Read one entry of `resources`."""
     known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
     file = Fields(item, known, None)
-    if "name" not in file:
-        raise file.missing("no resource name specified")
-    name = _name(file.at("name"))
-    chosen = devices(file.at("devices")) if "devices" in file else ALL
+    name, chosen = _name_and_devices(file)
     if "replicas" not in file:
         raise file.missing("no replicas specified")
     replicas = _whole(file.at("replicas"))
@@ -310,12 +280,10 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     )
 
 
-def _fractional(item: Item) -> FractionalResource:
-    file = Fields(item, ("name", "devices"), None)
+def _name_and_devices(file: Fields) -> tuple[str, Devices]:
     if "name" not in file:
         raise file.missing("no resource name specified")
-    chosen = devices(file.at("devices")) if "devices" in file else ALL
-    return FractionalResource(_name(file.at("name")), chosen)
+    return _name(file.at("name")), devices(file.at("devices")) if "devices" in file else ALL
 
 
 def devices(item: Item) -> Devices:
@@ -352,7 +320,7 @@ def imex(item: Item, warnings: list[str]) -> Imex:
     identities = None if channels is None else tuple(_whole(entry) for entry in _entries(channels))
     if channels is not None and identities:
         try:
-            node_settings.imex_channels(identities)
+            node_settings.check_imex_channels(identities)
         except errors.ConfigError as error:
             raise channels.error(str(error)) from error
     return Imex(identities, file.flag("required"))

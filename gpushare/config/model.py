@@ -12,6 +12,7 @@ from gpushare.config import flags as flag_table
 from gpushare.config import value_parsers
 from gpushare.mig import parted
 
+Json = dict[str, Any]
 VERSION: Final = "v1"
 
 FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
@@ -153,62 +154,48 @@ class Config:
         return any(entry.enabled for entry in self.mig)
 
 
-Json = dict[str, Any]
-
-
 def as_document(config: Config) -> Json:
     """Return the whole file, without empty sections."""
-    document: Json = {"version": config.version}
-    if config.flags != Flags():
-        document["flags"] = flags_document(config.flags)
-    rules = {"gpus": config.resources.gpus, "mig": config.resources.mig}
-    if any(rules.values()):
-        document["resources"] = {
-            key: [_rule(resource_rule) for resource_rule in value] for key, value in rules.items() if value
+    resources, sharing, imex = config.resources, config.sharing, config.imex
+    rules = {"gpus": resources.gpus, "mig": resources.mig}
+    shared = {
+        "timeSlicing": replicated_document(sharing.time_slicing) if sharing.time_slicing is not None else None,
+        "mps": replicated_document(sharing.mps) if sharing.mps is not None else None,
+        "fractional": {
+            "resources": [{"name": each.name, "devices": devices_document(each.devices)} for each in sharing.fractional]
         }
-    if config.sharing != Sharing():
-        document["sharing"] = sharing_document(config.sharing)
-    if config.imex != Imex():
-        document["imex"] = imex_document(config.imex)
-    if config.mig:
-        document["mig"] = config.mig if isinstance(config.mig, str) else [parted.written(entry) for entry in config.mig]
-    return document
+        if sharing.fractional
+        else None,
+    }
+    channels = None if imex.channel_ids is None else list(imex.channel_ids)
+    document = {
+        "version": config.version,
+        "flags": flags_document(config.flags) if config.flags != Flags() else None,
+        "resources": {key: [*map(dataclasses.asdict, listed)] for key, listed in rules.items() if listed},
+        "sharing": _set(shared),
+        "imex": _set({"channelIDs": channels, "required": imex.required}),
+        "mig": config.mig if isinstance(config.mig, str) else [*map(parted.written, config.mig)],
+    }
+    return {key: value for key, value in document.items() if value}
+
+
+def _set(fields: Json) -> Json:
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def flags_document(flags: Flags) -> Json:
     """Return `flags` as NVIDIA's plugin prints them: unset ones are null, or left out if `omitted`."""
-    written = _section(flags, "")
-    for section in flag_table.SECTIONS:
-        if section in flags.sections or any(key.startswith(f"{section}.") for key in flags.values):
-            written[section] = _section(flags, f"{section}.")
-    return written
-
-
-def _section(flags: Flags, prefix: str) -> Json:
-    return {
-        flag.key.removeprefix(prefix): _flag(flag, flags.values.get(flag.key))
-        for flag in flag_table.IN_FILE
-        if flag.key.rpartition(".")[0] == prefix.rstrip(".") and not (flag.omitted and flag.key not in flags.values)
-    }
-
-
-def _flag(flag: flag_table.Flag, value: FlagValue | None) -> Any:
-    if isinstance(value, tuple):
-        return list(value)
-    if flag.kind is flag_table.FlagType.DURATION and isinstance(value, int):
-        return value_parsers.format_duration(value)
-    return value
-
-
-def sharing_document(sharing: Sharing) -> Json:
-    """Return `sharing`."""
     written: Json = {}
-    if sharing.time_slicing is not None:
-        written["timeSlicing"] = replicated_document(sharing.time_slicing)
-    if sharing.mps is not None:
-        written["mps"] = replicated_document(sharing.mps)
-    if sharing.fractional:
-        written["fractional"] = {"resources": [_fractional(resource) for resource in sharing.fractional]}
+    sections = flags.sections | {key.partition(".")[0] for key in flags.values}
+    for flag in flag_table.IN_FILE:
+        section, _, key = flag.key.rpartition(".")
+        value = flags.values.get(flag.key)
+        if (section and section not in sections) or (flag.omitted and value is None):
+            continue
+        if flag.kind is flag_table.FlagType.DURATION and isinstance(value, int):
+            value = value_parsers.format_duration(value)
+        into = written.setdefault(section, {}) if section else written
+        into[key] = list(value) if isinstance(value, tuple) else value
     return written
 
 
@@ -241,17 +228,3 @@ def devices_document(devices: Devices) -> str | int | list[str]:
     if devices != ALL:
         raise errors.ConfigError("devices are neither all, nor a count, nor a list")
     return "all"
-
-
-def imex_document(imex: Imex) -> Json:
-    """Return `imex`."""
-    written: Json = {} if imex.channel_ids is None else {"channelIDs": list(imex.channel_ids)}
-    return written if imex.required is None else written | {"required": imex.required}
-
-
-def _fractional(resource: FractionalResource) -> Json:
-    return {"name": resource.name, "devices": devices_document(resource.devices)}
-
-
-def _rule(resource_rule: ResourceRule) -> Json:
-    return {"pattern": resource_rule.pattern, "name": resource_rule.name}
