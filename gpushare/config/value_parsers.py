@@ -10,18 +10,17 @@ from typing import Final
 from gpushare import errors
 
 FOREVER_NANOSECONDS: Final = 2**63 - 1  # written `infinite`
+RESOURCE_PREFIX: Final = "nvidia.com/"
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+MAX_NAME: Final = 63
 
-_UNITS: Final = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "μs": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
-_PART = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(ns|us|µs|μs|ms|s|m|h)")
+# In nanoseconds; the sign of micro is two characters of Unicode.
+_MICRO: Final = {"us": 10**3, "µs": 10**3, "μs": 10**3}
+_UNITS: Final = _MICRO | {"ns": 1, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_PART: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(ns|us|µs|μs|ms|s|m|h)")
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_NUMBER: Final = r"(?:0|[1-9][0-9]{0,18}|0[0-9]{1,18})"
+_UUID: Final = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 
 
 def parse_duration(text: str) -> int:
@@ -31,8 +30,7 @@ def parse_duration(text: str) -> int:
     sign, body = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
     if body == "0":
         return 0
-    total = Fraction(0)
-    position = 0
+    total, position = Fraction(0), 0
     while match := _PART.match(body, position):
         total += Fraction(match[1]) * _UNITS[match[2]]
         position = match.end()
@@ -67,14 +65,6 @@ def _decimal(count: int, unit: int) -> str:
     return f"{whole}.{rest:0{digits}d}".rstrip("0").rstrip(".") if rest else str(whole)
 
 
-RESOURCE_PREFIX: Final = "nvidia.com/"
-MAX_NAME: Final = 63
-GPU_RESOURCE: Final = "nvidia.com/gpu"
-SHARED_SUFFIX: Final = ".shared"
-
-_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
-
-
 def parse_resource_name(text: str) -> str:
     """Return the full name: `gpu` is `nvidia.com/gpu`. Raises ConfigError, a sentence without its subject."""
     name = text if text.startswith(RESOURCE_PREFIX) else RESOURCE_PREFIX + text
@@ -92,7 +82,7 @@ def parse_resource_name(text: str) -> str:
 
 def shared_name(name: str) -> str:
     """Return the name that `renameByDefault` gives. It may be longer than `MAX_NAME`; Kubernetes accepts it."""
-    return name + SHARED_SUFFIX
+    return f"{name}.shared"
 
 
 def matches(pattern: str, text: str) -> bool:
@@ -111,48 +101,28 @@ def matches(pattern: str, text: str) -> bool:
     return len(text) - position >= len(parts[-1]) and text.endswith(parts[-1])
 
 
-_NUMBER = r"(?:0|[1-9][0-9]{0,18}|0[0-9]{1,18})"
-_UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
-
-_GPU_INDEX: Final = re.compile(_NUMBER)
-_MIG_INDEX: Final = re.compile(f"{_NUMBER}:{_NUMBER}")
-_GPU_UUID: Final = re.compile(f"GPU-{_UUID}")
-# Old drivers name a MIG device by its GPU and its instances.
-_MIG_UUID: Final = re.compile(f"MIG-{_UUID}|MIG-GPU-{_UUID}/{_NUMBER}/{_NUMBER}")
-
-
 class ReferenceKind(enum.StrEnum):
     """The kind of a reference to a GPU or MIG device: an index, a UUID, a model."""
 
-    GPU_INDEX = "gpuIndex"
-    MIG_INDEX = "migIndex"
+    GPU_INDEX = "gpuIndex"  # 0
+    MIG_INDEX = "migIndex"  # 0:1
     UUID = "uuid"
-
-
-def is_gpu_index(text: str) -> bool:
-    """Whether the text is the index of a GPU: `0`."""
-    return _GPU_INDEX.fullmatch(text) is not None
-
-
-def is_mig_index(text: str) -> bool:
-    """Whether the text is the indices of a GPU and a MIG device: `0:1`."""
-    return _MIG_INDEX.fullmatch(text) is not None
 
 
 def is_gpu_uuid(text: str) -> bool:
     """Whether the text is the UUID of a GPU: `GPU-…`."""
-    return _GPU_UUID.fullmatch(text) is not None
+    return re.fullmatch(f"GPU-{_UUID}", text) is not None
 
 
 def is_mig_uuid(text: str) -> bool:
     """Whether the text is the UUID of a MIG device, also in the form of old drivers: `MIG-GPU-…/1/0`."""
-    return _MIG_UUID.fullmatch(text) is not None
+    return re.fullmatch(f"MIG-{_UUID}|MIG-GPU-{_UUID}/{_NUMBER}/{_NUMBER}", text) is not None
 
 
 def reference_kind(text: str) -> ReferenceKind | None:
     """Return how `text` refers to a device, or None if it does not."""
-    if is_gpu_index(text):
+    if re.fullmatch(_NUMBER, text):
         return ReferenceKind.GPU_INDEX
-    if is_mig_index(text):
+    if re.fullmatch(f"{_NUMBER}:{_NUMBER}", text):
         return ReferenceKind.MIG_INDEX
     return ReferenceKind.UUID if is_gpu_uuid(text) or is_mig_uuid(text) else None

@@ -186,8 +186,8 @@ OPERATIONS = {
     "parse_resource_name": lambda case: value_parsers.parse_resource_name(case.input),
     "resource_pattern_matches": lambda case: value_parsers.matches(case.input["pattern"], case.input["name"]),
     "classify_device_ref": lambda case: value_parsers.reference_kind(case.input),
-    "is_gpu_index": lambda case: value_parsers.is_gpu_index(case.input),
-    "is_mig_index": lambda case: value_parsers.is_mig_index(case.input),
+    "is_gpu_index": lambda case: value_parsers.reference_kind(case.input) is value_parsers.ReferenceKind.GPU_INDEX,
+    "is_mig_index": lambda case: value_parsers.reference_kind(case.input) is value_parsers.ReferenceKind.MIG_INDEX,
     "is_gpu_uuid": lambda case: value_parsers.is_gpu_uuid(case.input),
     "is_mig_uuid": lambda case: value_parsers.is_mig_uuid(case.input),
 }
