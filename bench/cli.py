@@ -27,8 +27,7 @@ from pathlib import Path
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 ROOT = Path(__file__).resolve().parents[1]
 PLUGIN = ("-c", "import sys; from kubectl_gpushare.start import main; sys.exit(main())")  # like an installed script

@@ -25,17 +25,15 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gpushare import ledger, placement, policies
-from gpushare.allocation import Allocation, PodRef
-from gpushare.daemon import garbage
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.allocation import Allocation, Memory, PodRef, Share
+from gpushare.daemon import lifecycle
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.mix import Host, Mix, classes_of
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.refusal import Refusal
 from gpushare.request import Constraints, Demand, Request
-from gpushare.share import Memory, Share
 
 GIB = 2**30
 OTHERS = sorted(policies.POLICIES.keys() - {policies.DEFAULT})  # policies that ignore the mix
@@ -159,7 +157,7 @@ def main() -> None:
     draw = random.Random(chosen.seed)
     cluster = Cluster()
     cluster.fill(chosen.nodes, chosen.allocations, draw)
-    garbage.freeze()  # as the webhook does after its first list
+    lifecycle.freeze_objects()  # as the webhook does after its first list
     pods = ((draw.choice(SHAPES), draw.choice(HOSTS)) for _ in range(1000))
     mix = Mix.from_counts(collections.Counter(asked for pod in pods for asked in classes_of(*pod)), pods=1000)
     figures = {"learn": 1000 * timed(lambda: cluster.fleet.learn(mix))[0]}

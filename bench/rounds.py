@@ -25,8 +25,7 @@ from typing import Any
 from gpushare import codec, contract, request
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, events
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from webhook import metrics
 from webhook.controllers import evictor, restore
 from webhook.controllers.allocations import due_changes

@@ -10,7 +10,7 @@ from deviceplugin import agent, agent_settings, without_driver
 from deviceplugin.cdi import driver_root
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
-from gpushare.daemon import logs, shutdown
+from gpushare.daemon import lifecycle
 
 logger = logging.getLogger("deviceplugin")
 
@@ -22,7 +22,7 @@ def main() -> int:
     except agent_settings.SettingsError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    logs.configure(settings.log_level, "agent")
+    lifecycle.configure_logs(settings.log_level, "agent")
     try:
         driver_root.load_nvml(settings.container_driver_root, settings.driver_root)
         driver = nvml.Nvml() if settings.fail_on_init_error else None
@@ -31,12 +31,12 @@ def main() -> int:
         # The message says it all; a stack trace would only hide it.
         logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
         return 1
-    return shutdown.run(lambda daemon: _run(settings, daemon, driver, installed))
+    return lifecycle.run(lambda daemon: _run(settings, daemon, driver, installed))
 
 
 async def _run(
     settings: agent_settings.AgentSettings,
-    daemon: shutdown.Daemon,
+    daemon: lifecycle.Daemon,
     opened: nvml.Nvml | None,
     installed: library.Installed,
 ) -> None:

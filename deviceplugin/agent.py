@@ -26,7 +26,7 @@ from deviceplugin.wiring import agent_parts, node_parts
 from deviceplugin.wiring.agent_parts import AgentParts
 from gpushare import contract
 from gpushare.cluster import api_client
-from gpushare.daemon import probes, shutdown
+from gpushare.daemon import lifecycle, probes
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ SYNC_SECONDS: Final = 2.0  # an API server that answers at all answers within th
 
 
 async def run(
-    settings: AgentSettings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed
+    settings: AgentSettings, daemon: lifecycle.Daemon, *, driver: nvml.Nvml, installed: library.Installed
 ) -> None:
     """Serve until stopped. A thread may still call `driver` when this returns; it ends with the process."""
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ async def run(
             parts.shares.arbiter.close()
 
 
-async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: str) -> None:
+async def _serve(parts: AgentParts, daemon: lifecycle.Daemon, *, library_name: str) -> None:
     """Start all loops, in this order, and wait until the daemon stops."""
     cluster, observation = parts.cluster, parts.hardware.observation
     daemon.start("arbiter", parts.process.watched())

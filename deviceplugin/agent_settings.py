@@ -17,7 +17,7 @@ from gpushare import contract, errors, quantity
 from gpushare.config import config_choice, flags
 from gpushare.config import node_settings as configured
 from gpushare.config.model import Config, FlagValue
-from gpushare.daemon import logs
+from gpushare.daemon import lifecycle
 
 # The longest socket path that Linux takes, in bytes without the NUL.
 MAX_SOCKET_PATH: Final = 107
@@ -258,7 +258,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--cgroup-root", type=Path, default=Path("/sys/fs/cgroup"), help="the host's cgroup v2 (%(default)s)")
     add("--probe-host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics (%(default)s)")  # noqa: S104
     add("--probe-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics (%(default)s)")
-    add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
+    add("--log-level", choices=lifecycle.LOG_LEVELS, default="info", help="(%(default)s)")
     return parser
 
 

@@ -19,7 +19,7 @@ import prometheus_client
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.cdi import driver_root
 from deviceplugin.hardware import nvml, nvml_call
-from gpushare.daemon import probes, shutdown
+from gpushare.daemon import lifecycle, probes
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ RETRY_SECONDS: Final = 15.0
 GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would restart it
 
 
-async def opened(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
+async def opened(settings: AgentSettings, daemon: lifecycle.Daemon) -> nvml.Nvml | None:
     """Wait for the driver and return it; None if the agent stops before."""
     problem = "the driver has not been tried yet"
     mounted = settings.container_driver_root

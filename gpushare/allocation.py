@@ -1,7 +1,7 @@
-"""Allocation: the shares given to one pod on the GPUs of one node.
+"""The compute and memory requested of a GPU, and the shares given to one pod on the GPUs of one node.
 
 Init containers run one after another before the app containers, so a pod's shares need not all be in use at once. A GPU
-holds the peak (`peak`), which is also what kube-scheduler counts for a resource:
+holds the peak, which is also what kube-scheduler counts for a resource:
 https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
 """
 
@@ -11,9 +11,41 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
-from gpushare import contract
+from gpushare import contract, quantity
 
 TO_THE_END: Final = 1 << 16  # more steps than a pod can have containers
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Memory:
+    """Requested device memory: a number of bytes, or a percentage of the GPU that is chosen."""
+
+    bytes: int | None = None
+    percent: int | None = None  # of the GPU's memory, 0 to 100; used if `bytes` is None
+
+    def on(self, total_bytes: int) -> int:
+        """Return the bytes on a GPU with `total_bytes`, rounded down so that parts never exceed the whole."""
+        return self.bytes if self.bytes is not None else total_bytes * (self.percent or 0) // 100
+
+    def on_all(self, totals_bytes: Iterable[int]) -> int:
+        """Return the bytes on each of several GPUs of one share; a percentage counts for the smallest GPU."""
+        return min(map(self.on, totals_bytes))
+
+    def __str__(self) -> str:
+        return quantity.format_bytes(self.bytes) if self.bytes is not None else f"{self.percent}% of the memory"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Share:
+    """Compute and memory requested of one GPU."""
+
+    request_percent: int  # guaranteed; 0 to 100, at most the limit
+    limit_percent: int  # the ceiling while other shares are idle
+    memory: Memory  # a hard limit
+
+    def __str__(self) -> str:
+        compute = f"{quantity.format_compute(self.request_percent)} GPU" if self.request_percent else "idle compute"
+        return f"{compute} with {self.memory}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

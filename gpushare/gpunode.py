@@ -3,11 +3,98 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
+import json
+import operator
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import allocation, contract, gpu
-from gpushare.cordon_note import CordonNote
+from gpushare import allocation, contract
+
+
+class Mode(enum.StrEnum):
+    """The use of a GPU; only `FRACTIONAL` ones take shares by annotation."""
+
+    FRACTIONAL = "fractional"
+    EXCLUSIVE = "exclusive"
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+    MIG = "mig"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gpu:
+    """The properties of a GPU, without allocations."""
+
+    uuid: str
+    index: int
+    model: str
+    memory_bytes: int  # 0 if the driver does not report it
+    compute_capability: tuple[int, int] = (0, 0)
+    numa_node: int | None = None
+    link_group: int | None = None  # GPUs with the same number are joined by NVLink; None: no link, or unknown
+    pci_bus_id: str = ""
+    mode: Mode = Mode.FRACTIONAL
+    pending_mode: Mode | None = None  # the next mode, set up once the GPU is unused; no new pods until then
+    mig_profiles: tuple[str, ...] = ()  # of its MIG devices, by index, such as 1g.10gb
+    healthy: bool = True
+    health_reason: str = ""  # why it is unhealthy, as a sentence
+    cordoned: bool = False  # closed to new pods by an admin, or for a change of mode
+    closed: str = ""  # why its node takes no new pods, as a clause; empty if it does
+
+    @property
+    def takes_shares(self) -> bool:
+        """Whether the ledger may place shares on it now."""
+        return self.mode is Mode.FRACTIONAL and self.healthy and not self.cordoned and not self.closed
+
+    def anonymous(self) -> Gpu:
+        """Return the GPU without its identity; equal for GPUs with equal `FACTS`."""
+        return dataclasses.replace(self, uuid="", index=0, pci_bus_id="", health_reason="")
+
+
+_OWN: Final = {"uuid", "index", "pci_bus_id", "health_reason"}
+# The properties of a GPU that others may have, too, as a tuple.
+FACTS: Final = operator.attrgetter(*(field.name for field in dataclasses.fields(Gpu) if field.name not in _OWN))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CordonNote:
+    """A note on a manual cordon; each field may be empty. at: RFC 3339."""
+
+    by: str = ""
+    at: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Format as `by alice at 2026-03-01T12:00:00Z: ECC errors`."""
+        known = [f"by {self.by}"] * bool(self.by) + [f"at {self.at}"] * bool(self.at)
+        return ": ".join(filter(None, (" ".join(known), self.reason)))
+
+
+def read_cordon_notes(annotations: Mapping[str, Any]) -> dict[str, CordonNote]:
+    """Return the notes by UUID. An annotation that is not a note counts as a reason: people write them by hand."""
+    return {
+        key.removeprefix(contract.CORDON_ANNOTATION_PREFIX): _read_cordon_note(str(value))
+        for key, value in annotations.items()
+        if key.startswith(contract.CORDON_ANNOTATION_PREFIX)
+    }
+
+
+def cordon_annotations(notes: Mapping[str, CordonNote | None]) -> dict[str, str | None]:
+    """Return the annotations to merge into a GPUNode, by UUID of the GPU; None removes one."""
+    return {
+        contract.CORDON_ANNOTATION_PREFIX + uuid: json.dumps(dataclasses.asdict(note)) if note else None
+        for uuid, note in notes.items()
+    }
+
+
+def _read_cordon_note(text: str) -> CordonNote:
+    try:
+        written = json.loads(text)
+        return CordonNote(*(str(written[field.name]) for field in dataclasses.fields(CordonNote)))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return CordonNote(reason=text)
+
 
 _CLOSING: Final = {  # conditions under which no pod can start
     contract.CONDITION_DEVICES_INJECTED: contract.REASON_NOTHING_INJECTS,
@@ -53,7 +140,7 @@ class GpuNode:
     """An immutable GPUNode; a change makes a new one. `version` is the resourceVersion that a write expects."""
 
     name: str
-    gpus: tuple[gpu.Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     allocations: tuple[allocation.Allocation, ...] = ()
     cordoned: frozenset[str] = frozenset()  # UUIDs cordoned by an admin
     config: str = ""  # name of the active configuration
@@ -83,6 +170,6 @@ class GpuNode:
         """Return the node with all GPUs closed to new pods; reason: a clause."""
         return dataclasses.replace(self, gpus=tuple(dataclasses.replace(gpu, closed=reason) for gpu in self.gpus))
 
-    def gpu_by_uuid(self) -> Mapping[str, gpu.Gpu]:
+    def gpu_by_uuid(self) -> Mapping[str, Gpu]:
         """Return the node's GPUs by UUID."""
         return {gpu.uuid: gpu for gpu in self.gpus}

@@ -1,6 +1,6 @@
 """The rules of the ledger: GPU usage, and adding, confirming and releasing allocations. Values in, values out.
 
-The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. For a pod's
+The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. Of a pod's
 shares that are never in use together, such as those of an init container and the app, the larger counts. Every change
 is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
 """
@@ -77,7 +77,7 @@ def violations(node: GpuNode) -> list[str]:
         if held.request_percent > 100:
             problems.append(f"{where} is overcommitted: {held.request_percent}% of its compute is held by {names}")
         if held.memory_bytes > gpus[uuid].memory_bytes:
-            taken, there = quantity.format_bytes(held.memory_bytes), quantity.format_bytes(gpus[uuid].memory_bytes)
+            taken, there = map(quantity.format_bytes, (held.memory_bytes, gpus[uuid].memory_bytes))
             problems.append(f"{where} is overcommitted: {taken} of its {there} are held by {names}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
@@ -105,23 +105,16 @@ def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
 
     If there is nothing to confirm, it is the same object.
     """
-    if not any(entry.id in pods and not entry.pod.uid for entry in node.allocations):
-        return node
-    return dataclasses.replace(
-        node,
-        allocations=tuple(
-            dataclasses.replace(entry, pod=pods[entry.id], reserved_until=None)
-            if entry.id in pods and not entry.pod.uid
-            else entry
-            for entry in node.allocations
-        ),
+    new = {entry.id for entry in node.allocations if entry.id in pods and not entry.pod.uid}
+    confirmed = (
+        dataclasses.replace(entry, pod=pods[entry.id], reserved_until=None) if entry.id in new else entry
+        for entry in node.allocations
     )
+    return dataclasses.replace(node, allocations=tuple(confirmed)) if new else node
 
 
 def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
-    """Return the node with these allocations confirmed for the pods they have. Raises `LedgerError` if one is
-    missing.
-    """
+    """Return the node with these allocations confirmed for the pods they have. Raises LedgerError if one is missing."""
     wanted = frozenset(ids)
     missing = wanted - {entry.id for entry in node.allocations}
     if missing:

@@ -9,9 +9,9 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 
+from gpushare.allocation import Memory
+from gpushare.policies import DEFAULT_MIX, Typical
 from gpushare.request import NO_CONSTRAINTS, Constraints, Demand, Request
-from gpushare.share import Memory
-from gpushare.typical import DEFAULT_MIX, Typical
 
 ENOUGH_PODS = 50  # with fewer pods the default mix is a better guess
 MAX_CLASSES = 512  # the rarest beyond this are dropped

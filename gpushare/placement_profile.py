@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import errors, policies
+from gpushare.allocation import Memory
 from gpushare.mix import Host, Mix, RequestClass
+from gpushare.policies import TypicalOf
 from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
-from gpushare.share import Memory
-from gpushare.typical import TypicalOf
 
 MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap holds 1 MiB, and users choose the model names in it
 _POLICY, _MIX = "policy", "mix"  # the ConfigMap's keys
@@ -68,15 +68,13 @@ def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:
 
 def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
     memory, host, weight = entry["memory"], entry["host"], float(entry["weight"])
-    amount = {key: _whole(memory[key]) for key in ("bytes", "percent") if memory[key] is not None}
+    constraints = {field: _like(default, entry[field]) for field, default in _DEFAULTS.items() if field in entry}
     asked = RequestClass(
         gpus=_whole(entry["gpus"], least=1),
         request_percent=_whole(entry["request_percent"]),
-        memory=Memory(**amount),
+        memory=Memory(**{key: _whole(memory[key]) for key in ("bytes", "percent") if memory[key] is not None}),
         host=Host(_whole(host["cpu_milli"]), _whole(host["memory_bytes"])),
-        constraints=Constraints(
-            **{field: _like(default, entry[field]) for field, default in _DEFAULTS.items() if field in entry}
-        ),
+        constraints=Constraints(**constraints),
     )
     if not 0 < weight < math.inf:
         raise ValueError(f"a weight of {weight}")

@@ -51,9 +51,8 @@ def container_names(pod: PodJson) -> tuple[str, ...]:
 def default_container(pod: PodJson) -> str:
     """Return the app container that gets the share if the annotations name none; empty if there is none.
 
-    On creation it is kubectl's default: the annotated container if it exists, else the first. The webhook then writes
-    gpushare's resources into it, and they are immutable. From then on they decide, because other webhooks may insert
-    containers and users may annotate running pods.
+    On creation it is kubectl's default: the annotated container if it exists, else the first. From then on gpushare's
+    resources, which are immutable, decide: other webhooks may insert containers, and users annotate running pods.
     """
     ordinary = containers(pod)
     marked = [container for container in ordinary if any(map(_is_ours, resources(container)))]
@@ -85,9 +84,7 @@ def is_some(amount: str) -> bool:
 
 def has_share_resources(pod: PodJson) -> bool:
     """Whether a container requests a resource of gpushare."""
-    return any(
-        _is_ours(name) for container in (*containers(pod), *init_containers(pod)) for name in resources(container)
-    )
+    return any(any(map(_is_ours, resources(each))) for each in (*containers(pod), *init_containers(pod)))
 
 
 def share_keys(keys: Mapping[str, str]) -> Iterator[str]:

@@ -8,12 +8,53 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import typical
-
 Number = Any  # a float, or an array of them
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Typical:
+    """A class of request: parts of one GPU (0 to 1), and its frequency (weights need not add up to 1)."""
+
+    compute: float
+    memory: float
+    weight: float
+
+
+# The default until the cluster's own mix is known: common sizes, small ones more often.
+DEFAULT_MIX = (
+    Typical(0.10, 0.10, 0.2),
+    Typical(0.25, 0.25, 0.3),
+    Typical(0.50, 0.50, 0.3),
+    Typical(1.00, 1.00, 0.2),
+)
+
+TypicalOf = Callable[[int], Sequence[Typical]]  # from a GPU's bytes to the mix of requests on such a GPU
+
+
+def default_mix(_gpu_bytes: int) -> Sequence[Typical]:
+    """Return the default mix for any GPU."""
+    return DEFAULT_MIX
+
+
+def median_request(mix: Sequence[Typical]) -> Typical:
+    """Return the median request of a non-empty mix: half of the mix is at least as large."""
+    half = sum(typical.weight for typical in mix) / 2
+    seen = 0.0
+    for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
+        seen += typical.weight
+        if seen >= half:
+            return typical
+    raise ValueError("the mix is empty")
+
+
+def stranded_part(compute: Number, memory: Number, mix: Sequence[Typical] = DEFAULT_MIX) -> Number:
+    """Return the stranded part of GPUs with so much free, all as parts of a GPU, 0 to 1; takes numbers or arrays."""
+    total = sum(typical.weight for typical in mix)
+    useless = sum(typical.weight * ((typical.compute > compute) | (typical.memory > memory)) for typical in mix)
+    return (compute + memory) / 2 * useless / total if total else 0.0 * compute
 
 
 class Group(enum.Enum):
@@ -76,12 +117,12 @@ class Policy:
 def _fragmentation(option: Option) -> Number:
     """Return the increase in stranded capacity; ties go to the best fit."""
     after, exclusive = option.after, option.exclusive()
-    return (_stranded(after, exclusive) - _stranded(option.before, exclusive)) * 1000 + after.mean
 
+    def stranded(free: Free) -> Number:
+        part = stranded_part(free.compute, free.memory)
+        return part + exclusive * (free.mean - part)
 
-def _stranded(free: Free, exclusive: Number) -> Number:
-    stranded = typical.stranded(free.compute, free.memory)
-    return stranded + exclusive * (free.mean - stranded)
+    return (stranded(after) - stranded(option.before)) * 1000 + after.mean
 
 
 def _pack(option: Option) -> Number:

@@ -19,7 +19,6 @@ _QUANTITY = r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:(Ki|Mi|Gi|Ti|Pi|Ei
 _BINARY = {suffix: 1024**power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 _DECIMAL = dict(zip("numkMGTPE", (-9, -6, -3, 3, 6, 9, 12, 15, 18), strict=True))  # powers of ten
 _COMPUTE = r"([0-9]{1,6}(?:\.[0-9]{0,6})?|\.[0-9]{1,6})(%|m)?"
-_MAX_BYTES = 2**63 - 1  # the API server's maximum
 
 
 def parse(text: str) -> Fraction:
@@ -42,7 +41,7 @@ def parse_bytes(text: str) -> int:
     """Return whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
     value = parse(text)
     whole = -(-value.numerator // value.denominator)
-    if whole > _MAX_BYTES:
+    if whole >= 2**63:  # the API server's maximum
         raise errors.QuantityError(f"{errors.quoted(text)} exceeds the maximum of 2^63-1 bytes")
     return whole
 
@@ -70,23 +69,19 @@ def format_bytes(count: int) -> str:
     for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
         unit = _BINARY[suffix]
         if count >= unit:
+            if count % unit == 0:
+                return f"{count // unit}{suffix}"
             value = count / unit
-            return (
-                f"{count // unit}{suffix}"
-                if count % unit == 0
-                else f"{value:.3g}{suffix}"
-                if value < 999.5  # above, three digits would be 1e+03
-                else f"{value:.0f}{suffix}"
-            )
+            return f"{value:.3g}{suffix}" if value < 999.5 else f"{value:.0f}{suffix}"  # three digits would be 1e+03
     return str(count)
 
 
 def format_exactly(count: int) -> str:
     """Return `8Gi`, `12544Mi`, or a plain number of bytes: never rounded, for text that users copy into a manifest."""
-    unit, suffix = next(
-        (unit, suffix) for unit, suffix in ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, "")) if count % unit == 0
-    )
-    return f"{count // unit}{suffix}"
+    for unit, suffix in ((1 << 30, "Gi"), (1 << 20, "Mi")):
+        if count % unit == 0:
+            return f"{count // unit}{suffix}"
+    return str(count)
 
 
 def format_compute(percent: int) -> str:

@@ -38,13 +38,11 @@ class Rejected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """No placement. `reason` is the sentence; `rejected` has the candidates; `cause` is set if no filter is the
-    reason.
-    """
+    """No placement."""
 
-    reason: str
+    reason: str  # the sentence
     rejected: tuple[Rejected, ...] = ()
-    cause: Cause | None = None
+    cause: Cause | None = None  # set if no filter is the reason
 
     @property
     def word(self) -> str:

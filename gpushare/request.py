@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
-from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Steps
-from gpushare.gpu import Gpu
+from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Memory, Share, Steps
+from gpushare.gpunode import Gpu
 from gpushare.policies import POLICIES
-from gpushare.share import Memory, Share
 
 ISOLATIONS = ("arbiter", "mps", "none")
 
-_MIN_BYTES = 2**20  # a smaller amount of GPU memory is a mistake
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _Value = TypeVar("_Value")
@@ -70,8 +68,7 @@ class Constraints:
     @property
     def of_model(self) -> Constraints:
         """The constraints on the kind of GPU, which other pods are likely to share; the mix is learned by them."""
-        kept = {row.field: getattr(self, row.field) for row in CONSTRAINTS.values() if row.of_model}
-        return Constraints(**kept)
+        return Constraints(**{row.field: getattr(self, row.field) for row in CONSTRAINTS.values() if row.of_model})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,10 +86,7 @@ class Request:
 
 
 def parse(manifest: pod.PodJson) -> Request:
-    """Parse the request of a pod that asks for a share.
-
-    Raises `RequestError`, whose message is a sentence with key, value and remedy.
-    """
+    """Parse the request of a pod that asks for a share. Raises `RequestError`: key, value and remedy in a sentence."""
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
     sidecars = tuple((str(each.get("name") or ""), pod.is_sidecar(each)) for each in pod.init_containers(manifest))
     return read(annotations, names, pod.default_container(manifest), init_containers=sidecars)
@@ -127,18 +121,14 @@ def _parsed(
     group = _get(values, contract.GROUP, _label, "")
     size = _get(values, contract.GROUP_SIZE, _count, 0)
     if bool(group) != bool(size):
-        key, value, other = (
-            (contract.GROUP, group, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, str(size), contract.GROUP)
-        )
-        raise errors.RequestError(key, value, f"also requires {other}")
+        key, other = (contract.GROUP, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, contract.GROUP)
+        raise errors.RequestError(key, group or str(size), f"also requires {other}")
+    constraints = {
+        row.field: _get(values, key, row.read, getattr(NO_CONSTRAINTS, row.field)) for key, row in CONSTRAINTS.items()
+    }
     return Request(
         demands=_stepped(_demands(values, names, default), init_containers),
-        constraints=Constraints(
-            **{
-                row.field: _get(values, key, row.read, getattr(NO_CONSTRAINTS, row.field))
-                for key, row in CONSTRAINTS.items()
-            }
-        ),
+        constraints=Constraints(**constraints),
         policy=_get(values, contract.POLICY, _one_of(tuple(POLICIES)), ""),
         isolation=_get(values, contract.ISOLATION, _one_of(ISOLATIONS), ""),
         group=group,
@@ -156,16 +146,14 @@ def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> N
             raise errors.RequestError(key, value, f"is {len(value)} characters long: the maximum is {caps.VALUE}")
         if key in contract.REQUEST_KEYS or is_result_key(key):
             continue
-        for known in contract.PER_CONTAINER_KEYS:
-            if key.startswith(known + "."):
-                container = key.removeprefix(known + ".")
-                if container not in names:
-                    raise errors.RequestError(key, value, _no_such_container(container, names))
-                break
-        else:
-            likely = meant(key)
-            hint = f"did you mean {likely}? " if likely else ""
-            raise errors.RequestError(key, value, f"is not a gpushare key: {hint}it knows {_known_keys()}")
+        known = next((known for known in contract.PER_CONTAINER_KEYS if key.startswith(known + ".")), None)
+        if known is None:
+            hint = f"did you mean {likely}? " if (likely := meant(key)) else ""
+            keys = ", ".join(name.removeprefix(contract.PREFIX) for name in contract.REQUEST_KEYS)
+            raise errors.RequestError(key, value, f"is not a gpushare key: {hint}it knows {keys}")
+        container = key.removeprefix(known + ".")
+        if container not in names:
+            raise errors.RequestError(key, value, _no_such_container(container, names))
 
 
 def meant(key: str) -> str:
@@ -186,9 +174,7 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
     if len(own) > caps.SHARES:
         key = next(f"{key}.{own[-1]}" for key in contract.PER_CONTAINER_KEYS if f"{key}.{own[-1]}" in annotations)
         said = f"is for one of {len(own)} containers with their own share: at most {caps.SHARES} may have one"
-        raise errors.RequestError(
-            key, annotations[key], f"{said}; others can use a share together ({contract.CONTAINER})"
-        )
+        raise _invalid(annotations, key, f"{said}; others can use a share together ({contract.CONTAINER})")
     demands = []
     if any(key in annotations for key in contract.SHARE_KEYS):
         sharers: tuple[str, ...] = (default,) if default else ()
@@ -199,27 +185,20 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
                     contract.CONTAINER, annotations.get(contract.CONTAINER, name), _no_such_container(name, names)
                 )
             if name in own and contract.CONTAINER in annotations:
-                raise errors.RequestError(
-                    contract.CONTAINER,
-                    annotations[contract.CONTAINER],
-                    f"names {errors.quoted(name)}, which has its own keys: use one or the other",
-                )
+                said = f"names {errors.quoted(name)}, which has its own keys: use one or the other"
+                raise _invalid(annotations, contract.CONTAINER, said)
         sharers = tuple(name for name in dict.fromkeys(sharers) if name not in own)
         if sharers:
             demands.append(_demand(annotations, "", sharers))
     elif contract.CONTAINER in annotations:
-        raise errors.RequestError(
-            contract.CONTAINER,
-            annotations[contract.CONTAINER],
-            f"applies to no share: add {contract.REQUEST} or {contract.MEMORY}",
-        )
+        said = f"applies to no share: add {contract.REQUEST} or {contract.MEMORY}"
+        raise _invalid(annotations, contract.CONTAINER, said)
     demands += [_demand(annotations, f".{name}", (name,)) for name in own]
     return tuple(demands)
 
 
 def _stepped(demands: tuple[Demand, ...], init_containers: Iterable[tuple[str, bool]]) -> tuple[Demand, ...]:
-    """Return the demands with the steps in which each is in use, from the first start of its containers to the last
-    end.
+    """Return the demands with the steps of each, from the first start of its containers to the last end.
 
     An init container ends before the next one starts, unless it is a sidecar. Only steps at which a share comes into
     use count, so that an injected container without a share changes nothing.
@@ -231,16 +210,14 @@ def _stepped(demands: tuple[Demand, ...], init_containers: Iterable[tuple[str, b
     starts = sorted({span.first for span in spans})
     if all(span.last >= starts[-1] for span in spans):
         return demands  # all are in use together at some moment
-    return tuple(
-        dataclasses.replace(
-            demand,
-            steps=Steps(
-                starts.index(span.first),
-                TO_THE_END if span.last >= starts[-1] else bisect.bisect_right(starts, span.last) - 1,
-            ),
+    steps = (
+        Steps(
+            starts.index(span.first),
+            TO_THE_END if span.last >= starts[-1] else bisect.bisect_right(starts, span.last) - 1,
         )
-        for demand, span in zip(demands, spans, strict=True)
+        for span in spans
     )
+    return tuple(dataclasses.replace(demand, steps=within) for demand, within in zip(demands, steps, strict=True))
 
 
 def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, ...]) -> Demand:
@@ -254,17 +231,14 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
         key = keys[contract.LIMIT]
         if not asks_memory and keys[contract.REQUEST] not in annotations:
             said = f"without a request means a limit on a whole GPU, which must be 1: add {keys[contract.REQUEST]}"
-            raise errors.RequestError(key, annotations[key], said)
+            raise _invalid(annotations, key, said)
         least = quantity.format_compute(max(request_percent, 1))
-        raise errors.RequestError(
-            key, annotations[key], f"is less than the request: write {least} to 1, or omit it for 1"
-        )
+        raise _invalid(annotations, key, f"is less than the request: write {least} to 1, or omit it for 1")
     memory = _get(annotations, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
     if not memory.bytes and not memory.percent:
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
-        raise errors.RequestError(
-            key, annotations[key], f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
-        )
+        said = f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
+        raise _invalid(annotations, key, said)
     return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
 
 
@@ -274,19 +248,20 @@ def _get(annotations: Mapping[str, str], key: str, read: Callable[[str], _Value]
     try:
         return read(annotations[key].strip())
     except errors.QuantityError as error:
-        message = str(error)
-        raise errors.RequestError(
-            key, annotations[key], message.removeprefix(errors.quoted(annotations[key].strip())).strip()
-        ) from error
+        remedy = str(error).removeprefix(errors.quoted(annotations[key].strip())).strip()
+        raise _invalid(annotations, key, remedy) from error
+
+
+def _invalid(annotations: Mapping[str, str], key: str, remedy: str) -> errors.RequestError:
+    return errors.RequestError(key, annotations[key], remedy)
 
 
 def _memory(text: str) -> Memory:
     if not text.endswith("%"):
         return Memory(bytes=_device_bytes(text))
     if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
-        raise errors.QuantityError(
-            'is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'
-        )
+        said = 'is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'
+        raise errors.QuantityError(said)
     return Memory(percent=int(text[:-1]))
 
 
@@ -297,16 +272,15 @@ def _models(text: str) -> tuple[str, ...]:
         raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
     special = sum(map(text.count, "?["))
     if special > caps.WILDCARDS:
-        raise errors.QuantityError(
-            f'contains {special} "?" and "[": write at most {caps.WILDCARDS}; "*" is not limited'
-        )
+        said = f'contains {special} "?" and "[": write at most {caps.WILDCARDS}; "*" is not limited'
+        raise errors.QuantityError(said)
     return models
 
 
 def _device_bytes(text: str) -> int:
     """Parse an amount of device memory. A tiny amount is most likely meant in MiB and lacks its unit."""
     memory_bytes = quantity.parse_bytes(text)
-    if 0 < memory_bytes < _MIN_BYTES:
+    if 0 < memory_bytes < 1 << 20:
         raise errors.QuantityError('is less than 1Mi of memory: write the unit, such as "8Gi"')
     return memory_bytes
 
@@ -329,8 +303,7 @@ def _list_of(most: int) -> Callable[[str], tuple[str, ...]]:
     return read
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return _list_of(caps.NAMES)(text)
+_names = _list_of(caps.NAMES)
 
 
 def _label(text: str) -> str:
@@ -387,10 +360,5 @@ NO_CONSTRAINTS = Constraints()
 
 
 def _no_such_container(name: str, names: tuple[str, ...]) -> str:
-    return (
-        f"names the container {errors.quoted(name)}, which the pod does not have: it has {', '.join(names) or 'none'}"
-    )
-
-
-def _known_keys() -> str:
-    return ", ".join(key.removeprefix(contract.PREFIX) for key in contract.REQUEST_KEYS)
+    there = ", ".join(names) or "none"
+    return f"names the container {errors.quoted(name)}, which the pod does not have: it has {there}"

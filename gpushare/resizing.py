@@ -1,13 +1,14 @@
 """Resizing: change the amounts of a share in place. Values in, values out, as in the ledger.
 
 The annotations have the desired amounts, the ledger the current ones. Growth is written when there is room for all of
-it. Less memory takes two steps, because the pod may be using it: first `shrink_to_bytes` is written, while the memory
-counts as before; once the agent enforces the smaller limit, the memory is reduced. So memory that a process could still
-allocate never counts as free. A share never moves to another GPU.
+it. Less memory takes two steps: first `shrink_to_bytes` is written, while the memory counts as before; once the agent
+enforces the smaller limit, the memory is reduced. So memory that a process could still allocate never counts as free. A
+share never moves to another GPU.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import enum
@@ -35,26 +36,22 @@ class ResizeCause(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizeStep:
-    """The node after everything that can be done now (the same object if that is nothing), and what is still missing.
-
-    waits_for: a clause with numbers; empty once the share is as desired.
-    """
+    """The node after all that can be done now (the same object if that is nothing), and what is still missing."""
 
     node: GpuNode
-    waits_for: str = ""
+    waits_for: str = ""  # a clause with numbers; empty once the share is as desired
     cause: ResizeCause = ResizeCause.NOTHING
 
 
 def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     """Return the allocation's shares with the amounts that `request` asks for on their GPUs.
 
-    Steps come from the request, too, because a release that does not know them may have dropped them.
-
-    Raises LedgerError if the request has other containers, or another number of GPUs, than the allocation.
+    Steps come from the request, too, because a release that does not know them may have dropped them. Raises
+    LedgerError if the request has other containers, or another number of GPUs, than the allocation.
     """
-    held: dict[tuple[str, ...], int] = {}
+    held: collections.Counter[tuple[str, ...]] = collections.Counter()
     for share in entry.shares:
-        held[share.containers] = held.get(share.containers, 0) + len(share.gpu_uuids)
+        held[share.containers] += len(share.gpu_uuids)
     demands = {demand.containers: demand for demand in request.demands}
     wanted = {containers: demand.gpus for containers, demand in demands.items()}
     if wanted != held:
@@ -93,10 +90,7 @@ def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
         raise errors.LedgerError(f"{node.name} no longer has the allocation {identity}")
     resizes = {resize.share: resize for resize in node.resizes if resize.allocation == identity}
     held = tuple(_shrunk(share, resizes.get(at)) for at, share in enumerate(before.shares))
-    marks = tuple(
-        want.memory_bytes if want.memory_bytes < have.memory_bytes and _may_mark(have, want, resizes.get(at)) else None
-        for at, (have, want) in enumerate(zip(held, desired, strict=True))
-    )
+    marks = tuple(_mark(have, want, resizes.get(at)) for at, (have, want) in enumerate(zip(held, desired, strict=True)))
     grown = tuple(
         dataclasses.replace(want, memory_bytes=max(have.memory_bytes, want.memory_bytes), shrink_to_bytes=mark)
         for have, want, mark in zip(held, desired, marks, strict=True)
@@ -134,9 +128,7 @@ def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
 
 
 def amounts(shares: Shares) -> str:
-    """Format for a sentence: `0.5 GPU with 8Gi`, `0.5 GPU (limit 0.8) with 8Gi for main and idle compute with 1Gi for
-    side`.
-    """
+    """Format for a sentence: `0.5 GPU (limit 0.8) with 8Gi for main and idle compute with 1Gi for side`."""
     said = {}
     for share in shares:
         compute = f"{quantity.format_compute(share.request_percent)} GPU" if share.request_percent else "idle compute"
@@ -154,12 +146,13 @@ def _shrunk(share: GivenShare, resize: Resize | None) -> GivenShare:
     return dataclasses.replace(share, memory_bytes=resize.memory_bytes, shrink_to_bytes=None)
 
 
-def _may_mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> bool:
-    """Whether the agent's next report on the share can only answer this mark.
+def _mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> int | None:
+    """Return the smaller memory to mark the share with, if any and if the agent's next report can only answer this.
 
     While it still reports another amount, that may be the answer to an earlier mark.
     """
-    return have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
+    may = have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
+    return want.memory_bytes if may and want.memory_bytes < have.memory_bytes else None
 
 
 def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
@@ -168,8 +161,7 @@ def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
 
 def _waits(node: GpuNode, have: GivenShare, want: GivenShare, resize: Resize | None) -> tuple[str, ResizeCause]:
     least = quantity.format_bytes(want.memory_bytes)
-    refused = resize is not None and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes
-    if resize is not None and refused:
+    if resize and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes:
         return f"it uses {quantity.format_bytes(resize.used_bytes)}, more than the requested {least}", ResizeCause.USE
     return f"the agent on {node.name} does not enforce {least} yet", ResizeCause.AGENT
 
@@ -201,15 +193,12 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
         if not gpu.healthy and grows:
             problems.append(f"{where} is unhealthy: {gpu.health_reason or 'reason unknown'}")
         if more_percent > 0 and after[uuid].request_percent > 100:
-            free = quantity.format_compute(max(0, 100 - before[uuid].request_percent))
-            problems.append(
-                f"{where} has {free} of its compute free, {quantity.format_compute(more_percent)} more is requested"
-            )
+            free, more = map(quantity.format_compute, (max(0, 100 - before[uuid].request_percent), more_percent))
+            problems.append(f"{where} has {free} of its compute free, {more} more is requested")
         if more_bytes > 0 and after[uuid].memory_bytes > gpu.memory_bytes:
-            free = quantity.format_bytes(max(0, gpu.memory_bytes - before[uuid].memory_bytes))
-            problems.append(
-                f"{where} has {free} of memory free, {quantity.format_bytes(more_bytes)} more are requested"
-            )
+            free_bytes = max(0, gpu.memory_bytes - before[uuid].memory_bytes)
+            free, more = map(quantity.format_bytes, (free_bytes, more_bytes))
+            problems.append(f"{where} has {free} of memory free, {more} more are requested")
     return "; ".join(problems)
 
 
@@ -225,10 +214,8 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
     if contract.HELD in pod.annotations_of(manifest):
         return True
     created = {
-        str(container.get("name")): {
-            str(variable.get("name")): variable.get("value") for variable in container.get("env") or ()
-        }
-        for container in (*pod.containers(manifest), *pod.init_containers(manifest))
+        str(each.get("name")): {str(setting.get("name")): setting.get("value") for setting in each.get("env") or ()}
+        for each in (*pod.containers(manifest), *pod.init_containers(manifest))
     }
     memory: dict[str, int] = {}
     for share in entry.shares:

@@ -8,14 +8,12 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gpushare import contract, errors, pod
 from gpushare.allocation import peak
 from gpushare.nodefilters import pod_requests, share_resources
 from gpushare.request import Request
-
-_REQUESTS: Final = "requests."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,11 +54,10 @@ def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Reque
     it. A quota on compute bounds it, up to the percentage of compute that is requested.
     """
     hard = [(quota.name, resource) for quota in quotas for resource in quota.hard]
-    return _in_parts(hard, request) or _in_turn(hard, manifest, request)
-
-
-def _in_turn(hard: Iterable[tuple[str, str]], manifest: pod.PodJson, request: Request) -> str | None:
-    """Check that the quotas count all that the pod holds: they count a shared share only with its first container."""
+    uncountable = _in_parts(hard, request)
+    if uncountable:
+        return uncountable
+    # The quotas must count all that the pod holds: they count a shared share only with its first container.
     if len(request.demands) < 2:
         return None  # a single share always counts in full
     held = {
@@ -104,4 +101,4 @@ def asked(manifest: pod.PodJson, request: Request) -> dict[str, int]:
 
 def _amounts(declared: Mapping[str, Any] | None) -> dict[str, int]:
     """Parse the amounts that pods request; the API server enforces limits and object counts."""
-    return pod_requests.allocatable({name.removeprefix(_REQUESTS): text for name, text in (declared or {}).items()})
+    return pod_requests.allocatable({name.removeprefix("requests."): text for name, text in (declared or {}).items()})

@@ -11,11 +11,10 @@ from typing import Any
 
 import click
 
-from gpushare import contract, cordon_note
-from gpushare.cordon_note import CordonNote
+from gpushare import contract, gpunode
 from gpushare.defragmentation import cordons
 from gpushare.defragmentation.cordons import CordonChange
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import CordonNote, GpuNode
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
@@ -139,7 +138,7 @@ def swap(
         if after.marks:
             metadata["labels"] = cordons.labels(after.marks)
         if after.notes:
-            metadata["annotations"] = cordon_note.as_annotations(after.notes)
+            metadata["annotations"] = gpunode.cordon_annotations(after.notes)
         patch = {"metadata": metadata, "spec": {"cordoned": sorted(after.cordoned)}}
         try:
             origin.kubectl.patch(f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}", node, json.dumps(patch), dry_run)

@@ -25,8 +25,7 @@ import jsonpatch
 import yaml
 
 from gpushare import codec, contract, pod
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from lab import lab_errors
 
 REPOSITORY = Path(__file__).resolve().parent.parent

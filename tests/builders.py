@@ -8,8 +8,7 @@ from typing import Any
 
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.mix import NO_HOST, Host, Mix, classes_of
 from gpushare.placement import NodeView
 from gpushare.request import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from gpushare.daemon import logs, shutdown
+from gpushare.daemon import lifecycle
 from webhook import webhook_settings as configuration
 
 
@@ -16,9 +16,9 @@ def main() -> int:
     except configuration.UsageError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    logs.configure(settings.log_level, "webhook")
+    lifecycle.configure_logs(settings.log_level, "webhook")
 
-    async def run(daemon: shutdown.Daemon) -> None:
+    async def run(daemon: lifecycle.Daemon) -> None:
         # Import only one of them: each needs packages that the other does not.
         if settings.from_file is not None:
             from webhook import memory_cluster
@@ -29,7 +29,7 @@ def main() -> int:
 
             await cluster_process.run(settings, daemon)
 
-    return shutdown.run(run)
+    return lifecycle.run(run)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from typing import Any
 
 from gpushare import caps, contract, ledger, pod
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal

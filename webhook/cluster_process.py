@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.cluster import api_client, election, events
-from gpushare.daemon import garbage, probes, shutdown
+from gpushare.daemon import lifecycle, probes
 from gpushare.placement_profile import PlacementProfile
 from webhook import server
 from webhook.admission import Admission
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 FLUSH_SECONDS: Final = 2.0
 
 
-async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
+async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
     """Serve reviews, and place gated pods if elected, until shutdown."""
     metrics = Metrics()
     async with api_client.connect(settings.kubeconfig, component="webhook") as api:
@@ -82,7 +82,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
             "running": lambda: "shutting down" if daemon.stopping.is_set() else None,
         }
         daemon.start("ledger", store.run())
-        daemon.start("garbage", garbage.freeze_when_ready(store.synced()))
+        daemon.start("garbage", lifecycle.freeze_objects_when_ready(store.synced()))
         daemon.start("certificates", keeper.run())
         daemon.start("events", recorder.run())
         if settings.placer:
@@ -107,7 +107,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
 
 def _start_placer(
     settings: WebhookSettings,
-    daemon: shutdown.Daemon,
+    daemon: lifecycle.Daemon,
     api: api_client.ApiClient,
     store: ApiStore,
     reservation: Reservation,

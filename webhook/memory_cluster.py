@@ -23,13 +23,14 @@ from typing import Any
 
 import jsonpatch
 
-from gpushare import codec, contract, errors, ledger, pod, resizing, yaml_documents
+from gpushare import codec, contract, errors, ledger, pod, resizing
 from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster import object_store as objects
-from gpushare.daemon import probes, shutdown
+from gpushare.daemon import lifecycle, probes
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.nodefilters import volumes
+from gpushare.object_parsers import read_yaml
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook import review, server
@@ -222,7 +223,7 @@ class MemoryCluster:
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
     """Read GPUNodes, Nodes, storage and pods from a YAML or JSON file. Raises UnreadableError."""
     try:
-        documents = list(yaml_documents.read(path.read_text(encoding="utf-8")))
+        documents = list(read_yaml(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, errors.CodecError) as error:
         raise UnreadableError(f"cannot read {path}: {error}") from error
     kinds: dict[str, list[dict[str, Any]]] = {
@@ -266,7 +267,7 @@ def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[
     return {"apiVersion": "v1", "kind": "Pod", **manifest, "metadata": metadata, "status": {"phase": "Pending"}}
 
 
-async def run(settings: WebhookSettings, source: Path, daemon: shutdown.Daemon) -> None:
+async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon) -> None:
     """Serve reviews until shutdown."""
     metrics = Metrics()
     store, pods = read(source)

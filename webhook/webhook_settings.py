@@ -11,7 +11,7 @@ from urllib import parse as urls
 
 import gpushare
 from gpushare import contract, policies
-from gpushare.daemon import logs
+from gpushare.daemon import lifecycle
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
@@ -114,8 +114,10 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     if settings.policy not in policies.POLICIES:
         known = ", ".join(policies.POLICIES)
         raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
-    if settings.log_level not in logs.LEVELS:
-        raise UsageError(f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(logs.LEVELS)}')
+    if settings.log_level not in lifecycle.LOG_LEVELS:
+        raise UsageError(
+            f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
+        )
     if settings.url is not None:
         address = urls.urlsplit(settings.url)
         if address.scheme != "https" or not address.hostname or address.path != contract.WEBHOOK_PATH:
@@ -190,6 +192,6 @@ def _parser() -> argparse.ArgumentParser:
     only = "accept only clients with a certificate of an authority in this file; by default all"
     add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="take part in the election of the placer")
-    add("--log-level", help=f"one of {', '.join(logs.LEVELS)} (default: info)")
+    add("--log-level", help=f"one of {', '.join(lifecycle.LOG_LEVELS)} (default: info)")
     add("--version", action="store_true", help="print the version and exit")
     return parser

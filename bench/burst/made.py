@@ -9,8 +9,7 @@ from typing import Any
 
 from burst import calls
 from gpushare import codec, contract
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 GIB = 2**30
 GPUS = 8

@@ -15,7 +15,7 @@ import aiohttp
 
 import webhook.cluster_process  # noqa: F401 (as much code as a replica has)
 from gpushare.cluster import api_client, api_connection, transport
-from gpushare.daemon import garbage
+from gpushare.daemon import lifecycle
 from webhook.metrics import Metrics
 from webhook.store.api_store import ApiStore
 
@@ -92,7 +92,9 @@ async def main(server: str, *, is_whole: bool) -> None:
         await asyncio.sleep(0.1)
     tasks: list[asyncio.Task[Any]] = []
     async with Stage("start").watched():
-        tasks += [asyncio.create_task(work) for work in (kept.run(), garbage.freeze_when_ready(kept.synced()))]
+        tasks += [
+            asyncio.create_task(work) for work in (kept.run(), lifecycle.freeze_objects_when_ready(kept.synced()))
+        ]
         await kept.synced()
         await asyncio.sleep(0.5)
     for name, changed in (("listed again", "no"), ("listed again, all changed", "yes")):

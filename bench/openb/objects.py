@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare import contract, quantity, request
 from gpushare.allocation import Allocation, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.mix import Host, Mix, RequestClass, classes_of
 from gpushare.node import NodeJson
 from gpushare.placement import Placement

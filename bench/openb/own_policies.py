@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gpushare.allocation import Allocation, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.allocation import Allocation, Memory, PodRef, Share
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.mix import Host, classes_of
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.request import Constraints, Demand, Request
-from gpushare.share import Memory, Share
 from openb.trace import Node, Placed, Pod
 from webhook.store.workload_mix import Asks, WorkloadMix
 

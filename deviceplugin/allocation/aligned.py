@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 
 NVLINK: Final = 100  # per link between two GPUs
 WEIGHTS: Final[Mapping[str, int]] = {

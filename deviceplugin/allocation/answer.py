@@ -14,7 +14,7 @@ from typing import Final
 from deviceplugin.allocation import cdi
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
-from gpushare.modes.offering import Offered
+from gpushare.modes.assignment import Offered
 
 ENVVAR: Final = "envvar"
 VOLUME_MOUNTS: Final = "volume-mounts"

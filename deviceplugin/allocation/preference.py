@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from deviceplugin.allocation import aligned, greedy
 from gpushare import errors
-from gpushare.gpu import Mode
-from gpushare.modes import sharing
+from gpushare.gpunode import Mode
+from gpushare.modes import device_resources
+from gpushare.modes.assignment import Offered
 from gpushare.modes.hardware_gpu import WholeDevice
-from gpushare.modes.offering import Offered
 
 
 class Algorithm(enum.StrEnum):
@@ -23,7 +23,7 @@ class Algorithm(enum.StrEnum):
 
 def algorithm(devices: Sequence[Offered], available: Sequence[str]) -> Algorithm:
     """Return ALIGNED for whole GPUs, which can be connected, and GREEDY for MIG devices and shared GPUs."""
-    if any(device.is_mig for device in devices) or any(map(sharing.is_replica, available)):
+    if any(device.is_mig for device in devices) or any(map(device_resources.is_replica, available)):
         return Algorithm.GREEDY
     return Algorithm.ALIGNED
 
@@ -108,7 +108,7 @@ def _group(device: Offered) -> str:
 
 
 def _order(device: Offered) -> tuple[tuple[int, ...], int]:
-    number = device.id.rpartition(sharing.REPLICA)[2] if sharing.is_replica(device.id) else "0"
+    number = device.id.rpartition(device_resources.REPLICA)[2] if device_resources.is_replica(device.id) else "0"
     return WholeDevice(device.device, device.index, device.gpu).order, int(number)
 
 

@@ -26,7 +26,7 @@ from deviceplugin.arbiter.messages import ArbiterReady, Message
 from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.denial.registered import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
-from gpushare.daemon import garbage, logs, shutdown
+from gpushare.daemon import lifecycle
 
 logger = logging.getLogger("deviceplugin.arbiter")
 
@@ -37,11 +37,11 @@ POLL_SECONDS: Final = 0.05
 def main(arguments: Sequence[str]) -> int:
     """Serve until the agent ends; return the exit code."""
     options = _parser().parse_args(arguments)
-    logs.configure(options.log_level, "arbiter")
-    return shutdown.run(lambda daemon: _serve(options, daemon))
+    lifecycle.configure_logs(options.log_level, "arbiter")
+    return lifecycle.run(lambda daemon: _serve(options, daemon))
 
 
-async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
+async def _serve(options: argparse.Namespace, daemon: lifecycle.Daemon) -> None:
     channel = Channel(socket.socket(fileno=options.agent))
     agent = AgentChannel(channel)
     registered = RegisteredMap(options.registered) if options.registered is not None else None
@@ -78,7 +78,7 @@ async def _serve(options: argparse.Namespace, daemon: shutdown.Daemon) -> None:
         ledgers.recover()
         if registered is not None:
             daemon.start("beat", _renew(registered))
-        garbage.freeze()  # startup objects live on, and scanning them takes longer than handing over a lease
+        lifecycle.freeze_objects()  # startup objects live on, and scanning them takes longer than handing over a lease
         async with arbiter:
             # Listen only now: before recovery, reports about shares would be wrong.
             channel.listen(handle, lambda: daemon.stop("the agent has ended"))
@@ -98,7 +98,7 @@ async def _renew(registered: RegisteredMap) -> None:
         await asyncio.sleep(RENEW_SECONDS)
 
 
-async def _lock_ledgers(ledgers: Path, daemon: shutdown.Daemon) -> int:
+async def _lock_ledgers(ledgers: Path, daemon: lifecycle.Daemon) -> int:
     """Wait for the lock on the ledgers, and return its descriptor.
 
     The arbiter of an agent that was killed may run for a moment longer, and would overwrite the records of this one.
@@ -132,7 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ledgers", type=Path, required=True, help="the directory for the state that the next arbiter needs")
     add("--registered", type=int, metavar="DESCRIPTOR", help="the kernel's map of registered processes")
     add("--proc-root", type=Path, default=kernel_process.PROC, help="the host's /proc (%(default)s)")
-    add("--log-level", choices=logs.LEVELS, default="info", help="(%(default)s)")
+    add("--log-level", choices=lifecycle.LOG_LEVELS, default="info", help="(%(default)s)")
     return parser
 
 

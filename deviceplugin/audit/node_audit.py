@@ -10,7 +10,7 @@ from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.identity import Container
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 
 ProcessIdentity = tuple[int, int]  # a process's pid and start time in kernel ticks
 

@@ -21,7 +21,7 @@ from typing import Final
 from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.disk import records, whole_file
 from deviceplugin.state.offer import Offer
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 
 logger = logging.getLogger(__name__)
 

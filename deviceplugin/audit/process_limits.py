@@ -26,8 +26,7 @@ from deviceplugin.audit.node_audit import (
 )
 from deviceplugin.host.identity import Container
 from gpushare import pod
-from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 

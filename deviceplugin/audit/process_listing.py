@@ -26,7 +26,7 @@ from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
 from gpushare import contract
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import Gpu, Mode
 from gpushare.refusal import Refusal
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name

@@ -10,8 +10,8 @@ from typing import Final
 from deviceplugin.allocation import answer
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.state import mig_instance
-from gpushare.gpu import Gpu
-from gpushare.modes import mps_clients
+from gpushare.gpunode import Gpu
+from gpushare.modes import hardware_gpu
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 NONE: Final[DiscoveredGpus] = {}
@@ -55,7 +55,7 @@ def _gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredG
         mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
         hardware=opened.device_id(gpu.uuid) if mode is not None else None,
         geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
-        most_mps_clients=mps_clients.max_clients(gpu.compute_capability),
+        most_mps_clients=hardware_gpu.max_mps_clients(gpu.compute_capability),
         compute_mode=driver.compute_mode(gpu.uuid),
         memory_is_known=gpu.memory_bytes > 0,
     )

@@ -9,8 +9,7 @@ from typing import Final
 from deviceplugin.hardware import gpu_health, nvml, nvml_call
 from deviceplugin.state.offer import Unreadable
 from gpushare import contract
-from gpushare.gpu import Gpu
-from gpushare.gpunode import Condition, GpuNode, Resize
+from gpushare.gpunode import Condition, Gpu, GpuNode, Resize
 
 MAX_CHARACTERS: Final = 32768  # the CRD's limit for a condition's message; some messages list pods
 

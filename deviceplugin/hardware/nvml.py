@@ -18,8 +18,8 @@ import pynvml
 from deviceplugin.hardware import nvml_call, nvml_events, xid
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
 from deviceplugin.state.offer import Unreadable
-from gpushare.gpu import Gpu
-from gpushare.mig import device_id
+from gpushare.gpunode import Gpu
+from gpushare.mig import parted
 
 NO_LIBRARY: Final = int(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 NOT_LOADED: Final = int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
@@ -198,10 +198,10 @@ class Nvml:
         """Return the driver's version; empty if it does not report one."""
         return str(ask(pynvml.nvmlSystemGetDriverVersion, default="", allowed=None))
 
-    def device_id(self, uuid: str) -> device_id.DeviceId:
+    def device_id(self, uuid: str) -> parted.DeviceId:
         """Return the model of a GPU by its PCI ids."""
         pci_info = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
-        return device_id.of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
+        return parted.device_id_of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
 
     def lists(self, bus_id: str) -> bool:
         """Whether the driver counts the GPU at this PCI address, even if it is lost."""

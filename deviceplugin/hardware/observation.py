@@ -17,8 +17,7 @@ from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_c
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.state.offer import Observable, Offer, Unreadable
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)

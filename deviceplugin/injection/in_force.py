@@ -11,7 +11,7 @@ from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
 from gpushare import pod
 from gpushare.config.node_settings import NodeSettings
-from gpushare.modes import offering
+from gpushare.modes.assignment import DeviceOffer
 from gpushare.pod import PodJson
 
 
@@ -50,7 +50,7 @@ class NodeInjection:
         return dataclasses.replace(self.in_force.value.settings, device_list_strategies=self.injection().strategies)
 
     @property
-    def offered(self) -> offering.Offer:
+    def offered(self) -> DeviceOffer:
         """The devices that the node offers."""
         return self.in_force.value.offered
 

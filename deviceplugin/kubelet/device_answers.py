@@ -13,8 +13,8 @@ from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.mps import daemon_files, limits
 from gpushare.config.node_settings import NodeSettings
-from gpushare.gpu import Mode
-from gpushare.modes.offering import Offered
+from gpushare.gpunode import Mode
+from gpushare.modes.assignment import Offered
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

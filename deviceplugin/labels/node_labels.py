@@ -25,7 +25,7 @@ from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
 from gpushare import contract
 from gpushare.cluster import api_client, repeating
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.assignment import Assignment
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from deviceplugin.state.mig_instance import GpuInstance, MigMode
 from gpushare.mig import instance_layout
-from gpushare.mig.geometry import Geometry, ProfileGeometry
-from gpushare.mig.instance_layout import Wanted
+from gpushare.mig.instance_layout import Geometry, ProfileGeometry, Wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

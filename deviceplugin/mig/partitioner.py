@@ -17,8 +17,7 @@ from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.mig import mig_plan
 from deviceplugin.mig.mig_plan import MigVerdict, Present
 from gpushare.mig import instance_layout
-from gpushare.mig.geometry import ProfileGeometry
-from gpushare.mig.instance_layout import Wanted
+from gpushare.mig.instance_layout import ProfileGeometry, Wanted
 from gpushare.mig.profile import Profile
 
 logger = logging.getLogger(__name__)

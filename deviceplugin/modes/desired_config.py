@@ -21,13 +21,12 @@ from deviceplugin.agent_settings import ModeOptions
 from deviceplugin.modes.cluster_config import Configuration
 from gpushare import errors
 from gpushare.allocation import Allocation
-from gpushare.config import config_choice, config_file, restrictions
+from gpushare.config import config_choice, config_file, node_settings
 from gpushare.config import node_settings as configured
 from gpushare.config.config_choice import ActiveConfig
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes import mode_plan
-from gpushare.modes.assignment import Assignment
-from gpushare.modes.contradiction import contradiction
+from gpushare.modes.assignment import Assignment, contradiction
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ def resolve(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOpti
     try:
         read = config_file.read(config.text)
         if options.strict and config not in config_choice.BUILT_INS.values():
-            read = restrictions.strict(read)
+            read = node_settings.restricted(read)
         settings = configured.effective(
             read, arguments=options.arguments, environment=options.environment, strict=options.strict
         )

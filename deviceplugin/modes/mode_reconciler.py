@@ -27,11 +27,8 @@ from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice
 from gpushare.config.node_settings import NodeSettings
-from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
-from gpushare.modes import offering
-from gpushare.modes.assignment import Assignment
-from gpushare.modes.contradiction import contradiction, is_permanent
+from gpushare.gpunode import GpuNode, Mode
+from gpushare.modes.assignment import Assignment, DeviceOffer, contradiction, is_permanent, offer
 
 logger = logging.getLogger(__name__)
 
@@ -257,7 +254,7 @@ class ModeReconciler:
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
         gpus = published.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
-        offered = offering.offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
+        offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
         self._state.gpus.publish(gpus)
         self._state.allocatable.publish(self._allocatable(gpus))
@@ -286,7 +283,7 @@ class ModeReconciler:
         )
         self._state.published.set()
 
-    def _without_daemon(self, offered: offering.Offer) -> frozenset[str]:
+    def _without_daemon(self, offered: DeviceOffer) -> frozenset[str]:
         """Return the devices of healthy GPUs whose MPS daemon does not run."""
         devices = (device for ids in offered.values() for device in ids if device.mode is Mode.MPS)
         return frozenset(device.device for device in devices if self._mps_problem(device.gpu))

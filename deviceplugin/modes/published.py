@@ -18,10 +18,8 @@ from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
 from gpushare.contract import CONDITION_CONFIG_VALID as VALID
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import Condition
-from gpushare.modes import offering
-from gpushare.modes.assignment import Assignment
+from gpushare.gpunode import Condition, Gpu, Mode
+from gpushare.modes.assignment import Assignment, offer
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 InForce = Mapping[str, Assignment | None]
@@ -70,7 +68,7 @@ def advertised(
     of unhealthy MIG devices; usable: how many units of shares the node can give.
     """
     ready = {uuid: assignment for uuid, assignment in in_force.items() if assignment is not None}
-    offered = offering.offer(gpus, ready)
+    offered = offer(gpus, ready)
     devices = dict(advertisement.of_devices(offered, known, unhealthy=unhealthy))
     # A node without fractional GPUs advertises no counters at all, instead of zero.
     if not known or any(ready[gpu.uuid].mode is Mode.FRACTIONAL for gpu in known if gpu.uuid in ready):

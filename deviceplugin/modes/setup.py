@@ -16,8 +16,7 @@ from deviceplugin.hardware.observation import Observation
 from deviceplugin.modes.gpu_users import GpuUsers
 from deviceplugin.state.node_events import NodeEvents
 from gpushare import contract
-from gpushare.modes.assignment import Assignment
-from gpushare.modes.contradiction import contradiction
+from gpushare.modes.assignment import Assignment, contradiction
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from deviceplugin.modes.setup import SetUpError
 from deviceplugin.mps import limits, steps
 from deviceplugin.mps.control import ControlError
 from deviceplugin.mps.daemons import Daemons
-from gpushare.gpu import Gpu, Mode
-from gpushare.mig import feasibility
+from gpushare.gpunode import Gpu, Mode
+from gpushare.mig import instance_layout
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
@@ -81,7 +81,7 @@ class MigPart:
         wanted = assignment.partition
         if wanted is None or not (gpu.mig_capable or wanted.enabled):
             return
-        layout = feasibility.named(dict(wanted.wanted)) if wanted.enabled else None
+        layout = instance_layout.named(dict(wanted.wanted)) if wanted.enabled else None
         result = await self.driver.ask(self.partitions.apply, gpu.uuid, layout, held=self.held())
         if result.changed:
             await self.cut()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from gpushare import errors
-from gpushare.modes import mps_clients
+from gpushare.modes import hardware_gpu
 
 _MIB: Final = 1 << 20
 _THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -22,7 +22,7 @@ class LimitError(errors.GpushareError):
 
 def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> None:
     """Raise LimitError if a GPU cannot be shared by this many replicas."""
-    most = mps_clients.max_clients(compute_capability, as_nvidia=as_nvidia)
+    most = hardware_gpu.max_mps_clients(compute_capability, as_nvidia=as_nvidia)
     if replicas > most:
         raise LimitError(f"maximum allowed replicas exceeded: {replicas} > {most}: lower replicas under sharing.mps")
 

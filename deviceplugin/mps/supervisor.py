@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.mps import control
-from gpushare.daemon import logs, shutdown
+from gpushare.daemon import lifecycle
 
 logger = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 5.0
 
 
-async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
+async def serve(socket: Path, program: Path, daemon: lifecycle.Daemon) -> None:
     """Serve until `daemon` stops."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,8 +79,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--socket", type=Path, required=True, help="socket that the agent connects to")
     parser.add_argument("--program", type=Path, default=Path("/usr/bin/nvidia-cuda-mps-control"), help="(%(default)s)")
     options = parser.parse_args(arguments)
-    logs.configure("info", "mps-keeper")
-    return shutdown.run(lambda daemon: serve(options.socket, options.program, daemon))
+    lifecycle.configure_logs("info", "mps-keeper")
+    return lifecycle.run(lambda daemon: serve(options.socket, options.program, daemon))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,7 @@ from deviceplugin.report.device_holders import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
 from deviceplugin.state.offer import Unreadable
 from gpushare import contract, ledger
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,7 @@ from deviceplugin.state import advertisement, gpu_usage, pod_resources
 from deviceplugin.state.node_events import NodeEvents
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare import contract, pod
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.pod import PodJson
 
 

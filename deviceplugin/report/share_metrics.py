@@ -22,8 +22,8 @@ from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.report.device_holders import DeviceHolder
-from gpushare import accounting
-from gpushare.accounting import ShareOnGpu
+from gpushare import gpu_capacity
+from gpushare.gpu_capacity import ShareOnGpu
 from gpushare.gpunode import GpuNode
 
 LABELS: Final = ("node", "namespace", "pod", "containers", "gpu")
@@ -167,6 +167,6 @@ def _labels(tenant: Tenant, node_name: str) -> list[str]:
 
 def _charges(node: GpuNode | None) -> Iterator[ShareOnGpu]:
     """Yield the charges of pods, without reservations and backfill reservations: their pods may never appear."""
-    for charge in accounting.charges(node) if node is not None else ():
+    for charge in gpu_capacity.charges(node) if node is not None else ():
         if charge.entry.pod.uid and not charge.entry.is_backfill_reservation:
             yield charge

@@ -20,8 +20,9 @@ from typing import Final
 from deviceplugin.state import allocatable
 from deviceplugin.state.allocatable import Allocatable
 from gpushare import contract
-from gpushare.gpu import Gpu, Mode
-from gpushare.modes import offering, sharing
+from gpushare.gpunode import Gpu, Mode
+from gpushare.modes import device_resources
+from gpushare.modes.assignment import DeviceOffer
 
 # The resources of shares that the kubelet counts as devices.
 COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
@@ -64,7 +65,7 @@ def of_shares(
     }
 
 
-def of_devices(offered: offering.Offer, gpus: Iterable[Gpu], *, unhealthy: Collection[str] = ()) -> Advertisement:
+def of_devices(offered: DeviceOffer, gpus: Iterable[Gpu], *, unhealthy: Collection[str] = ()) -> Advertisement:
     """Return the devices of all other resources.
 
     gpus: the node's GPUs, for health and NUMA node; unhealthy: UUIDs of unhealthy MIG devices on healthy GPUs.
@@ -89,7 +90,7 @@ def closed(
     """Return the devices with those of closed GPUs (UUIDs) marked unhealthy, unless a container has them."""
     return tuple(
         dataclasses.replace(device, healthy=False)
-        if device.healthy and sharing.device_of(device.id) in gpus and device.id not in in_use
+        if device.healthy and device_resources.device_of(device.id) in gpus and device.id not in in_use
         else device
         for device in devices
     )

@@ -24,9 +24,8 @@ from typing import Final
 
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, GivenShare, peak
-from gpushare.config import names
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.config import value_parsers
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.nodefilters import pod_requests
 from gpushare.pod import PodJson
 
@@ -133,7 +132,11 @@ def trimmed(manifest: PodJson) -> dict[str, object]:
 
 
 def _kept(amounts: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: text for name, text in amounts.items() if name.startswith((contract.PREFIX, names.PREFIX))}
+    return {
+        name: text
+        for name, text in amounts.items()
+        if name.startswith((contract.PREFIX, value_parsers.RESOURCE_PREFIX))
+    }
 
 
 def _is_open(gpu: Gpu) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpushare.mig.geometry import PlacedInstance, ProfileGeometry
+from gpushare.mig.instance_layout import PlacedInstance, ProfileGeometry
 from gpushare.mig.profile import Profile
 
 

@@ -11,8 +11,7 @@ from deviceplugin.state.allocatable import Allocatable
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Condition
-from gpushare.modes import offering
-from gpushare.modes.assignment import Assignment
+from gpushare.modes.assignment import Assignment, DeviceOffer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class ModesInForce:
     pods; assignments: by UUID, the assignment in force, None while a GPU is being set up.
     """
 
-    offered: offering.Offer = dataclasses.field(default_factory=dict)
+    offered: DeviceOffer = dataclasses.field(default_factory=dict)
     settings: NodeSettings = dataclasses.field(default_factory=NodeSettings)
     closed: frozenset[str] = frozenset()
     assignments: Mapping[str, Assignment | None] = dataclasses.field(default_factory=dict)

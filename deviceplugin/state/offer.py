@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 
 Value = TypeVar("Value")
 

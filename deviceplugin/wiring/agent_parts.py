@@ -30,7 +30,7 @@ from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
 from deviceplugin.wiring.share_parts import ShareParts
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 
 AUDITED_SECONDS: Final = 5.0  # the first status waits this long for the first complete audit
 

@@ -22,8 +22,7 @@ from deviceplugin.state.node_events import NodeEvents
 from deviceplugin.state.wake import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # The loops of a group, by the name of their task.

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, Gpu, GpuNode
 from kubectl_gpushare.source import agents, live_usage
 from tests import builders
 

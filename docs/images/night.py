@@ -20,8 +20,7 @@ from deviceplugin.report import agent_metrics
 from deviceplugin.report.share_peaks import Peak
 from gpushare import contract, errors, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, Gpu, GpuNode
 from gpushare.mix import Mix
 from webhook import metrics as webhook_metrics
 from webhook.controllers.leader_reports import ClusterFigures

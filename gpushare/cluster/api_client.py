@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import aiohttp
 
-from gpushare import json_objects
+from gpushare import object_parsers
 from gpushare.cluster import api_connection, api_errors, transport
 
 logger = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ async def _parse_page(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest, keep: Callable[[Json], Kept]
 ) -> _Page[Kept]:
     """Parse a list in portions, and let the event loop run after each."""
-    reader = json_objects.ObjectReader(list_only=True)
+    reader = object_parsers.ObjectReader(list_only=True)
     objects: list[Kept] = []
 
     def take(content: bytes, *, is_last: bool = False) -> None:
@@ -232,7 +232,7 @@ async def _parse_page(
 
     try:
         with transport.network_errors(request):
-            async for content in answer.content.iter_chunked(json_objects.PORTION_BYTES):
+            async for content in answer.content.iter_chunked(object_parsers.PORTION_BYTES):
                 take(content)
                 await asyncio.sleep(0)
     except api_errors.Unavailable as error:
@@ -285,7 +285,7 @@ def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[
 def _items(decoded: Iterator[tuple[str, Json]], request: transport.HttpRequest) -> Iterator[tuple[str, Json]]:
     try:
         yield from decoded
-    except json_objects.NotJson as error:
+    except object_parsers.NotJson as error:
         raise api_errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
 
 

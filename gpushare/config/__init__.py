@@ -4,11 +4,10 @@ The file is that of NVIDIA's device plugin, version v1 (https://github.com/NVIDI
 `sharing.fractional` and `mig`.
 
 yaml_tree       a text as a tree that knows its lines
-config_file     a text as a `Config`, or one error with line and key; with file_keys, durations, names, references
-model           Config and its parts
-writing         a `Config` as the data of a file
+config_file     a text as a `Config`, or one error with line and key
+value_parsers   durations, resource names, and references to devices
+model           Config and its parts, and a `Config` as the data of a file
 flags           every flag: in the file, on the command line, in the environment, by default
-node_settings   the flags in force, validated (checks)
-restrictions    how NVIDIA's own binary acts on a file
+node_settings   the flags in force, validated, and how NVIDIA's own binary acts on a file
 config_choice   the entry of a ConfigMap that a node follows
 """

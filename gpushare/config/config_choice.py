@@ -22,8 +22,7 @@ def label_of(labels: Mapping[str, object]) -> str | None:
 def select(
     entries: Collection[str], *, label: str | None, default: str = "", fallbacks: Sequence[str] = FALLBACKS
 ) -> str:
-    """Return the entry for a node; EMPTY for the empty configuration. Raises ConfigError with the reason if there is
-    none.
+    """Return the entry for a node; EMPTY for the empty configuration. Raises ConfigError if there is none.
 
     label: the node's, None or "" if absent. A label has no fallback: an unknown name is never replaced by a default.
     default: the entry for nodes without a label. fallbacks: in order, `named` (the entry called default), `single` (the
@@ -45,16 +44,14 @@ def select(
             raise errors.ConfigError(f"specified default config {default} does not exist: the ConfigMap has {shown}")
         return default
     for fallback in fallbacks:
+        if fallback not in {"empty", *FALLBACKS}:
+            raise errors.ConfigError(f"unknown fallback strategy: {fallback}: write named, single or empty")
         if fallback == "empty":
             return EMPTY
-        if fallback == "named":
-            if NAMED in known:
-                return NAMED
-        elif fallback == "single":
-            if len(known) == 1:
-                return known[0]
-        else:
-            raise errors.ConfigError(f"unknown fallback strategy: {fallback}: write named, single or empty")
+        if fallback == "named" and NAMED in known:
+            return NAMED
+        if fallback == "single" and len(known) == 1:
+            return known[0]
     raise errors.ConfigError(
         "no config was set, no default was provided, and all fallbacks failed: label the node with one of "
         f"{shown}, or call one of them {NAMED}"

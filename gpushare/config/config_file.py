@@ -1,19 +1,20 @@
 """Parses the text of a configuration file into a `Config`; any error rejects the whole file.
 
 It reads files as NVIDIA's plugin does, with two differences that valid files never meet. An unknown field is a warning,
-and an error under `sharing`, where it would change the use of a GPU. And errors name line and key.
+and an error under `sharing`, where it would change the use of a GPU. And errors name line and key. NVIDIA's plugin
+ignores the case of the keys of some objects, and of others not: see `any_case`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.config import checks, durations, file_keys, names, references, yaml_tree
 from gpushare.config import flags as flag_table
-from gpushare.config.file_keys import Fields
+from gpushare.config import node_settings, value_parsers, yaml_tree
 from gpushare.config.model import (
     ALL,
     VERSION,
@@ -29,13 +30,103 @@ from gpushare.config.model import (
     Resources,
     Sharing,
 )
-from gpushare.config.yaml_tree import Item
-from gpushare.mig import device_id, generation, parted
+from gpushare.config.yaml_tree import Item, below, located, scalar_text
+from gpushare.mig import parted
 
 MIG_CONFIGS: Final = "mig-configs"
 INTERVALS: Final = ("default", "short", "medium", "long")
 # Per node. The kubelet accepts a list of 4 MiB, and a device takes about 60 bytes of it.
 MAX_DEVICES: Final = 50_000
+
+
+class Fields:
+    """The entries of one mapping of the file. null counts as an empty mapping.
+
+    warnings: collects unknown keys; None: they are errors. guarded: keys whose misspelling is an error, because without
+    them GPUs are used for something else.
+    """
+
+    def __init__(
+        self,
+        item: Item,
+        known: Sequence[str],
+        warnings: list[str] | None,
+        *,
+        any_case: bool = False,
+        guarded: Collection[str] = (),
+    ) -> None:
+        if item.value is not None and not isinstance(item.value, Mapping):
+            raise item.error(f"is not a mapping: write its keys below it, such as {known[0]}: …")
+        self._at = item
+        self._items: dict[str, Item] = {}
+        names = {name.lower(): name for name in known} if any_case else {name: name for name in known}
+        for key, value in (item.value or {}).items():
+            name = names.get(key.lower() if any_case else key)
+            if name is not None:
+                self._items[name] = value
+                continue
+            lowered = {known_key.lower(): known_key for known_key in known}
+            nearest = difflib.get_close_matches(key.lower()[:64], lowered, n=1, cutoff=0.75)
+            meant = lowered[nearest[0]] if nearest else ""
+            if warnings is None or meant in guarded:
+                raise errors.ConfigError(_unknown(value, meant, known, "remove it"))
+            warnings.append(_unknown(value, meant, known, "it has no effect"))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._items
+
+    def get(self, key: str) -> Item | None:
+        """Return the value, or None if the key is absent or null."""
+        item = self._items.get(key)
+        return None if item is None or item.value is None else item
+
+    def at(self, key: str) -> Item:
+        """Return the value; if absent, a null item at the mapping's line."""
+        return self._items.get(key) or Item(below(self._at.path, key), self._at.line, None)
+
+    def missing(self, problem: str) -> errors.ConfigError:
+        """Return the error that the mapping lacks a key."""
+        return self._at.error(problem)
+
+    def flag(self, key: str) -> bool | None:
+        """Return true or false, or None if absent."""
+        item = self.get(key)
+        return None if item is None else _truth(item)
+
+
+def _truth(item: Item) -> bool:
+    if not isinstance(item.value, bool):
+        raise item.error("is neither true nor false")
+    return item.value
+
+
+def _text(item: Item) -> str:
+    if not isinstance(item.value, str):
+        raise item.error("is not text: put it in quotes")
+    return item.value
+
+
+def _any_text(item: Item) -> str:
+    return scalar_text(item.value) if isinstance(item.value, (bool, int, float)) else _text(item)
+
+
+def _whole(item: Item) -> int:
+    if isinstance(item.value, bool) or not isinstance(item.value, int):
+        raise item.error("is not a whole number")
+    return item.value
+
+
+def _entries(item: Item) -> tuple[Item, ...]:
+    if item.value is None:
+        return ()
+    if not isinstance(item.value, tuple):
+        raise item.error("is not a list: start each entry with '- '")
+    return item.value
+
+
+def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
+    hint = f"did you mean {meant}?" if meant else f"{remedy}; known keys: {', '.join(known)}"
+    return f"{located(value.path, value.line)} is unknown: {hint}"
 
 
 def read(text: str) -> Config:
@@ -44,27 +135,22 @@ def read(text: str) -> Config:
     warnings = list(parsed.warnings)
     if parsed.root.value is None:
         warnings.append(f"the file is empty, so every GPU is exclusive: write version: {VERSION} if that is intended")
-    file_config = config(parsed.root, warnings)
-    return dataclasses.replace(file_config, warnings=tuple(warnings))
-
-
-def config(item: Item, warnings: list[str]) -> Config:
-    """Read the whole file. Raises ConfigError."""
-    _refuse_other_forms(item)
+    _refuse_other_forms(parsed.root)
     known = ("version", "flags", "resources", "sharing", "imex", "mig")
-    file = Fields(item, known, warnings, any_case=True, guarded=("sharing", "mig"))
+    file = Fields(parsed.root, known, warnings, any_case=True, guarded=("sharing", "mig"))
     version = file.at("version")
-    written = file_keys.any_text(version) if version.value is not None else ""
+    written = _any_text(version) if version.value is not None else ""
     if written not in ("", VERSION):
         raise version.error(f"unknown version: {written}: write {VERSION}")
-    return Config(
+    config = Config(
         version=VERSION,
         flags=flags(file.at("flags"), warnings),
-        resources=resources(file.at("resources"), warnings),
-        sharing=sharing(file.at("sharing")),
+        resources=_resources(file.at("resources"), warnings),
+        sharing=_sharing(file.at("sharing")),
         imex=imex(file.at("imex"), warnings),
         mig=_mig(file.at("mig")),
     )
+    return dataclasses.replace(config, warnings=tuple(warnings))
 
 
 def _refuse_other_forms(item: Item) -> None:
@@ -83,75 +169,68 @@ def flags(item: Item, warnings: list[str]) -> Flags:
     """Read `flags`, with its nested objects."""
     top = [flag.key for flag in flag_table.IN_FILE if "." not in flag.key]
     file = Fields(item, (*top, *flag_table.SECTIONS), warnings, any_case=True)
-    values = {key: value for key in top if (value := _flag(flag_table.BY_KEY[key], file.at(key))) is not None}
-    sections = {name for name in flag_table.SECTIONS if file.get(name) is not None}
+    items = {key: file.at(key) for key in top}
+    sections = frozenset(name for name in flag_table.SECTIONS if file.get(name) is not None)
     for section in sorted(sections):
-        keys = [flag.key for flag in flag_table.IN_FILE if flag.key.startswith(f"{section}.")]
-        nested = Fields(file.at(section), [key.partition(".")[2] for key in keys], warnings, any_case=True)
-        for key in keys:
-            value = _flag(flag_table.BY_KEY[key], nested.at(key.partition(".")[2]))
-            if value is not None:
-                values[key] = value
-    return Flags(values, frozenset(sections))
+        keys = [flag.key.partition(".")[2] for flag in flag_table.IN_FILE if flag.key.startswith(f"{section}.")]
+        nested = Fields(file.at(section), keys, warnings, any_case=True)
+        items |= {f"{section}.{key}": nested.at(key) for key in keys}
+    values = {key: _flag(flag_table.BY_KEY[key].kind, item) for key, item in items.items() if item.value is not None}
+    return Flags(values, sections)
 
 
-def _flag(flag: flag_table.Flag, item: Item) -> FlagValue | None:
-    if item.value is None:
-        return None
-    if flag.kind is flag_table.FlagType.BOOL:
-        return file_keys.truth(item)
-    if flag.kind is flag_table.FlagType.DURATION:
-        return _duration(item)
-    if flag.kind is flag_table.FlagType.TEXTS:
-        if isinstance(item.value, tuple):
-            return tuple(file_keys.text(entry) for entry in item.value)
-        return (file_keys.text(item),)
-    return file_keys.any_text(item)
+def _flag(kind: flag_table.FlagType, item: Item) -> FlagValue:
+    match kind:
+        case flag_table.FlagType.BOOL:
+            return _truth(item)
+        case flag_table.FlagType.DURATION:
+            return _duration(item)
+        case flag_table.FlagType.TEXTS:
+            return tuple(map(_text, item.value)) if isinstance(item.value, tuple) else (_text(item),)
+    return _any_text(item)
 
 
 def _duration(item: Item) -> int:
     if isinstance(item.value, str):
         try:
-            return durations.parse(item.value)
+            return value_parsers.parse_duration(item.value)
         except errors.ConfigError as error:
             raise item.error(str(error)) from error
     if isinstance(item.value, float) and abs(item.value) < 2**63:
         return int(item.value)
-    nanoseconds = file_keys.whole(item)
-    if abs(nanoseconds) > durations.FOREVER_NANOSECONDS:
+    nanoseconds = _whole(item)
+    if abs(nanoseconds) > value_parsers.FOREVER_NANOSECONDS:
         raise item.error('exceeds the maximum duration: write "infinite"')
     return nanoseconds
 
 
-def resources(item: Item, warnings: list[str]) -> Resources:
-    """Read `resources`: the administrator's own resource names."""
+def _resources(item: Item, warnings: list[str]) -> Resources:
     file = Fields(item, ("gpus", "mig"), warnings, any_case=True)
-    return Resources(
-        gpus=tuple(_rule(entry, warnings) for entry in file_keys.entries(file.at("gpus"))),
-        mig=tuple(_rule(entry, warnings) for entry in file_keys.entries(file.at("mig"))),
-    )
+
+    def rule(item: Item) -> ResourceRule:
+        file = Fields(item, ("pattern", "name"), warnings)
+        for key in ("pattern", "name"):
+            if key not in file:
+                raise item.error(f"resources must have a '{key}' field set")
+        return ResourceRule(_text(file.at("pattern")), _name(file.at("name")))
+
+    return Resources(*(tuple(map(rule, _entries(file.at(key)))) for key in ("gpus", "mig")))
 
 
-def _rule(item: Item, warnings: list[str]) -> ResourceRule:
-    file = Fields(item, ("pattern", "name"), warnings)
-    for key in ("pattern", "name"):
-        if key not in file:
-            raise item.error(f"resources must have a '{key}' field set")
-    return ResourceRule(file_keys.text(file.at("pattern")), _name(file.at("name")))
-
-
-def sharing(item: Item) -> Sharing:
-    """Read `sharing` of NVIDIA's file: how GPUs are replicated."""
+def _sharing(item: Item) -> Sharing:
     file = Fields(item, ("timeSlicing", "mps", "fractional"), None, any_case=True)
     time_slicing = mps = None
     fractional: tuple[FractionalResource, ...] = ()
     if "timeSlicing" in file:
         time_slicing = replicated_resources(file.at("timeSlicing"), intervals=True)
     if file.get("mps") is not None:
-        mps = checks.mps_default(replicated_resources(file.at("mps")))
+        mps = replicated_resources(file.at("mps"))
+        if mps.fail_requests_greater_than_one is None:  # by default: two replicas are no larger share
+            mps = dataclasses.replace(mps, fail_requests_greater_than_one=True)
     if file.get("fractional") is not None:
-        below = Fields(file.at("fractional"), ("resources",), None)
-        fractional = tuple(_fractional(entry) for entry in _replicated(below))
+        entries = _replicated(Fields(file.at("fractional"), ("resources",), None))
+        named = (Fields(entry, ("name", "devices"), None) for entry in entries)
+        fractional = tuple(FractionalResource(*_name_and_devices(entry)) for entry in named)
     return Sharing(time_slicing, mps, fractional)
 
 
@@ -168,7 +247,7 @@ def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedRe
 
 
 def _replicated(file: Fields) -> tuple[Item, ...]:
-    entries = file_keys.entries(file.at("resources"))
+    entries = _entries(file.at("resources"))
     if not entries:
         raise file.missing("no resources specified: list at least one under resources")
     return entries
@@ -178,13 +257,10 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
     """Read one entry of `resources`."""
     known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
     file = Fields(item, known, None)
-    if "name" not in file:
-        raise file.missing("no resource name specified")
-    name = _name(file.at("name"))
-    chosen = devices(file.at("devices")) if "devices" in file else ALL
+    name, chosen = _name_and_devices(file)
     if "replicas" not in file:
         raise file.missing("no replicas specified")
-    replicas = file_keys.whole(file.at("replicas"))
+    replicas = _whole(file.at("replicas"))
     if replicas < 2:
         raise file.at("replicas").error("number of replicas must be >= 2")
     counted = len(set(chosen.listed)) if chosen.listed is not None else chosen.count or 1
@@ -199,17 +275,15 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
         name=name,
         replicas=replicas,
         devices=chosen,
-        rename=names.shared(name) if renamed is None and rename_by_default else renamed,
+        rename=value_parsers.shared_name(name) if renamed is None and rename_by_default else renamed,
         interval=_interval(file.at("interval")),
     )
 
 
-def _fractional(item: Item) -> FractionalResource:
-    file = Fields(item, ("name", "devices"), None)
+def _name_and_devices(file: Fields) -> tuple[str, Devices]:
     if "name" not in file:
         raise file.missing("no resource name specified")
-    chosen = devices(file.at("devices")) if "devices" in file else ALL
-    return FractionalResource(_name(file.at("name")), chosen)
+    return _name(file.at("name")), devices(file.at("devices")) if "devices" in file else ALL
 
 
 def devices(item: Item) -> Devices:
@@ -231,7 +305,7 @@ def _reference(item: Item) -> str:
     value = item.value
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         value = str(value)
-    if not isinstance(value, str) or references.kind(value) is None:
+    if not isinstance(value, str) or value_parsers.reference_kind(value) is None:
         raise item.error(
             'unsupported type for device in devices list: write an index such as 0 or "0:1", or a UUID such as '
             "GPU-… or MIG-…"
@@ -243,10 +317,10 @@ def imex(item: Item, warnings: list[str]) -> Imex:
     """Read `imex` of NVIDIA's file: the channels to inject."""
     file = Fields(item, ("channelIDs", "required"), warnings, any_case=True)
     channels = file.get("channelIDs")
-    identities = None if channels is None else tuple(file_keys.whole(entry) for entry in file_keys.entries(channels))
+    identities = None if channels is None else tuple(_whole(entry) for entry in _entries(channels))
     if channels is not None and identities:
         try:
-            checks.imex_channels(identities)
+            node_settings.check_imex_channels(identities)
         except errors.ConfigError as error:
             raise channels.error(str(error)) from error
     return Imex(identities, file.flag("required"))
@@ -254,10 +328,10 @@ def imex(item: Item, warnings: list[str]) -> Imex:
 
 def _mig(item: Item) -> parted.Config | str:
     if not isinstance(item.value, str):
-        return tuple(_mig_entry(entry) for entry in file_keys.entries(item))
-    if not generation.is_name(item.value):
+        return tuple(_mig_entry(entry) for entry in _entries(item))
+    if not parted.is_generated_name(item.value):
         raise item.error(
-            f"write {generation.ALL_DISABLED}, {generation.ALL_ENABLED}, {generation.ALL_BALANCED} or all-PROFILE such "
+            f"write {parted.ALL_DISABLED}, {parted.ALL_ENABLED}, {parted.ALL_BALANCED} or all-PROFILE such "
             f"as all-1g.10gb; or a list of entries with devices, mig-enabled and mig-devices"
         )
     return item.value
@@ -267,17 +341,17 @@ def _mig_entry(item: Item) -> parted.MigConfigEntry:
     try:
         entry = parted.read_entry(yaml_tree.plain(item), where=item.path)
         for text in entry.filters:
-            device_id.parse(text)
+            parted.parse_device_id(text)
     except parted.PartedError as error:
         raise errors.ConfigError(f"line {item.line}: {error}" if item.line else str(error)) from error
-    except device_id.DeviceIdError as error:
+    except parted.DeviceIdError as error:
         raise item.error(f"device-filter: {error}") from error
     return entry
 
 
 def _name(item: Item) -> str:
     try:
-        return names.parse(file_keys.text(item))
+        return value_parsers.parse_resource_name(_text(item))
     except errors.ConfigError as error:
         if item.value is None or not isinstance(item.value, str):
             raise
@@ -287,7 +361,7 @@ def _name(item: Item) -> str:
 def _interval(item: Item) -> str:
     if item.value is None:
         return ""
-    word = file_keys.text(item).lower()
+    word = _text(item).lower()
     if word not in INTERVALS:
         raise item.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
     return word

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.config import durations
+from gpushare.config import value_parsers
 from gpushare.config.model import FlagValue
 
 GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
@@ -109,42 +109,34 @@ _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 def effective(
     file: Mapping[str, FlagValue], *, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> dict[str, FlagValue]:
-    """Return the value of every flag, by key.
+    """Return the value of every flag, by key. Raises ConfigError naming the option or variable with an invalid value.
 
     file: the values in the file, by key (`Flags.values`, and `imex.…`). arguments: the command line, as `--flag=value`,
-    `--flag value` or, for booleans, `--flag`; other options are ignored. Raises ConfigError naming the option or
-    variable with an invalid value.
+    `--flag value` or, for booleans, `--flag`; other options are ignored.
     """
-    values = {flag.key: flag.default for flag in FLAGS}
-    values |= file
-    values |= from_environment(environment or {})
-    values |= from_arguments(arguments)
-    if not values["nvidiaDevRoot"]:
-        values["nvidiaDevRoot"] = values["nvidiaDriverRoot"]
+    values = {flag.key: flag.default for flag in FLAGS} | dict(file)
+    values |= _from_environment(environment or {}) | _from_arguments(arguments)
+    values["nvidiaDevRoot"] = values["nvidiaDevRoot"] or values["nvidiaDriverRoot"]
     return values
 
 
 def keys_set(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
     """Return the keys that the command line or the environment sets."""
-    return frozenset(from_environment(environment)) | frozenset(from_arguments(arguments))
+    return frozenset(_from_environment(environment) | _from_arguments(arguments))
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
-    """Return the values that the environment sets, by key. An empty variable only sets a text."""
+def _from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:
     values: dict[str, FlagValue] = {}
     for flag in FLAGS:
-        name = next((variable for variable in flag.variables if variable in environment), None)
-        if name is None:
-            continue
-        if environment[name] or flag.kind is FlagType.TEXT:
+        name = next((variable for variable in flag.variables if variable in environment), "")
+        if environment.get(name) or (name and flag.kind is FlagType.TEXT):
             values[flag.key] = _value(flag, environment[name], name)
-        elif flag.kind is FlagType.BOOL:
+        elif name and flag.kind is FlagType.BOOL:  # of the other kinds, an empty variable sets none
             values[flag.key] = False
     return values
 
 
-def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
-    """Return the values that the command line sets, by key. A list may be given in several parts."""
+def _from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
     values: dict[str, FlagValue] = {}
     rest = list(reversed(arguments))
     while rest:
@@ -163,23 +155,25 @@ def from_arguments(arguments: Sequence[str]) -> dict[str, FlagValue]:
 
 
 def _value(flag: Flag, text: str, where: str, before: FlagValue | None = None) -> FlagValue:
-    """Return a flag's value from its text; `before`: the parts of a list so far."""
-    if flag.kind is FlagType.TEXT:
-        return text
-    if flag.kind is FlagType.BOOL:
-        if text not in _TRUE | _FALSE:
-            raise errors.ConfigError(f"{where} {errors.quoted(text)} is neither true nor false")
-        return text in _TRUE
-    if flag.kind is FlagType.DURATION:
-        try:
-            return durations.parse(text)
-        except errors.ConfigError as error:
-            raise errors.ConfigError(f"{where} {errors.quoted(text)} {error}") from error
+    """Return a flag's value from its text; `before`: the parts of a list so far, which may come in several."""
+    shown = f"{where} {errors.quoted(text)}"
+    match flag.kind:
+        case FlagType.TEXT:
+            return text
+        case FlagType.BOOL:
+            if text not in _TRUE | _FALSE:
+                raise errors.ConfigError(f"{shown} is neither true nor false")
+            return text in _TRUE
+        case FlagType.DURATION:
+            try:
+                return value_parsers.parse_duration(text)
+            except errors.ConfigError as error:
+                raise errors.ConfigError(f"{shown} {error}") from error
     items = [item.strip() for item in text.split(",")] if text else []
     if isinstance(before, tuple):
         items = [*map(str, before), *items]
     if flag.kind is not FlagType.NUMBERS:
         return tuple(items)
     if not all(re.fullmatch(r"-?[0-9]{1,9}", item) for item in items):
-        raise errors.ConfigError(f"{where} {errors.quoted(text)} is not a list of whole numbers")
+        raise errors.ConfigError(f"{shown} is not a list of whole numbers")
     return tuple(map(int, items))

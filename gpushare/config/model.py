@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from gpushare.mig import generation, parted
+from gpushare import errors
+from gpushare.config import flags as flag_table
+from gpushare.config import value_parsers
+from gpushare.mig import parted
 
+Json = dict[str, Any]
 VERSION: Final = "v1"
 
 FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
@@ -146,5 +150,81 @@ class Config:
     def makes_mig_devices(self) -> bool:
         """Whether the configuration puts any GPU into MIG mode."""
         if isinstance(self.mig, str):
-            return self.mig != generation.ALL_DISABLED
+            return self.mig != parted.ALL_DISABLED
         return any(entry.enabled for entry in self.mig)
+
+
+def as_document(config: Config) -> Json:
+    """Return the whole file, without empty sections."""
+    resources, sharing, imex = config.resources, config.sharing, config.imex
+    rules = {"gpus": resources.gpus, "mig": resources.mig}
+    shared = {
+        "timeSlicing": replicated_document(sharing.time_slicing) if sharing.time_slicing is not None else None,
+        "mps": replicated_document(sharing.mps) if sharing.mps is not None else None,
+        "fractional": {
+            "resources": [{"name": each.name, "devices": devices_document(each.devices)} for each in sharing.fractional]
+        }
+        if sharing.fractional
+        else None,
+    }
+    channels = None if imex.channel_ids is None else list(imex.channel_ids)
+    document = {
+        "version": config.version,
+        "flags": flags_document(config.flags) if config.flags != Flags() else None,
+        "resources": {key: [*map(dataclasses.asdict, listed)] for key, listed in rules.items() if listed},
+        "sharing": _set(shared),
+        "imex": _set({"channelIDs": channels, "required": imex.required}),
+        "mig": config.mig if isinstance(config.mig, str) else [*map(parted.written, config.mig)],
+    }
+    return {key: value for key, value in document.items() if value}
+
+
+def _set(fields: Json) -> Json:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def flags_document(flags: Flags) -> Json:
+    """Return `flags` as NVIDIA's plugin prints them: unset ones are null, or left out if `omitted`."""
+    written: Json = {}
+    sections = flags.sections | {key.partition(".")[0] for key in flags.values}
+    for flag in flag_table.IN_FILE:
+        section, _, key = flag.key.rpartition(".")
+        value = flags.values.get(flag.key)
+        if (section and section not in sections) or (flag.omitted and value is None):
+            continue
+        if flag.kind is flag_table.FlagType.DURATION and isinstance(value, int):
+            value = value_parsers.format_duration(value)
+        into = written.setdefault(section, {}) if section else written
+        into[key] = list(value) if isinstance(value, tuple) else value
+    return written
+
+
+def replicated_document(replicated_resources: ReplicatedResources) -> Json:
+    """Return `sharing.timeSlicing` or `sharing.mps`."""
+    return {
+        "renameByDefault": replicated_resources.rename_by_default,
+        "failRequestsGreaterThanOne": replicated_resources.fail_requests_greater_than_one,
+        "resources": [replicated_resource_document(resource) for resource in replicated_resources.resources],
+    }
+
+
+def replicated_resource_document(resource: ReplicatedResource) -> Json:
+    """Return one entry of its `resources`."""
+    interval = {"interval": resource.interval} if resource.interval else {}
+    return {
+        "name": resource.name,
+        "rename": resource.rename,
+        "devices": devices_document(resource.devices),
+        "replicas": resource.replicas,
+    } | interval
+
+
+def devices_document(devices: Devices) -> str | int | list[str]:
+    """Return `devices`. Raises ConfigError if none is selected."""
+    if devices.listed is not None:
+        return list(devices.listed)
+    if devices.count is not None:
+        return devices.count
+    if devices != ALL:
+        raise errors.ConfigError("devices are neither all, nor a count, nor a list")
+    return "all"

@@ -20,28 +20,19 @@ MAX_TEXT: Final = 256 * 1024  # far more than a person writes, and parsed in a f
 MAX_ITEMS: Final = 50_000
 MAX_DEPTH: Final = 32
 
-_TAG = "tag:yaml.org,2002:"
-_SCALARS: Final = (
-    ("merge", re.compile(r"<<"), list("<")),
-    ("null", re.compile(r"~|null|Null|NULL|"), ["~", "n", "N", ""]),
-    (
-        "bool",
-        re.compile(r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"),
-        list("yYnNtTfFoO"),
+_TOO_DEEP: Final = f"nested too deeply: at most {MAX_DEPTH} levels are allowed"
+_TAG: Final = "tag:yaml.org,2002:"
+_SCALARS: Final = {
+    "merge": ("<", r"<<"),
+    "null": (["~", "n", "N", ""], r"~|null|Null|NULL|"),
+    "bool": ("yYnNtTfFoO", r"yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF"),
+    "int": ("-+0123456789", r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)"),
+    "float": (
+        "-+0123456789.",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
     ),
-    (
-        "int",
-        re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[0-9a-fA-F_]+|0|[1-9][0-9_]*)"),
-        list("-+0123456789"),
-    ),
-    (
-        "float",
-        re.compile(
-            r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
-        ),
-        list("-+0123456789."),
-    ),
-)
+}  # by type: the first characters, and the pattern
+_BOOLS: Final = {word: word in {"yes", "true", "on"} for word in ("yes", "no", "true", "false", "on", "off")}
 
 Value: TypeAlias = "bool | int | float | str | tuple[Item, ...] | Mapping[str, Item] | None"
 
@@ -58,7 +49,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         if self._depth > MAX_DEPTH + 1:
             line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
-            raise errors.ConfigError(f"line {line}: nested too deeply: at most {MAX_DEPTH} levels are allowed")
+            raise errors.ConfigError(f"line {line}: {_TOO_DEEP}")
         try:
             return super().compose_node(parent, index)
         finally:
@@ -66,8 +57,8 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {}
-for _name, _pattern, _first in _SCALARS:
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern.pattern})$"), _first)
+for _name, (_first, _pattern) in _SCALARS.items():
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"(?:{_pattern})$"), list(_first))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -189,17 +180,12 @@ class _Reader:
         if self.left < 0:
             raise errors.ConfigError(f"{located(path, line)}: the file has more than {MAX_ITEMS} values")
         if depth > MAX_DEPTH:
-            raise errors.ConfigError(
-                f"{located(path, line)}: nested too deeply: at most {MAX_DEPTH} levels are allowed"
-            )
+            raise errors.ConfigError(f"{located(path, line)}: {_TOO_DEEP}")
         if isinstance(node, yaml.MappingNode):
             return Item(path, line, self._entries(node, path, depth))
         if isinstance(node, yaml.SequenceNode):
-            return Item(
-                path,
-                line,
-                tuple(self.item(value, f"{path}[{index}]", depth + 1) for index, value in enumerate(node.value)),
-            )
+            entries = (self.item(value, f"{path}[{index}]", depth + 1) for index, value in enumerate(node.value))
+            return Item(path, line, tuple(entries))
         return Item(path, line, _scalar(node, path, line))
 
     def _entries(self, node: yaml.MappingNode, path: str, depth: int) -> dict[str, Item]:
@@ -210,59 +196,44 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise errors.ConfigError(f"{located(path, line)}: a key is a list or a mapping: write a string")
             if key_node.tag == _TAG + "merge":
-                for source in reversed(_merge_sources(value_node, path, line)):
-                    merged |= self._entries(source, path, depth + 1) if self._within(depth, path, line) else {}
+                sources = value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]
+                if not all(isinstance(source, yaml.MappingNode) for source in sources):
+                    raise errors.ConfigError(f"{located(path, line)}: << can only merge mappings")
+                for source in reversed(sources):
+                    self.left -= 1
+                    if depth >= MAX_DEPTH or self.left < 0:
+                        said = f"merged too deeply: at most {MAX_DEPTH} levels are allowed"
+                        raise errors.ConfigError(f"{located(path, line)}: {said}")
+                    merged |= self._entries(source, path, depth + 1)
                 continue
-            key = _key(key_node, path, line)
+            scalar = _scalar(key_node, path, line)
+            key = scalar if isinstance(scalar, str) else scalar_text(scalar)
             if key in own:
                 self._warnings.append(f"{located(below(path, key), line)} is written twice: only the last one counts")
             item = self.item(value_node, below(path, key), depth + 1)
             own[key] = dataclasses.replace(item, line=line)
         return merged | own
 
-    def _within(self, depth: int, path: str, line: int) -> bool:
-        self.left -= 1
-        if depth >= MAX_DEPTH or self.left < 0:
-            raise errors.ConfigError(
-                f"{located(path, line)}: merged too deeply: at most {MAX_DEPTH} levels are allowed"
-            )
-        return True
-
-
-def _merge_sources(node: yaml.Node, path: str, line: int) -> list[yaml.MappingNode]:
-    sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
-    for source in sources:
-        if not isinstance(source, yaml.MappingNode):
-            raise errors.ConfigError(f"{located(path, line)}: << can only merge mappings")
-    return list(sources)
-
-
-def _key(node: yaml.ScalarNode, path: str, line: int) -> str:
-    value = _scalar(node, path, line)
-    return value if isinstance(value, str) else scalar_text(value)
-
 
 def _scalar(node: yaml.Node, path: str, line: int) -> bool | int | float | str | None:
     text: str = node.value
     kind = node.tag.removeprefix(_TAG)
     try:
-        if kind == "str":
-            return text
-        if kind == "null":
-            return None
-        if kind == "bool":
-            return _BOOLS[text.lower()]
-        if kind == "int":
-            return _integer(text)
-        if kind == "float":
-            number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
-            return int(number) if number.is_integer() and abs(number) < 2**63 else number
+        match kind:
+            case "str":
+                return text
+            case "null":
+                return None
+            case "bool":
+                return _BOOLS[text.lower()]
+            case "int":
+                return _integer(text)
+            case "float":
+                number = float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+                return int(number) if number.is_integer() and abs(number) < 2**63 else number
     except (KeyError, ValueError) as error:
         raise errors.ConfigError(f"{located(path, line)} {errors.quoted(text)}: is not of type {kind}") from error
     raise errors.ConfigError(f"{located(path, line)}: has the tag {errors.quoted(node.tag)}: remove it")
-
-
-_BOOLS: Final = {word: word in {"yes", "true", "on"} for word in ("yes", "no", "true", "false", "on", "off")}
 
 
 def _integer(text: str) -> int:

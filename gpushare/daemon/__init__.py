@@ -1,1 +1,1 @@
-"""The basics of every long-running process of gpushare: logs, probes, and a clean shutdown."""
+"""The basics of every long-running process of gpushare: its lifecycle and logs, probes, certificates."""

@@ -11,8 +11,7 @@ import datetime
 from collections.abc import Callable, Iterable, Mapping
 
 from gpushare import contract
-from gpushare.cordon_note import CordonNote
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import CordonNote, GpuNode
 
 # Cordons outlast the time limit of a move by this much, so that another run whose clock is ahead does not remove them.
 MORE_SECONDS = 300.0

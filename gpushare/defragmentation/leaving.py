@@ -13,7 +13,7 @@ from gpushare.allocation import Allocation
 from gpushare.defragmentation import cpu_only, evicting
 from gpushare.defragmentation.cpu_only import CpuOnlyPod, CpuOnlyPods
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.mix import Host
 from gpushare.placement import filters
 from gpushare.request import Demand, Request

@@ -16,7 +16,7 @@ from gpushare.defragmentation import leaving
 from gpushare.defragmentation.cpu_only import CpuOnlyPod
 from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Mover, Shape
 from gpushare.defragmentation.leaving import covers, smallest_sets
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.mix import Host
 from gpushare.placement import NodeView, filters
 from gpushare.request import Demand

@@ -7,7 +7,7 @@ import dataclasses
 from gpushare import pod
 from gpushare.allocation import Allocation
 from gpushare.defragmentation import cpu_only
-from gpushare.fragmentation import Fragmentation
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.whatif.world import RequestingPod
 
 Closed = tuple[tuple[str, str], ...]  # node and UUID of cordoned GPUs

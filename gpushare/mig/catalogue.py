@@ -8,12 +8,15 @@ https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.h
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from gpushare.mig import profile
-from gpushare.mig.geometry import Geometry, ProfileGeometry
+from gpushare.mig import instance_layout, parted, profile
+from gpushare.mig.instance_layout import Geometry, ProfileGeometry, Wanted
 
 # profile name without its memory: (device profile id, memory slices, starts, maximum)
 _Rules = Mapping[str, tuple[int, int, tuple[int, ...], int]]
@@ -102,3 +105,70 @@ def conceivable() -> Iterator[Geometry]:
     for gib in range(1, _MAX_GIB + 1):
         for _, rules in _FAMILIES:
             yield _geometry(f"a GPU of {gib} GiB", rules, gib * _GIB)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WithoutNode:
+    """The verdict on MIG entries without a GPU.
+
+    problem: why no GPU can have them; empty if one may. unknown: names that only a model newer than the catalogue may
+    have.
+    """
+
+    problem: str = ""
+    warnings: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def without_node(entries: parted.Config | str) -> WithoutNode:
+    """Check the entries, or the name of a generated config, against the models that have the named profiles.
+
+    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200). So entries that fit
+    on no known model are a problem only if they would fit on no model with any memory.
+    """
+    if isinstance(entries, str):
+        return WithoutNode(
+            unknown=tuple(_unknown(f"mig is {entries}, which no known GPU supports", entries, _generated_names()))
+        )
+    warnings: list[str] = []
+    unknown: list[str] = []
+    for number, entry in enumerate(entries):
+        wanted = instance_layout.named(entry.wanted)
+        for kind in wanted:
+            said = f"mig[{number}]: no known GPU has the MIG profile {kind}"
+            unknown += _unknown(said, str(kind.gpu_instance), _profile_names())
+        misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
+        if not misfits or not all(misfits):
+            continue
+        reason = f"mig[{number}] fits on no known GPU: {misfits[0]}"
+        if not any(instance_layout.fits(geometry, wanted) for geometry in conceivable()):
+            return WithoutNode(reason)
+        warnings.append(f"{reason}; a newer model may have other profiles of these names")
+    return WithoutNode("", tuple(warnings), tuple(unknown))
+
+
+def _unknown(said: str, name: str, known: Iterable[str]) -> Iterator[str]:
+    """Return a sentence with the nearest names, unless the name is known."""
+    names = sorted(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.0)
+        yield f"{said}: did you mean {' or '.join(near)}?"
+
+
+@functools.cache
+def _profile_names() -> frozenset[str]:
+    return frozenset(str(kind.profile) for geometry in MODELS.values() for kind in geometry.kinds)
+
+
+@functools.cache
+def _generated_names() -> frozenset[str]:
+    models = (
+        parted.MigModel(name, {kind.profile: kind.most for kind in geometry.kinds}) for name, geometry in MODELS.items()
+    )
+    return frozenset(name for model in models for name in parted.generated_configs([model]))
+
+
+def _having(wanted: Wanted) -> tuple[Geometry, ...]:
+    """Return the models that have all of these profiles."""
+    known = MODELS.values()
+    return tuple(geometry for geometry in known if wanted and all(geometry.kind(kind) is not None for kind in wanted))

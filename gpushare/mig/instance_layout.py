@@ -1,18 +1,69 @@
 """Decides which instances fit on a GPU together, where each goes, and which part fits if not all do.
 
-The search is exhaustive: there are at most eight memory slices. Instances of one kind are interchangeable, so each
-takes a lower placement than the one before. Placements are taken from the end, which keeps the beginning free for large
-ones.
+An instance occupies `memory_slices` placements from one of the `starts` of its kind; GPU slices are only counted. That
+is NVIDIA's rule; it is why two 3g fit where a 3g and five 1g do not. The search is exhaustive: there are at most eight
+memory slices. Instances of one kind are interchangeable, so each takes a lower placement than the one before.
+Placements are taken from the end, which keeps the beginning free for large ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpushare.mig.geometry import Geometry, PlacedInstance, ProfileGeometry
-from gpushare.mig.profile import Profile
+from gpushare.mig import parted
+from gpushare.mig.profile import Profile, parse
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProfileGeometry:
+    """A profile on one GPU model.
+
+    device_profile_id: the ID that NVML's calls take (not the profile's number in NVML's header). most: how many can
+    exist at once.
+    """
+
+    profile: Profile
+    device_profile_id: int
+    memory_slices: int
+    starts: tuple[int, ...]
+    most: int
+
+    @property
+    def gpu_slices(self) -> int:
+        """The number of GPU slices that it takes."""
+        return self.profile.gpu_slices
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Geometry:
+    """The profiles of one GPU model, and the possible placements of their instances."""
+
+    name: str
+    gpu_slices: int
+    memory_slices: int
+    kinds: tuple[ProfileGeometry, ...]
+
+    def kind(self, profile: Profile) -> ProfileGeometry | None:
+        """Return the kind of the GPU instance that `profile` is, or is a part of."""
+        wanted = profile.gpu_instance
+        return next((kind for kind in self.kinds if kind.profile == wanted), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacedInstance:
+    """A GPU instance at its placement."""
+
+    kind: ProfileGeometry
+    start: int
+
+    @property
+    def places(self) -> range:
+        """The memory slices that it occupies."""
+        return range(self.start, self.start + self.kind.memory_slices)
+
 
 Wanted = Mapping[Profile, int]
 _SHOWN: Final = 3
@@ -34,6 +85,25 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
         f"{shown(wanted)} does not fit on {geometry.name}: it has {geometry.gpu_slices} GPU slices and "
         f"{geometry.memory_slices} memory slices{f'; {largest} would fit' if largest else ''}"
     )
+
+
+def named(wanted: Mapping[str, int]) -> Wanted:
+    """Return profiles with counts, from names with counts, without those of 0. Raises ProfileError."""
+    counts: dict[Profile, int] = {}
+    for name, count in wanted.items():
+        kind = parse(name)
+        if count > 0:
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
+
+
+def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | None:
+    """Return why a GPU cannot have these, as a sentence; None if it can."""
+    try:
+        parted.read_wanted(wanted)
+    except parted.PartedError as error:
+        return str(error)
+    return misfit(geometry, named(wanted or {}))
 
 
 def fits(geometry: Geometry, wanted: Wanted) -> bool:

@@ -6,18 +6,79 @@
       mig-devices: {"1g.10gb": 2, "3g.40gb": 1}
 
 Parsing is strict: an unknown field is an error. A profile has a meaning only on a GPU, so here only its form is
-checked. The caller parses YAML or JSON and passes the result.
+checked. The caller parses YAML or JSON and passes the result. A name such as `all-1g.10gb` stands for a generated list.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import errors
-from gpushare.mig import device_id, profile
-from gpushare.mig.device_id import DeviceId
+from gpushare.mig import profile
+from gpushare.mig.profile import Profile
+
+_NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
+
+
+class DeviceIdError(errors.GpushareError):
+    """A text that is not a pair of PCI IDs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PciPair:
+    """A device ID and its vendor ID."""
+
+    device: int
+    vendor: int
+
+    def __str__(self) -> str:
+        return f"0x{self.device:04X}{self.vendor:04X}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceId:
+    """A model; `subsystem` is the board, None if absent."""
+
+    model: PciPair
+    subsystem: PciPair | None = None
+
+    def __str__(self) -> str:
+        return f"{self.model}" if self.subsystem is None else f"{self.model}:{self.subsystem}"
+
+    def matches(self, hardware: DeviceId) -> bool:
+        """Whether this, as a filter, matches `hardware`; without a subsystem it matches every board."""
+        return self.model == hardware.model and (self.subsystem is None or self.subsystem == hardware.subsystem)
+
+
+def parse_device_id(text: str) -> DeviceId:
+    """Return the IDs in a text. Raises DeviceIdError."""
+    parts = text.split(":")
+    if len(parts) > 2:
+        raise DeviceIdError(
+            f"invalid DeviceID format {errors.quoted(text)}: write 0xDDDDVVVV, or 0xDDDDVVVV:0xSSSSVVVV with subsystem"
+        )
+    model = _pair(parts[0], "DeviceID", text)
+    return DeviceId(model, _pair(parts[1], "Subsystem", text) if len(parts) == 2 else None)
+
+
+def device_id_of_nvml(device_id: int, subsystem_id: int = 0) -> DeviceId:
+    """Return the IDs in NVML's PCI information, which has both of a pair in one number."""
+    subsystem = PciPair(subsystem_id >> 16, subsystem_id & 0xFFFF) if subsystem_id else None
+    return DeviceId(PciPair(device_id >> 16, device_id & 0xFFFF), subsystem)
+
+
+def _pair(word: str, what: str, text: str) -> PciPair:
+    number = int(word, 16 if word[:2].lower() == "0x" else 10) if _NUMBER.fullmatch(word) else None
+    if number is None or number > 0xFFFFFFFF:
+        raise DeviceIdError(
+            f"unable to create {what} from {errors.quoted(text)}: {errors.quoted(word)} is not a number of 32 bits "
+            "such as 0x20B510DE"
+        )
+    return PciPair(number >> 16, number & 0xFFFF)
+
 
 ALL: Final = "all"
 _ENTRY_FIELDS: Final = ("device-filter", "devices", "mig-enabled", "mig-devices")
@@ -45,7 +106,7 @@ class MigConfigEntry:
             return False
         if not self.filters:
             return True
-        return hardware is not None and any(device_id.parse(text).matches(hardware) for text in self.filters)
+        return hardware is not None and any(parse_device_id(text).matches(hardware) for text in self.filters)
 
 
 Config = tuple[MigConfigEntry, ...]
@@ -138,3 +199,89 @@ def _no_others(fields: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 def _shown(value: Any) -> str:
     return errors.quoted(str(value)) if value is not None else "missing"
+
+
+ALL_DISABLED: Final = "all-disabled"
+ALL_ENABLED: Final = "all-enabled"
+ALL_BALANCED: Final = "all-balanced"
+# GPU slices of the model: how many instances of how many slices.
+_BALANCED: Final[Mapping[int, Mapping[int, int]]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigModel:
+    """A GPU model of the node. device_id: its PCI IDs, as a filter. most: how many of each profile fit."""
+
+    device_id: str
+    most: Mapping[Profile, int]
+
+
+def is_generated_name(name: str) -> bool:
+    """Whether a config of some node may have this name."""
+    if name in {ALL_DISABLED, ALL_ENABLED, ALL_BALANCED}:
+        return True
+    try:
+        profile.parse(name.removeprefix("all-").replace("gb.", "gb+", 1))
+    except profile.ProfileError:
+        return False
+    return name.startswith("all-")
+
+
+def generated_configs(models: Sequence[MigModel]) -> dict[str, Config]:
+    """Return all configs by name, for a node with these models."""
+    by_name: dict[str, Config] = {
+        ALL_DISABLED: (MigConfigEntry(devices=None, enabled=False),),
+        ALL_ENABLED: (MigConfigEntry(devices=None, enabled=True),),
+    }
+    mix = balanced_config(models)
+    if mix:
+        by_name[ALL_BALANCED] = mix
+    ids_of: dict[Profile, dict[int, list[str]]] = {}
+    for model in models:
+        for kind, most in model.most.items():
+            # Profiles that are parts of GPU instances only make sense in a config written by hand.
+            if not profile.is_part_of_instance(kind.compute_slices, kind.gpu_slices):
+                ids = ids_of.setdefault(kind, {}).setdefault(most, [])
+                if model.device_id not in ids:
+                    ids.append(model.device_id)
+    several = _several(models)
+    for kind in sorted(ids_of, key=str):
+        by_name[f"all-{profile.normalised(str(kind))}"] = tuple(
+            MigConfigEntry(
+                devices=None, enabled=True, wanted={str(kind): most}, filters=tuple(sorted(ids)) if several else ()
+            )
+            for most, ids in sorted(ids_of[kind].items())
+        )
+    return by_name
+
+
+def balanced_config(models: Sequence[MigModel]) -> Config:
+    """Return two small, one middle and, on GPUs of seven slices, one large instance; empty for models without these."""
+    by_id = {model.device_id: model for model in sorted(models, key=lambda model: model.device_id)}
+    several = _several(models)
+    entries = []
+    for model in by_id.values():
+        wanted = _mix(model)
+        if wanted:
+            entries.append(
+                MigConfigEntry(devices=None, enabled=True, wanted=wanted, filters=(model.device_id,) if several else ())
+            )
+    return tuple(entries)
+
+
+def _mix(model: MigModel) -> dict[str, int]:
+    by_slices: dict[int, Profile] = {}
+    for kind, most in model.most.items():
+        whole = kind.plain and kind.compute_slices == kind.gpu_slices
+        known = by_slices.get(kind.gpu_slices)
+        # Of two with the same slices, take the one with less memory, of which more fit.
+        if whole and (known is None or most > model.most[known]):
+            by_slices[kind.gpu_slices] = kind
+    counts = _BALANCED.get(max(by_slices, default=0), {})
+    if any(slices not in by_slices for slices in counts):
+        return {}
+    return {str(by_slices[slices]): count for slices, count in counts.items()}
+
+
+def _several(models: Sequence[MigModel]) -> bool:
+    return len({model.device_id for model in models}) > 1

@@ -1,13 +1,22 @@
-"""Assignment: the use of one GPU, with its parameters. Equal assignments need no change of the GPU."""
+"""Assignment: the use of one GPU, whether the GPU can be used so as it is, and the devices that it offers then.
+
+Another program may have changed a GPU, or reset it: MIG devices do not survive that, nor does the MIG mode of newer
+models. Equal assignments need no change of the GPU.
+"""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from gpushare.config.model import Resources
-from gpushare.gpu import Mode
-from gpushare.modes.naming import NO_RULES
-from gpushare.modes.sharing import SharedResource
+from gpushare.config.model import Devices, Resources
+from gpushare.gpunode import Mode
+from gpushare.mig import profile
+from gpushare.modes import device_resources
+from gpushare.modes.device_resources import NO_RULES, SharedResource
+from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu, WholeDevice, whole
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,3 +66,170 @@ class Assignment:
             for resource in self.shared
         ]
         return ", ".join(words)
+
+
+# In MIG mode a program can use only MIG devices, and only one of them, so several programs cannot share the GPU.
+_WHOLE_GPU_MODES: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
+_MIG_REMEDY: Final = (
+    "`mig: all-disabled` in the configuration turns MIG off, flags.migStrategy mixed offers its MIG devices"
+)
+
+NO_MEMORY: Final = (
+    "the driver does not report how much memory it has, so it cannot be shared by annotation: list it under "
+    "`sharing.timeSlicing` or `sharing.mps`, or remove it from `sharing` to make it exclusive"
+)
+
+_ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
+# The MPS server is the one process that has the GPU, and goes on if another program relaxes the compute mode.
+_ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
+_COMPUTE_MODES: Final = {
+    ComputeMode.EXCLUSIVE_THREAD: "which allows one thread only",
+    ComputeMode.EXCLUSIVE_PROCESS: "which allows one process only",
+    ComputeMode.PROHIBITED: "which allows no process",
+}
+
+
+def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
+    """Return why the GPU, as it is, cannot be used as assigned, as a clause; empty if it can."""
+    problem = _of_mig(gpu, assignment)
+    if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
+        problem = f"its compute mode is {gpu.compute_mode}, {_COMPUTE_MODES[gpu.compute_mode]}"
+    return problem or (NO_MEMORY if lacks_memory(gpu, assignment) else "")
+
+
+def is_permanent(gpu: HardwareGpu, assignment: Assignment) -> bool:
+    """Whether the contradiction would remain after the GPU is set up: state that was not configured is not undone."""
+    is_cut = gpu.mig_enabled and assignment.partition is None and assignment.mode in _WHOLE_GPU_MODES
+    return is_cut or lacks_memory(gpu, assignment)
+
+
+def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
+    """Whether the GPU would take shares although its memory size is unknown."""
+    return assignment.mode is Mode.FRACTIONAL and not gpu.memory_is_known
+
+
+def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
+    wanted = assignment.partition
+    # MIG without devices is for users who create their own.
+    is_user_managed = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
+    if (
+        wanted is not None
+        and (gpu.mig_capable or wanted.enabled)
+        and not is_user_managed
+        and not has_partition(gpu, wanted)
+    ):
+        return f"it has {_shown(gpu)}, but should have {wanted}"
+    if gpu.mig_enabled and assignment.mode in _WHOLE_GPU_MODES:
+        return f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: {_MIG_REMEDY}"
+    if not gpu.mig_enabled and assignment.mode is Mode.MIG:
+        return "it is not in MIG mode"
+    return ""
+
+
+def has_partition(gpu: HardwareGpu, wanted: Partition) -> bool:
+    """Whether the GPU's MIG state is as `wanted`, by the profiles of its MIG devices."""
+    if not (wanted.enabled and gpu.mig_enabled):
+        return wanted.enabled is gpu.mig_enabled
+    return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in gpu.mig_devices) == dict(
+        wanted.wanted
+    )
+
+
+def _shown(gpu: HardwareGpu) -> str:
+    if not gpu.mig_enabled:
+        return str(Partition(enabled=False))
+    return str(
+        Partition(
+            True, tuple(sorted(collections.Counter(mig_device.profile for mig_device in gpu.mig_devices).items()))
+        )
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Offered:
+    """One ID that the kubelet may give to a container.
+
+    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU. replicas: how
+    many IDs the device has; alone: a container may have only this one.
+    """
+
+    id: str
+    device: str
+    gpu: str
+    index: str
+    mode: Mode
+    replicas: int = 1
+    alone: bool = False
+
+    @property
+    def is_mig(self) -> bool:
+        """Whether it is a MIG device, which is isolated from the others."""
+        return self.device != self.gpu
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether a container may have only one device of its resource."""
+        return self.alone and self.replicas > 1
+
+
+DeviceOffer = dict[str, tuple[Offered, ...]]
+
+
+def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> DeviceOffer:
+    """Return what these GPUs are offered as, by resource.
+
+    GPUs without an assignment are not offered; nor are those in mode `fractional`, whose units are not devices.
+    """
+    by_resource: dict[str, list[Offered]] = {}
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        assignment = assignments.get(gpu.uuid)
+        if assignment is None or assignment.mode is Mode.FRACTIONAL:
+            continue
+        for name, devices in _of_gpu(gpu, assignment).items():
+            by_resource.setdefault(name, []).extend(devices)
+    return {name: tuple(devices) for name, devices in by_resource.items()}
+
+
+def _of_gpu(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
+    if assignment.mode is not Mode.MIG:
+        resource = SharedResource(
+            assignment.mode,
+            assignment.resource,
+            Devices(everything=True),
+            assignment.resource,
+            assignment.replicas,
+            assignment.alone,
+        )
+        return {assignment.resource: _offered(whole(gpu), assignment.mode, resource)}
+    named: dict[str, list[WholeDevice]] = {}
+    if not gpu.mig_enabled:
+        return {}  # it has lost its MIG devices, which is no reason to offer it whole
+    for name, device in device_resources.named(gpu, strategy=assignment.strategy, rules=assignment.rules):
+        named.setdefault(name, []).append(device)
+    owners = device_resources.claims(named, [_present(resource, named) for resource in assignment.shared])
+    by_resource: dict[str, list[Offered]] = {}
+    for name, devices in named.items():
+        for device in devices:
+            owner = owners.get(device.uuid)
+            by_resource.setdefault(owner.advertised if owner else name, []).extend(_offered(device, Mode.MIG, owner))
+    return by_resource
+
+
+def _present(resource: SharedResource, named: Mapping[str, Sequence[WholeDevice]]) -> SharedResource:
+    """Return the entry for the devices that still exist: a MIG device may have been destroyed since the plan."""
+    devices = named.get(resource.resource, ())
+    if resource.devices.count is not None:
+        return dataclasses.replace(resource, devices=Devices(count=min(resource.devices.count, len(devices))))
+    if resource.devices.listed is not None:
+        indices = {device.index for device in devices}
+        listed = tuple(index for index in resource.devices.listed if index in indices)
+        return dataclasses.replace(resource, devices=Devices(listed=listed))
+    return resource
+
+
+def _offered(device: WholeDevice, mode: Mode, owner: SharedResource | None) -> list[Offered]:
+    replicas, alone = (owner.replicas, owner.alone) if owner else (1, False)
+    return [
+        Offered(identity, device.uuid, device.gpu, device.index, mode, replicas, alone)
+        for identity in device_resources.identities(device.uuid, replicas)
+    ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from typing import Final
 
-from gpushare.mig.device_id import DeviceId
-from gpushare.mig.geometry import Geometry
+from gpushare.mig.instance_layout import Geometry
+from gpushare.mig.parted import DeviceId
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -78,3 +79,21 @@ def parts(gpu: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
         (mig_device.profile, WholeDevice(mig_device.uuid, f"{gpu.index}:{mig_device.index}", gpu.uuid))
         for mig_device in gpu.mig_devices
     )
+
+
+_VOLTA: Final = (7, 0)
+_TURING: Final = (7, 5)
+MAX_MPS_CLIENTS: Final = 48  # on any GPU
+_MAX_CLIENTS_BEFORE_VOLTA: Final = 16
+
+
+def has_new_mps(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:
+    """Whether clients have separate address spaces, so that many more fit; as_nvidia: from Turing on, as NVIDIA's
+    plugin does.
+    """
+    return compute_capability >= (_TURING if as_nvidia else _VOLTA)
+
+
+def max_mps_clients(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> int:
+    """Return how many processes can share a GPU with this compute capability."""
+    return MAX_MPS_CLIENTS if has_new_mps(compute_capability, as_nvidia=as_nvidia) else _MAX_CLIENTS_BEFORE_VOLTA

@@ -11,12 +11,12 @@ from typing import Final
 from gpushare import errors
 from gpushare.config.config_file import MAX_DEVICES
 from gpushare.config.model import Config, Devices, Resources
-from gpushare.gpu import Mode
-from gpushare.mig import feasibility, generation, parted
-from gpushare.modes import contradiction, naming, sharing
-from gpushare.modes.assignment import Assignment, Partition
+from gpushare.gpunode import Mode
+from gpushare.mig import instance_layout, parted
+from gpushare.modes import device_resources
+from gpushare.modes.assignment import NO_MEMORY, Assignment, Partition, has_partition, lacks_memory
+from gpushare.modes.device_resources import SharedResource
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, parts, whole
-from gpushare.modes.sharing import SharedResource
 
 _SHOWN: Final = 8
 
@@ -31,24 +31,26 @@ class ModePlan:
     warnings: tuple[str, ...] = ()
 
 
-def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = naming.NONE) -> ModePlan:
+def plan(
+    config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = device_resources.STRATEGY_NONE
+) -> ModePlan:
     """Return the assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one is impossible.
 
     mig_strategy: the effective one, `none`, `single` or `mixed` (`NodeSettings.mig_strategy`).
     """
-    if mig_strategy == naming.NONE and config.makes_mig_devices:
+    if mig_strategy == device_resources.STRATEGY_NONE and config.makes_mig_devices:
         raise errors.ConfigError("mig creates MIG devices, which flags.migStrategy none hides: write single or mixed")
     entries = _entries(config, gpus)
     partitions = {gpu.uuid: _partition(entries[gpu.uuid], gpu) for gpu in gpus}
     become = [_partitioned(gpu, partitions[gpu.uuid]) for gpu in gpus]
-    resources = naming.resources(become, strategy=mig_strategy, rules=config.resources)
+    resources = device_resources.by_resource(become, strategy=mig_strategy, rules=config.resources)
     warnings: list[str] = []
-    owners = sharing.claims(resources, sharing.entries(config.sharing), warnings)
+    owners = device_resources.claims(resources, device_resources.shared_resources(config.sharing), warnings)
     _check_count(resources, owners)
     assignments = {}
     for gpu in become:
         partition = partitions[gpu.uuid]
-        if gpu.mig_enabled and mig_strategy != naming.NONE:
+        if gpu.mig_enabled and mig_strategy != device_resources.STRATEGY_NONE:
             assignment = _of_mig(gpu, owners, mig_strategy, config.resources)
         else:
             assignment = _of_whole(gpu, owners, config.resources)
@@ -59,14 +61,14 @@ def plan(config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = nam
     warnings += _ambiguous(resources, owners)
     warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, gpus)
     warnings += [
-        f"GPU {gpu.index} ({gpu.model}) takes no shares: {contradiction.NO_MEMORY}"
+        f"GPU {gpu.index} ({gpu.model}) takes no shares: {NO_MEMORY}"
         for gpu in become
-        if contradiction.lacks_memory(gpu, assignments[gpu.uuid])
+        if lacks_memory(gpu, assignments[gpu.uuid])
     ]
     return ModePlan(assignments, tuple(warnings))
 
 
-def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) -> None:
+def _check_count(resources: device_resources.Named, owners: Mapping[str, SharedResource]) -> None:
     whole_count = sum(device.uuid not in owners for devices in resources.values() for device in devices)
     count = whole_count + sum(owner.replicas for owner in owners.values())
     if count > MAX_DEVICES:
@@ -80,7 +82,7 @@ def _check_count(resources: naming.Named, owners: Mapping[str, SharedResource]) 
 def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
     owner = owners.get(whole(gpu).uuid)
     if owner is None:
-        ((name, _),) = naming.named(gpu, strategy=naming.NONE, rules=rules)
+        ((name, _),) = device_resources.named(gpu, strategy=device_resources.STRATEGY_NONE, rules=rules)
         return Assignment(Mode.EXCLUSIVE, name)
     most = gpu.most_mps_clients
     if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
@@ -137,7 +139,7 @@ def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted
     if not isinstance(config.mig, str):
         return {gpu.uuid: config.mig for gpu in gpus}
     known = {gpu.uuid: _generated(gpu) for gpu in gpus if gpu.mig_capable}
-    if config.mig != generation.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
+    if config.mig != parted.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
         there = f"write {', '.join(names)}" if names else "none of them supports MIG"
         raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node supports: {there}")
@@ -146,7 +148,7 @@ def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted
 
 def _generated(gpu: HardwareGpu) -> Mapping[str, parted.Config]:
     kinds = gpu.geometry.kinds if gpu.geometry is not None else ()
-    return generation.configs([generation.Model(gpu.model, {kind.profile: kind.most for kind in kinds})])
+    return parted.generated_configs([parted.MigModel(gpu.model, {kind.profile: kind.most for kind in kinds})])
 
 
 def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
@@ -162,7 +164,7 @@ def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
                 )
             continue
         if entry.enabled and gpu.geometry is not None:
-            reason = feasibility.config_error(gpu.geometry, entry.wanted)
+            reason = instance_layout.config_error(gpu.geometry, entry.wanted)
             if reason is not None:
                 raise errors.ConfigError(f"mig[{number}] cannot be applied to GPU {gpu.index}: {reason}")
         partition = Partition(entry.enabled, _counts(entry.wanted))
@@ -203,7 +205,7 @@ def _short_list(numbers: Sequence[int]) -> str:
 
 
 def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    named = feasibility.named(wanted)
+    named = instance_layout.named(wanted)
     return tuple(sorted((str(kind), count) for kind, count in named.items()))
 
 
@@ -213,14 +215,14 @@ def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
         return gpu
     if not partition.enabled:
         return dataclasses.replace(gpu, mig_enabled=False, mig_devices=())
-    if contradiction.has_partition(gpu, partition):
+    if has_partition(gpu, partition):
         return gpu
     kinds = [name for name, count in partition.wanted for _ in range(count)]
     devices = tuple(HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(kinds))
     return dataclasses.replace(gpu, mig_enabled=True, mig_devices=devices)
 
 
-def _ambiguous(resources: naming.Named, owners: Mapping[str, SharedResource]) -> list[str]:
+def _ambiguous(resources: device_resources.Named, owners: Mapping[str, SharedResource]) -> list[str]:
     warnings = []
     for name, devices in resources.items():
         shared = {owners[device.uuid].replicas for device in devices if device.uuid in owners}

@@ -14,15 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare import ledger
-from gpushare.allocation import Steps
-from gpushare.gpu import Gpu
+from gpushare.allocation import Share, Steps
+from gpushare.gpunode import Gpu
 from gpushare.placement import filters
 from gpushare.placement.filters import Amount, FilterInput, GpuFilter, Sees
 from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.grid import ABSENT, UNKNOWN, Bools, Columns, Floats, Grid, Ints
 from gpushare.placement.request_key import DemandKey, RequestKey
 from gpushare.request import Constraints
-from gpushare.share import Share
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

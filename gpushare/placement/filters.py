@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpushare import ledger, quantity
-from gpushare.gpu import Gpu, Mode
+from gpushare.allocation import Share
+from gpushare.gpunode import Gpu, Mode
 from gpushare.request import Constraints
-from gpushare.share import Share
 
 _MAX_NAMESPACES = 2  # more are only counted in a message
 

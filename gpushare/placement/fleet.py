@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gpushare import policies
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.placement import gpu_selection, grid, node_by_node, refusing, topology

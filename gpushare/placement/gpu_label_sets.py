@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare import ledger
-from gpushare.allocation import Allocation, Labels, PodRef
-from gpushare.gpu import Gpu
+from gpushare.allocation import Allocation, Labels, Memory, PodRef, Share
+from gpushare.gpunode import Gpu
 from gpushare.placement import filters
 from gpushare.placement.filters import FilterInput, Sees
 from gpushare.request import Constraints
-from gpushare.share import Memory, Share
 
 NOBODY: Final = 0
 PASSES: Final = -1.0  # no shortfall: the GPU passes the rule

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare import ledger
-from gpushare.gpu import FACTS, Gpu, Mode
+from gpushare.gpunode import FACTS, Gpu, Mode
 from gpushare.placement import topology
 from gpushare.placement.gpu_label_sets import GpuLabelSets
 from gpushare.placement.topology import GpuTopology

@@ -12,9 +12,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpushare import fragmentation, ledger, policies
+from gpushare import gpu_capacity, ledger, policies
 from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.placement import explanation, filters, request_key, topology
 from gpushare.placement.view import NodeView
@@ -185,12 +185,12 @@ def _costs(
             lambda: before[row],
             lambda: _free(gpus[row], after),
             lambda group: around(row, group),
-            lambda: bool(fragmentation.excludes(after)),
+            lambda: bool(gpu_capacity.excludes(after)),
         )
 
     return {row: float(cost_of(option(row, after))) for row, after in options.items()}
 
 
 def _free(gpu: Gpu, used: GpuUse) -> policies.Free:
-    percent, memory_bytes = fragmentation.free(gpu, used)
+    percent, memory_bytes = gpu_capacity.free(gpu, used)
     return policies.Free(percent / 100, memory_bytes / (gpu.memory_bytes or 1))

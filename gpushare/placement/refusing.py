@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from gpushare import ledger
+from gpushare.allocation import Share
 from gpushare.placement import eligibility, explanation, filters, gpu_selection
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_label_sets import PASSES
@@ -23,7 +24,6 @@ from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Worth
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import Request
-from gpushare.share import Share
 
 _LAST_ROW = 1 << 20  # reasons against a whole node sort after those against its GPUs
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpushare.allocation import ALL_STEPS, Steps
+from gpushare.allocation import ALL_STEPS, Memory, Steps
 from gpushare.mix import NO_HOST, Host
 from gpushare.request import Constraints, Demand, Request
-from gpushare.share import Memory
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

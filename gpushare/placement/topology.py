@@ -16,7 +16,7 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.policies import Group, Number
 
 # up to so many sets, all are tried (4 of 8 is 70); beyond, only the cheapest of each neighbourhood

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from gpushare import policies
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.mix import Host, Mix
 from gpushare.placement.grid import Floats, Grid, Ints, Room
 from gpushare.placement.pricing import Prices

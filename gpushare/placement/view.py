@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from gpushare import contract, ledger
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from gpushare.mix import Mix, RequestClass
 from gpushare.placement import eligibility
 from gpushare.placement.eligibility import Needs

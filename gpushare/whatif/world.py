@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, errors, fragmentation, ledger, node, placement, pod
+from gpushare import contract, errors, gpu_capacity, ledger, node, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef, peak
 from gpushare.gpunode import GpuNode
@@ -248,10 +248,10 @@ class World:
             room, cpu_milli=room.cpu_milli + cpu, memory_bytes=room.memory_bytes + memory, pods=room.pods + 1
         )
 
-    def fragmentation(self) -> fragmentation.Fragmentation:
+    def fragmentation(self) -> gpu_capacity.Fragmentation:
         """Return the fragmentation of the whole cluster, as `top` shows it."""
         gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
-        return fragmentation.measure(gpus, self._profile.typical_of)
+        return gpu_capacity.fragmentation(gpus, self._profile.typical_of)
 
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
         if self._cache is None or pod.is_terminal(manifest):

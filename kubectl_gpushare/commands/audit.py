@@ -96,7 +96,7 @@ def print_verdict(
 
 def _is_shared(node: GpuNode) -> bool:
     """Whether the node has, or may get, shares with limits."""
-    from gpushare.gpu import Mode
+    from gpushare.gpunode import Mode
 
     return bool(node.allocations) or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushare import errors, pod, printable
-from gpushare.config import durations
+from gpushare.config import value_parsers
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing, terminal
 from kubectl_gpushare.source import agents, chosen_source, live_cluster, peaks
@@ -156,6 +156,6 @@ def _part(text: str) -> float:
 
 def _seconds(text: str) -> float:
     try:
-        return durations.parse(text.strip()) / 1e9
+        return value_parsers.parse_duration(text.strip()) / 1e9
     except errors.ConfigError as error:
         raise click.UsageError(f'--min-observed "{text}" {error}') from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gpushare import pod, resource_quota
-from gpushare.fragmentation import Fragmentation
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Cause, Refusal
 from gpushare.resource_quota import Allowance

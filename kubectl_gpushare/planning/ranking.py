@@ -6,7 +6,7 @@ import collections
 import dataclasses
 
 from gpushare import ledger
-from gpushare.fragmentation import Fragmentation
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import Placement, explanation, filters
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World

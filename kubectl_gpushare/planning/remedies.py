@@ -12,14 +12,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import contract, errors, pod, quantity
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, Share
 from gpushare.defragmentation import fewest_moves, goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
 from gpushare.request import CONSTRAINTS
-from gpushare.share import Share
 from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import Answer, RequestingPod, World

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Sequence
 
 from gpushare.allocation import Allocation
-from gpushare.fragmentation import Fragmentation
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import Placement
 from gpushare.whatif.world import RequestingPod, World
 

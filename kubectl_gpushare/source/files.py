@@ -8,8 +8,8 @@ from typing import Final
 
 from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
-from gpushare.json_objects import Json
 from gpushare.node import NodeJson
+from gpushare.object_parsers import Json
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs, saved
 

@@ -18,10 +18,10 @@ def name(path: str) -> str:
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
     """Yield the documents of a YAML text. Raises `FileError`."""
-    from gpushare import yaml_documents
+    from gpushare.object_parsers import read_yaml
 
     try:
-        yield from yaml_documents.read(text if isinstance(text, str) else text.decode("utf-8-sig"))
+        yield from read_yaml(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise plugin_errors.FileError(f"{where} cannot be read: it is not text") from error
     except errors.CodecError as error:

@@ -10,7 +10,7 @@ from kubectl_gpushare import kubectl, plugin_errors
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
-    from gpushare.json_objects import Json
+    from gpushare.object_parsers import Json
     from kubectl_gpushare.source import objects
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
@@ -258,7 +258,7 @@ class LiveCluster:
 
 
 def _objects(reader: objects.Reader) -> Iterator[Json]:
-    from gpushare.json_objects import NotJson
+    from gpushare.object_parsers import NotJson
 
     try:
         for _, item in reader:

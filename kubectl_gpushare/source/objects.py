@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from gpushare import json_objects
-from gpushare.json_objects import Json
+from gpushare import object_parsers
+from gpushare.object_parsers import Json
 
 
 class Reader:
     """Iterates over `(kind, object)` of every JSON document in `chunks`.
 
-    After the iteration, `version` is the resourceVersion of the last document. Raises `json_objects.NotJson`.
+    After the iteration, `version` is the resourceVersion of the last document. Raises `object_parsers.NotJson`.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks
-        self._reader = json_objects.ObjectReader()
+        self._reader = object_parsers.ObjectReader()
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
         """Yield the objects in order."""

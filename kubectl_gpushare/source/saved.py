@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from gpushare import json_objects
-from gpushare.json_objects import Json
+from gpushare import object_parsers
+from gpushare.object_parsers import Json
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs, objects
 
@@ -40,7 +40,7 @@ def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
                 yield kind, item
     except OSError as error:
         raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}{hint}") from error
-    except json_objects.NotJson as error:
+    except object_parsers.NotJson as error:
         raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
 
 

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushare import pod, typical
+from gpushare import pod, policies
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
-from gpushare.typical import TypicalOf
+from gpushare.policies import TypicalOf
 from kubectl_gpushare.source.live_usage import Usage
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Snapshot:
     @property
     def typical_of(self) -> TypicalOf:
         """The mix of requests on a GPU with so many bytes; the default one without a profile."""
-        return typical.by_default if self.profile is None else self.profile.typical_of
+        return policies.default_mix if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:
         """Return the cluster in memory, to try changes on."""

@@ -15,8 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare import contract, errors, quantity
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare import quantity
-from gpushare.fragmentation import Fragmentation
-from gpushare.gpu import Gpu
+from gpushare.gpu_capacity import Fragmentation
+from gpushare.gpunode import Gpu
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, plain
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpushare import errors
-from gpushare.config import config_file, flags, node_settings, restrictions, writing
+from gpushare.config import config_file, flags, model, node_settings
 from gpushare.config.model import Config, Flags
-from gpushare.gpu import Mode
-from gpushare.mig import feasibility
-from gpushare.modes import mps_clients, sharing
-from gpushare.modes.sharing import SharedResource
+from gpushare.gpunode import Mode
+from gpushare.mig import catalogue
+from gpushare.modes import device_resources, hardware_gpu
+from gpushare.modes.device_resources import SharedResource
 from kubectl_gpushare.views import config_manifest
 
 
@@ -56,15 +56,15 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
     try:
         config = config_file.read(text)
         if strict:
-            config = restrictions.strict(config)
+            config = node_settings.restricted(config)
         settings = node_settings.effective(config, strict=strict)
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
-    mig = feasibility.without_node(config.mig)
+    mig = catalogue.without_node(config.mig)
     problem = mig.problem or _too_many(config) or (mig.unknown[0] if is_for_known_gpus and mig.unknown else "")
     if problem:
         return Checked(name, problem=problem)
-    shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
+    shadowed = device_resources.shadowed(device_resources.shared_resources(config.sharing)).values()
     warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
     return Checked(name, summary(config, settings), warnings=warnings)
 
@@ -73,10 +73,10 @@ def _too_many(config: Config) -> str:
     """Return why MPS cannot share any GPU between so many processes; empty if it can for some."""
     return next(
         (
-            f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX_CLIENTS} processes can share a GPU by "
-            "MPS"
-            for entry in sharing.entries(config.sharing)
-            if entry.mode is Mode.MPS and entry.replicas > mps_clients.MAX_CLIENTS
+            f"{entry.path}.replicas {entry.replicas}: at most {hardware_gpu.MAX_MPS_CLIENTS} processes can share a GPU "
+            "by MPS"
+            for entry in device_resources.shared_resources(config.sharing)
+            if entry.mode is Mode.MPS and entry.replicas > hardware_gpu.MAX_MPS_CLIENTS
         ),
         "",
     )
@@ -86,13 +86,13 @@ def effective(config: Config) -> dict[str, Any]:
     """Return the same configuration with all defaults written out."""
     values = node_settings.values_of(config)
     filled = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
-    return writing.config(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))
+    return model.as_document(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))
 
 
 def summary(config: Config, settings: node_settings.NodeSettings) -> str:
     """Return its effect: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
-    entries = sharing.entries(config.sharing)
-    shadowed = sharing.shadowed(entries)
+    entries = device_resources.shared_resources(config.sharing)
+    shadowed = device_resources.shadowed(entries)
     parts = [_shared(entry) for entry in entries if entry.path not in shadowed]
     if isinstance(config.mig, str):
         parts.append(f"MIG: {config.mig}")

@@ -10,13 +10,12 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpushare import contract, errors
-from gpushare.config import config_choice, config_file, node_settings, restrictions
+from gpushare.config import config_choice, config_file, node_settings
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Config
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.mig import catalogue
-from gpushare.modes import mode_plan, mps_clients, naming
+from gpushare.modes import device_resources, hardware_gpu, mode_plan
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from kubectl_gpushare.views import config_manifest, gpu_summary
@@ -37,10 +36,10 @@ def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan
     them.
     """
     if strict:
-        config = restrictions.strict(config)
+        config = node_settings.restricted(config)
     settings = node_settings.effective(config, strict=strict)
     gpus = [_gpu(gpu) for gpu in node.gpus]
-    if settings.mig_strategy != naming.NONE:
+    if settings.mig_strategy != device_resources.STRATEGY_NONE:
         cut = [_is_cut(config, gpu) for gpu in gpus]
         known = [not gpu.mig_enabled or bool(gpu.mig_devices) for gpu in gpus]
         gpus = [gpu for gpu, *signs in zip(gpus, cut, known, strict=True) if any(signs)]
@@ -90,7 +89,7 @@ def _gpu(gpu: Gpu) -> HardwareGpu:
             HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(gpu.mig_profiles)
         ),
         geometry=geometry,
-        most_mps_clients=mps_clients.max_clients(gpu.compute_capability) if any(gpu.compute_capability) else None,
+        most_mps_clients=hardware_gpu.max_mps_clients(gpu.compute_capability) if any(gpu.compute_capability) else None,
         memory_is_known=gpu.memory_bytes > 0,
     )
 

@@ -9,8 +9,7 @@ from typing import Any
 from gpushare import contract, errors
 from gpushare.config import config_choice, config_file
 from gpushare.config.config_choice import ActiveConfig
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Page, Section, field
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence

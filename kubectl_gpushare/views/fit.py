@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from gpushare import quantity
-from gpushare.fragmentation import Fragmentation
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.refusal import Cause
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field

@@ -8,19 +8,17 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare import contract, fragmentation, ledger, typical
+from gpushare import contract, gpu_capacity, ledger, policies
 from gpushare.allocation import Allocation
-from gpushare.cordon_note import CordonNote
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
-from gpushare.typical import Typical, TypicalOf
+from gpushare.gpunode import CordonNote, Gpu, GpuNode, Mode
+from gpushare.policies import Typical, TypicalOf
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
 
 _NO_NOTE = CordonNote()
 _NOWHERE: Mapping[str, UnavailableNode] = types.MappingProxyType({})
-_TYPICAL = typical.median(typical.DEFAULT_MIX)
+_TYPICAL = policies.median_request(policies.DEFAULT_MIX)
 _MIN_UUID = 4  # characters of a UUID that may stand for it
 _DIGITS = re.compile(r"(\d+)")
 # The agent's message has a sentence per GPU.
@@ -73,12 +71,12 @@ class GpuSummary:
     @property
     def largest(self) -> tuple[int, int] | None:
         """The largest share a pod without labels could get now (per cent, bytes); None if it could get none."""
-        return None if self.gone or self.unavailable else fragmentation.largest(self.gpu, self.used)
+        return None if self.gone or self.unavailable else gpu_capacity.largest(self.gpu, self.used)
 
     @property
     def exclusion(self) -> str:
         """The exclusion label that a pod needs for a share of this GPU; empty if none."""
-        return fragmentation.excludes(self.used)
+        return gpu_capacity.excludes(self.used)
 
     @property
     def reason(self) -> str:
@@ -148,13 +146,13 @@ class Sum:
 def summarize(
     nodes: Iterable[GpuNode],
     unavailable_nodes: Mapping[str, UnavailableNode] = _NOWHERE,
-    typical_of: TypicalOf = typical.by_default,
+    typical_of: TypicalOf = policies.default_mix,
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
     """Return all GPUs of the nodes, by node name and index; missing GPUs come last on their node."""
     gpus: list[GpuSummary] = []
     known_parts: _Parts = {}
-    medians = functools.cache(lambda gpu_bytes: typical.median(typical_of(gpu_bytes)))
+    medians = functools.cache(lambda gpu_bytes: policies.median_request(typical_of(gpu_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
@@ -190,10 +188,10 @@ def _gpu(
     typical_of: TypicalOf,
     medians: Callable[[int], Typical],
 ) -> GpuSummary:
-    free = (0, 0) if unavailable else fragmentation.free(gpu, used)
-    key = (*free, gpu.memory_bytes, bool(fragmentation.excludes(used)))
+    free = (0, 0) if unavailable else gpu_capacity.free(gpu, used)
+    key = (*free, gpu.memory_bytes, bool(gpu_capacity.excludes(used)))
     if key not in known:
-        known[key] = fragmentation.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
+        known[key] = gpu_capacity.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
     why = why_not_yet(node, gpu) if gpu.pending_mode is not None else ""
     glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
     waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""

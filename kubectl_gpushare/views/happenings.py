@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from kubectl_gpushare.output.page import Section
 from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, sentence
 from kubectl_gpushare.source import objects

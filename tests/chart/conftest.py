@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import yaml_documents
+from gpushare.object_parsers import read_yaml
 from lab import build
 
 Json = dict[str, Any]
@@ -53,7 +53,7 @@ class Helm:
         """Return the objects of the chart with these values."""
         done = self._template(values or {}, *flags)
         assert done.returncode == 0, done.stderr
-        return [document for document in yaml_documents.read(done.stdout) if document]
+        return [document for document in read_yaml(done.stdout) if document]
 
     def one(self, kind: str, name: str, values: Json | None = None) -> Json:
         """Return the object of that kind and name."""

@@ -12,7 +12,7 @@ import yaml
 
 import gpushare
 from gpushare import policies
-from gpushare.daemon import logs
+from gpushare.daemon import lifecycle
 from tests.chart.conftest import CHART
 
 Json = dict[str, Any]
@@ -122,7 +122,7 @@ def test_values_yaml_has_every_value_of_the_schema() -> None:
 def test_enums_of_the_schema_equal_those_of_the_code() -> None:
     webhook = SCHEMA["properties"]["webhook"]["properties"]
     assert webhook["policy"]["enum"] == ["", *policies.POLICIES]
-    assert SCHEMA["$defs"]["logLevel"]["enum"] == ["", *logs.LEVELS]
+    assert SCHEMA["$defs"]["logLevel"]["enum"] == ["", *lifecycle.LOG_LEVELS]
 
 
 def test_every_value_has_a_description(make: ModuleType) -> None:

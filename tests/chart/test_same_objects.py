@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare import yaml_documents
+from gpushare.object_parsers import read_yaml
 from lab import build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests
@@ -55,7 +55,7 @@ def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]
     }
     (directory / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
     text = build_kustomization(directory)
-    return comparable([document for document in yaml_documents.read(text) if document])
+    return comparable([document for document in read_yaml(text) if document])
 
 
 def build_kustomization(directory: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gpushare import yaml_documents
+from gpushare.object_parsers import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONFIG = REPOSITORY / "config"
@@ -37,7 +37,7 @@ def files(directory: Path) -> Iterator[Path]:
 
 def documents(path: Path) -> list[dict[str, Any]]:
     """Return the documents of one file."""
-    return [document for document in yaml_documents.read(path.read_text()) if document]
+    return [document for document in read_yaml(path.read_text()) if document]
 
 
 @contextlib.contextmanager

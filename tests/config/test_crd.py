@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from gpushare import codec
 from gpushare.allocation import Steps
-from gpushare.gpu import Mode
-from gpushare.gpunode import Condition, GpuNode, Resize
+from gpushare.gpunode import Condition, GpuNode, Mode, Resize
 from tests import builders
 from tests.config import manifests
 from tests.config.conftest import Cluster

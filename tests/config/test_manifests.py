@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 import gpushare
 from deviceplugin import agent_settings
 from deviceplugin.mps import daemon_files
-from gpushare import contract, errors, quantity, yaml_documents
+from gpushare import contract, errors, quantity
 from gpushare import request as requests
 from gpushare.config.node_settings import NodeSettings
+from gpushare.object_parsers import read_yaml
 from lab import access
 from tests import builders
 from tests.config import manifests
@@ -316,7 +317,7 @@ def test_the_api_server_accepts_the_installation_with_components(
         "components": [relative(path) for path in chosen],
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
-    rendered = list(yaml_documents.read(api_server.kubectl("kustomize", str(tmp_path))))
+    rendered = list(read_yaml(api_server.kubectl("kustomize", str(tmp_path))))
     sets = [manifest for manifest in rendered if manifest["kind"] == "DaemonSet"]
     names = {path.name for path in chosen}
     assert {manifest["metadata"]["name"] for manifest in sets} == {
@@ -371,8 +372,8 @@ def test_kubectl_renders_exactly_the_listed_objects(
     api_server: access.Access, directory: str, more: list[tuple[str, str]]
 ) -> None:
     rendered = api_server.kubectl("kustomize", str(manifests.CONFIG / directory))
-    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in yaml_documents.read(rendered)]
+    names = [(manifest["kind"], manifest["metadata"]["name"]) for manifest in read_yaml(rendered)]
     here = manifests.objects(manifests.CONFIG / "default")
     assert sorted(names) == sorted([*((manifest["kind"], manifest["metadata"]["name"]) for manifest in here), *more])
-    (hook,) = [doc for doc in yaml_documents.read(rendered) if doc["kind"] == "MutatingWebhookConfiguration"]
+    (hook,) = [doc for doc in read_yaml(rendered) if doc["kind"] == "MutatingWebhookConfiguration"]
     assert hook["webhooks"][0]["clientConfig"]["service"]["path"] == contract.WEBHOOK_PATH

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpushare import contract, yaml_documents
+from gpushare import contract
+from gpushare.object_parsers import read_yaml
 from lab import build
 from tests.config import manifests
 
@@ -45,7 +46,7 @@ def rendered(overlay: ModuleType, folder: Path, **wanted: Any) -> list[dict[str,
     done = subprocess.run(
         [build.ensure() / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
     )
-    return [document for document in yaml_documents.read(done.stdout) if document]
+    return [document for document in read_yaml(done.stdout) if document]
 
 
 def images(objects: list[dict[str, Any]]) -> set[str]:

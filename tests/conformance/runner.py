@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare import yaml_documents
+from gpushare.object_parsers import read_yaml
 
 OPERATIONS_FOLDER = Path(__file__).parent / "operations"
 CASES = Path(__file__).parent / "cases.yaml"
@@ -85,7 +85,7 @@ def adapters() -> tuple[dict[str, Adapter], dict[str, str]]:
 
 def read(path: Path) -> Iterator[Case]:
     """Return the cases in a file."""
-    (document,) = yaml_documents.read(path.read_text(encoding="utf-8"))
+    (document,) = read_yaml(path.read_text(encoding="utf-8"))
     for suite in document["suites"]:
         shared = {key: value for key, value in suite.items() if key != "cases"}
         # Some suites refer to another suite's data.

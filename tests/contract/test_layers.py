@@ -64,8 +64,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("module", "line", "rule"),
     [
         ("webhook/planted.py", "from deviceplugin import offer", "The three components never import each other"),
-        ("gpushare/share.py", "import os", "The domain has no I/O, no clock and no logging"),
-        ("gpushare/share.py", "from gpushare import ledger", "Components import cluster and daemon"),
+        ("gpushare/allocation.py", "import os", "The domain has no I/O, no clock and no logging"),
+        ("gpushare/allocation.py", "from gpushare import ledger", "Components import cluster and daemon"),
         ("gpushare/ledger.py", "import numpy", "Only gpushare.placement imports numpy"),
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
         (

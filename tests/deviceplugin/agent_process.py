@@ -15,7 +15,7 @@ import aiohttp
 
 from deviceplugin.modes import mode_checkpoint
 from gpushare.config import config_choice
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
 from tests.deviceplugin import simulated, waiting
 

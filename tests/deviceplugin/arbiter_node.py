@@ -26,8 +26,7 @@ from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_errors
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode, Resize
+from gpushare.gpunode import Gpu, GpuNode, Resize
 from gpushare.refusal import Refusal
 from tests import builders
 

@@ -29,8 +29,7 @@ from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.state.offer import Offer
 from gpushare.allocation import GivenShare
-from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Mode
 from tests.deviceplugin import arbiter_node, linked
 
 

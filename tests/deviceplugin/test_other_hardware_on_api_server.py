@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import codec, ledger
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from tests import builders
 from tests.clock import clocks
 from tests.deviceplugin import agent_process, simulated

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from gpushare import contract, yaml_documents
+from gpushare import contract
+from gpushare.object_parsers import read_yaml
 from tests.docs.pages import ROOT
 
 GAP: Final = "\0"
@@ -77,7 +78,7 @@ def _c(source: str) -> Iterator[str]:
 
 
 def _policy(path: Path) -> Iterator[str]:
-    for document in yaml_documents.read(path.read_text()):
+    for document in read_yaml(path.read_text()):
         rules: list[Any] = (document.get("spec") or {}).get("validations") or []
         for rule in rules:
             yield str(rule.get("messageExpression") or rule.get("message") or "").replace('\\"', '"')

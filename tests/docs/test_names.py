@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from bench.gpu import __main__ as bench
 from deviceplugin.report import agent_metrics
 from gpushare import contract, policies
-from gpushare.accounting import PartState
 from gpushare.config import flags
+from gpushare.gpu_capacity import PartState
 from gpushare.mix import Mix
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Cause

@@ -15,7 +15,8 @@ import jsonpatch
 import pytest
 import yaml
 
-from gpushare import codec, contract, yaml_documents
+from gpushare import codec, contract
+from gpushare.object_parsers import read_yaml
 from lab import access, demo
 from lab import api_server_files as files
 from tests import builders
@@ -25,9 +26,7 @@ from tests.docs.pages import Block
 
 BLOCKS = pages.blocks()
 SHELL = [block for block in BLOCKS if block.language in {"sh", "console"}]
-YAML = [
-    (block, document) for block in BLOCKS if block.language == "yaml" for document in yaml_documents.read(block.text)
-]
+YAML = [(block, document) for block in BLOCKS if block.language == "yaml" for document in read_yaml(block.text)]
 PODS = [(block, document) for block, document in YAML if document.get("kind") == "Pod"]
 # For an owner of pods, the pod that it would create.
 TEMPLATES = [

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import accounting, ledger, placement, request, typical
+from gpushare import gpu_capacity, ledger, placement, policies, request
 from gpushare.allocation import PodRef
-from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Mode
 from gpushare.placement import Placement
 from tests import builders
 
@@ -26,7 +25,7 @@ def node_of(*shares: tuple[int, int]) -> GpuNode:
 
 
 def parts(node: GpuNode) -> list[float]:
-    return [round(charge.part, 4) for charge in accounting.charges(node)]
+    return [round(charge.part, 4) for charge in gpu_capacity.charges(node)]
 
 
 def test_four_quarters_add_up_to_a_gpu() -> None:
@@ -44,7 +43,7 @@ def test_unlike_neighbours_are_scaled_down_to_one_gpu() -> None:
 def test_share_is_charged_on_each_of_its_existing_gpus() -> None:
     entry = builders.allocation("a", "GPU-node-a-0", "GPU-node-a-1", request=50, memory_gib=8)
     node = ledger.reserve(builders.node(gpus=2), entry)
-    assert [charge.gpu_uuid for charge in accounting.charges(node)] == ["GPU-node-a-0", "GPU-node-a-1"]
+    assert [charge.gpu_uuid for charge in gpu_capacity.charges(node)] == ["GPU-node-a-0", "GPU-node-a-1"]
     assert parts(dataclasses.replace(node, gpus=node.gpus[:1])) == [0.5]
 
 
@@ -57,7 +56,7 @@ def test_shares_used_in_turn_cost_as_much_as_the_larger() -> None:
 
 
 def divided(node: GpuNode) -> dict[str, float]:
-    return {state.value: round(part, 4) for (_, state), part in accounting.divide(node, typical.by_default).items()}
+    return {state.value: round(part, 4) for (_, state), part in gpu_capacity.divide(node, policies.default_mix).items()}
 
 
 def test_free_capacity_is_divided_into_usable_and_fragmented() -> None:
@@ -96,6 +95,6 @@ def test_parts_of_a_node_add_up_to_its_gpus(shares: list[tuple[int, int]], mode:
         entry = builders.allocation(f"a{number}", request=percent, memory_gib=memory_gib)
         # Also when overcommitted: a fault in the ledger must not produce impossible figures.
         node = dataclasses.replace(node, allocations=(*node.allocations, entry))
-    split = accounting.divide(node, typical.by_default)
+    split = gpu_capacity.divide(node, policies.default_mix)
     assert sum(split.values()) == pytest.approx(2)
     assert all(part > 0 for part in split.values())

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import codec, errors, ledger
-from gpushare.gpu import Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Mode
 from tests import builders
 from tests.gpushare.laws import strategies
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import json_objects
+from gpushare import object_parsers
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 values = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
@@ -25,7 +25,7 @@ lists = st.fixed_dictionaries(
 
 def read_list(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The items and the other fields of a list that arrives in pieces of these sizes, in turns."""
-    reader, read, at, turn = json_objects.ObjectReader(list_only=True), [], 0, 0
+    reader, read, at, turn = object_parsers.ObjectReader(list_only=True), [], 0, 0
     while at < len(content):
         size = sizes[turn % len(sizes)]
         read += reader.feed(content[at : at + size])
@@ -36,14 +36,14 @@ def read_list(content: bytes, sizes: list[int]) -> tuple[list[dict[str, Any]], d
 
 def read_all(text: str, size: int = 1 << 20) -> list[tuple[str, dict[str, Any]]]:
     """Kind and object of everything in a text that arrives in pieces of this size."""
-    content, reader = text.encode(), json_objects.ObjectReader()
+    content, reader = text.encode(), object_parsers.ObjectReader()
     read = [pair for at in range(0, len(content), size) for pair in reader.feed(content[at : at + size])]
     return [*read, *reader.feed(b"", is_last=True)]
 
 
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_objects, "PORTION_BYTES", 7)
+    monkeypatch.setattr(object_parsers, "PORTION_BYTES", 7)
 
 
 @pytest.mark.slow
@@ -90,12 +90,12 @@ def test_list_reads_the_same_in_pieces_of_any_size(
     ],
 )
 def test_anything_but_one_whole_list_is_an_error(content: bytes) -> None:
-    with pytest.raises(json_objects.NotJson):
+    with pytest.raises(object_parsers.NotJson):
         read_list(content, [3])
 
 
 def test_error_shows_the_unexpected_text() -> None:
-    with pytest.raises(json_objects.NotJson, match=r"expected \{ and found <html>proxy$"):
+    with pytest.raises(object_parsers.NotJson, match=r"expected \{ and found <html>proxy$"):
         read_list(b"<html>proxy\nerror", [100])
 
 
@@ -123,12 +123,12 @@ def test_empty_input_has_no_objects(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", '{"a" 1}', '{"a": 1,}', '{"items": [1,', "[]", '{"items": [{}] x}', "nonsense"])
 def test_invalid_json_is_an_error(text: str) -> None:
-    with pytest.raises(json_objects.NotJson):
+    with pytest.raises(object_parsers.NotJson):
         read_all(text, 2)
 
 
 def test_too_long_item_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_objects, "MAX_BYTES", 1000)
+    monkeypatch.setattr(object_parsers, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
         read_list(b'{"items":[{"a":"' + b"x" * 5000 + b'"}]}', [100])
 
@@ -150,11 +150,11 @@ def test_long_item_in_small_pieces_is_decoded_few_times(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_length_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_objects, "PORTION_BYTES", 1 << 16)
+    monkeypatch.setattr(object_parsers, "PORTION_BYTES", 1 << 16)
     pod = json.dumps({"metadata": {"name": "a"}, "spec": {f"key-{number}": "x" * 20 for number in range(200)}}).encode()
 
     def peak_bytes(count: int) -> int:
-        reader, seen = json_objects.ObjectReader(list_only=True), 0
+        reader, seen = object_parsers.ObjectReader(list_only=True), 0
         gc.collect()
         tracemalloc.start()
         try:

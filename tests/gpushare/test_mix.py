@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import mix, request
+from gpushare.allocation import Memory
 from gpushare.mix import Host, Mix, RequestClass
-from gpushare.share import Memory
 from tests import builders
 from tests.builders import GIB
 from tests.gpushare.laws import strategies

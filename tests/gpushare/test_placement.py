@@ -3,8 +3,7 @@ import dataclasses
 import pytest
 
 from gpushare import contract, ledger, placement, request
-from gpushare.gpu import Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Mode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from tests import builders

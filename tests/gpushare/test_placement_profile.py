@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import errors
+from gpushare.allocation import Memory
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.placement_profile import MAX_BYTES, PlacementProfile
 from gpushare.policies import POLICIES
 from gpushare.request import Constraints
-from gpushare.share import Memory
 
 COUNTS = st.integers(0, 2**45)
 CLASSES = st.builds(

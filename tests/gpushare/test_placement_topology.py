@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpushare import placement, policies, request
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.placement import NodeView, together, topology
 from gpushare.placement.fleet import Fleet
 from tests import builders

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.gpu import Gpu
+from gpushare.allocation import Memory
+from gpushare.gpunode import Gpu
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.placement import pricing
 from gpushare.placement.grid import POINTS, Columns, Ints, empty
 from gpushare.placement.worth import Worth, cutting_stock
 from gpushare.request import Constraints
-from gpushare.share import Memory
 from tests.builders import GIB
 
 KINDS = [None, Gpu("", 0, "NVIDIA A100", 80 * GIB, (8, 0)), Gpu("", 0, "NVIDIA L4", 24 * GIB, (8, 9))]

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import contract, errors, request
-from gpushare.allocation import ALL_STEPS, Steps
+from gpushare.allocation import ALL_STEPS, Memory, Share, Steps
 from gpushare.policies import POLICIES
-from gpushare.share import Memory, Share
 from tests import builders
 from tests.builders import GIB
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 
 from gpushare import errors, ledger, placement, request, resizing
 from gpushare.allocation import ALL_STEPS, GivenShare, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode, Resize
+from gpushare.gpunode import Gpu, GpuNode, Resize
 from gpushare.request import Request
 from tests import builders
 from tests.builders import GIB

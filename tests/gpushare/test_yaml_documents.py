@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare import errors, yaml_documents
+from gpushare import errors
+from gpushare.object_parsers import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DEEP = {
@@ -27,17 +28,17 @@ LAUGHS = "\n".join(["- &a0 x", *(f"- &a{step} [{', '.join([f'*a{step - 1}'] * 10
 
 def test_documents_are_read_one_at_a_time() -> None:
     documents = [{"a": [1, "b", None]}, "text", None, [{"c": 0.5}]]
-    assert list(yaml_documents.read(yaml.safe_dump_all(documents))) == documents
-    assert list(yaml_documents.read('\ufeff{"a": {"b": []}}')) == [{"a": {"b": []}}]
-    assert list(yaml_documents.read("")) == []
+    assert list(read_yaml(yaml.safe_dump_all(documents))) == documents
+    assert list(read_yaml('\ufeff{"a": {"b": []}}')) == [{"a": {"b": []}}]
+    assert list(read_yaml("")) == []
 
 
 @pytest.mark.parametrize("kind", sorted(DEEP))
 def test_deep_nesting_gives_one_error(kind: str) -> None:
     # In a separate process, because deep nesting would crash it.
     program = (
-        "import sys\nfrom gpushare import errors, yaml_documents\n"
-        "try: list(yaml_documents.read(sys.stdin.read()))\nexcept errors.CodecError as error: print(error)"
+        "import sys\nfrom gpushare import errors, object_parsers\n"
+        "try: list(object_parsers.read_yaml(sys.stdin.read()))\nexcept errors.CodecError as error: print(error)"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, input=DEEP[kind], capture_output=True, text=True, timeout=60
@@ -46,13 +47,13 @@ def test_deep_nesting_gives_one_error(kind: str) -> None:
 
 
 def test_nesting_as_deep_as_kubernetes_objects_is_accepted() -> None:
-    assert list(yaml_documents.read("[" * 99 + "x" + "]" * 99))
+    assert list(read_yaml("[" * 99 + "x" + "]" * 99))
 
 
 def test_aliases_are_resolved() -> None:
-    assert list(yaml_documents.read("a: &a [1, 2]\nb: [*a, *a]")) == [{"a": [1, 2], "b": [[1, 2], [1, 2]]}]
+    assert list(read_yaml("a: &a [1, 2]\nb: [*a, *a]")) == [{"a": [1, 2], "b": [[1, 2], [1, 2]]}]
     repeated = "a: &a [" + "x, " * 10_000 + "]\nb: [" + "*a, " * 9 + "]"
-    assert len(next(yaml_documents.read(repeated))["b"]) == 9
+    assert len(next(read_yaml(repeated))["b"]) == 9
 
 
 @pytest.mark.parametrize(
@@ -71,6 +72,6 @@ def test_aliases_are_resolved() -> None:
 )
 def test_invalid_yaml_gives_one_error(text: str, says: str) -> None:
     with pytest.raises(errors.CodecError) as raised:
-        list(yaml_documents.read(text))
+        list(read_yaml(text))
     assert says in str(raised.value)
     assert str(raised.value).isprintable()

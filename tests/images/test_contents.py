@@ -92,7 +92,7 @@ def test_every_program_and_library_finds_its_libraries(made: Image) -> None:
 def test_all_imports_are_in_the_image(made: Image) -> None:
     imported = set(made.python(str(PROGRAM), DESCRIPTIONS[name(made)].module).split())
     serves = name(made) != "plugin"
-    assert {"gpushare.contract", *(["aiohttp", "gpushare.daemon.shutdown"] if serves else ["click"])} <= imported
+    assert {"gpushare.contract", *(["aiohttp", "gpushare.daemon.lifecycle"] if serves else ["click"])} <= imported
     modules = list((ROOT / DESCRIPTIONS[name(made)].module).rglob("*.py"))
     assert len(imported) > len(modules) > 50
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from gpushare import contract
-from gpushare.gpu import Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Mode
 from kubectl_gpushare.output.table import Table
 from kubectl_gpushare.planning import auditing, rightsizing
 from kubectl_gpushare.source import peaks

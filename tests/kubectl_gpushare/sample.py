@@ -8,8 +8,7 @@ from typing import Any
 
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, Gpu, GpuNode, Mode
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Usage
 from kubectl_gpushare.source.snapshot import Snapshot

@@ -12,8 +12,7 @@ import yaml
 
 from gpushare import codec, contract
 from gpushare.config import config_file, node_settings
-from gpushare.gpu import Mode
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, Mode
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 

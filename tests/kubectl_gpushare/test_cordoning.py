@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import codec, cordon_note
-from gpushare.cordon_note import CordonNote
+from gpushare import codec, gpunode
+from gpushare.gpunode import CordonNote
 from tests import builders
 from tests.kubectl_gpushare.conftest import Plugin
 
@@ -65,7 +65,7 @@ def test_a_gpu_is_cordoned_by_compare_and_swap(plugin: Plugin, server: Callable[
     patch = json.loads(words[4].removeprefix("--patch="))
     assert patch["spec"] == {"cordoned": ["GPU-node-a-0", "GPU-node-a-1"]}
     assert patch["metadata"]["resourceVersion"] == "7"
-    (note,) = cordon_note.read(patch["metadata"]["annotations"]).items()
+    (note,) = gpunode.read_cordon_notes(patch["metadata"]["annotations"]).items()
     assert note == ("GPU-node-a-1", CordonNote("ann", note[1].at))
     age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(note[1].at)
     assert -1 <= age.total_seconds() < 600
@@ -74,7 +74,7 @@ def test_a_gpu_is_cordoned_by_compare_and_swap(plugin: Plugin, server: Callable[
 def noted(tmp_path: Path) -> dict[str, tuple[str, str]]:
     """Return user and reason by UUID, as patched; two empty texts for a removed note."""
     annotations = json.loads(patched(tmp_path)[4].removeprefix("--patch="))["metadata"].get("annotations", {})
-    notes = cordon_note.read({key: value or "" for key, value in annotations.items()})
+    notes = gpunode.read_cordon_notes({key: value or "" for key, value in annotations.items()})
     return {uuid: (note.by, note.reason) for uuid, note in notes.items()}
 
 
@@ -103,7 +103,7 @@ def test_all_gpus_of_a_node_are_cordoned_at_once(plugin: Plugin, server: Callabl
 
 
 def test_note_is_removed_with_the_cordon(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
-    notes = cordon_note.as_annotations({"GPU-node-a-1": CordonNote("bob", "2026-03-01T12:00:00Z", "fan")})
+    notes = gpunode.cordon_annotations({"GPU-node-a-1": CordonNote("bob", "2026-03-01T12:00:00Z", "fan")})
     program = server(cordoned=("GPU-node-a-1", "GPU-node-a-2"), notes={key: text or "" for key, text in notes.items()})
     page = plugin("describe", "gpu", "node-a/1", KUBECTL_PATH=program).out
     assert "by bob at 2026-03-01T12:00:00Z: fan" in page
@@ -116,12 +116,14 @@ def test_note_is_removed_with_the_cordon(plugin: Plugin, server: Callable[..., s
 
 @given(st.builds(CordonNote, by=st.text(), at=st.text(), reason=st.text()))
 def test_note_survives_a_round_trip(note: CordonNote) -> None:
-    assert cordon_note.read(cordon_note.as_annotations({"GPU-a": note})) == {"GPU-a": note}
+    assert gpunode.read_cordon_notes(gpunode.cordon_annotations({"GPU-a": note})) == {"GPU-a": note}
 
 
 @pytest.mark.parametrize("text", ["fan is loud", "{", '{"by": "ann"}', "[]", "[" * 100_000])
 def test_hand_written_note_is_a_reason(text: str) -> None:
-    assert cordon_note.read({"cordon.gpushare.io/GPU-a": text, "other": "x"}) == {"GPU-a": CordonNote(reason=text)}
+    assert gpunode.read_cordon_notes({"cordon.gpushare.io/GPU-a": text, "other": "x"}) == {
+        "GPU-a": CordonNote(reason=text)
+    }
 
 
 def test_uncordon_keeps_other_gpus_cordoned(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:

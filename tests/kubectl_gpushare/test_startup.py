@@ -43,7 +43,7 @@ UNASKED = {
 
 # All our modules that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
-    "gpushare": "allocation caps codec codec.allocations codec.entry_fields codec.gpunode_document contract cordon_note errors fragmentation gpu gpunode json_objects ledger mix node placement_profile pod policies printable quantity request share typical",
+    "gpushare": "allocation caps codec contract errors gpu_capacity gpunode ledger mix node object_parsers placement_profile pod policies printable quantity request",
     "gpushare.whatif": "unavailable_nodes",
     "kubectl_gpushare": "candidates cli commands kubectl options output plugin_errors source start views",
     "kubectl_gpushare.commands": "top",

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare import contract, yaml_documents
+from gpushare import contract
+from gpushare.object_parsers import read_yaml
 from lab import access, unpacked
 from tests.config import manifests
 from tests.docs import pages
@@ -160,7 +161,7 @@ def test_the_monitors_select_existing_workloads() -> None:
 def test_kustomize_renders_every_monitoring_object(api_server: access.Access, tmp_path: Path) -> None:
     default, component = (os.path.relpath(path, tmp_path) for path in (manifests.CONFIG / "default", rules.FOLDER))
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": [default], "components": [component]}))
-    made = [*yaml_documents.read(api_server.kubectl("kustomize", str(tmp_path)))]
+    made = [*read_yaml(api_server.kubectl("kustomize", str(tmp_path)))]
     kinds = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made}
     assert {
         *(("ServiceMonitor", "gpushare-webhook"), ("PodMonitor", "gpushare-agent"), ("PrometheusRule", "gpushare")),

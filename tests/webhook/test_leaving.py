@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from gpushare import contract
-from gpushare.daemon import shutdown
+from gpushare.daemon import lifecycle
 from webhook import cluster_process, connections, review, server
 from webhook.certificates import issuing
 from webhook.certificates.rotation import RotationStep
@@ -274,4 +274,4 @@ def test_the_api_server_ends_idle_connections_not_we() -> None:
         server.SHUTDOWN_SECONDS,
         cluster_process.FLUSH_SECONDS,
     )
-    assert sum(waits) < shutdown.GRACE_SECONDS
+    assert sum(waits) < lifecycle.GRACE_SECONDS

@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gpushare import accounting, contract
+from gpushare import contract, gpu_capacity
 from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
@@ -46,7 +46,7 @@ class ClusterFigures(Collector):
         self._nodes = nodes
         self._mix = mix
         self._counted_with: Mix | None = None
-        self._known: dict[str, tuple[GpuNode, accounting.Parts]] = {}
+        self._known: dict[str, tuple[GpuNode, gpu_capacity.Parts]] = {}
 
     async def run(self) -> None:
         """Count periodically, until cancelled."""
@@ -59,11 +59,11 @@ class ClusterFigures(Collector):
         mix = self._mix()
         known = self._known if mix is self._counted_with else {}
         typical = functools.cache(mix.typical)
-        parts_of: dict[str, tuple[GpuNode, accounting.Parts]] = {}
+        parts_of: dict[str, tuple[GpuNode, gpu_capacity.Parts]] = {}
         began = time.monotonic()
         for node in list(self._nodes()) if self._leads() else ():
             before = known.get(node.name)
-            parts_of[node.name] = before if before and before[0] is node else (node, accounting.divide(node, typical))
+            parts_of[node.name] = before if before and before[0] is node else (node, gpu_capacity.divide(node, typical))
             if time.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS)
                 began = time.monotonic()
@@ -92,7 +92,7 @@ class ClusterFigures(Collector):
                 total[key] += part
         for model in sorted({model for model, _ in total}):
             # also states without GPUs, so that their graphs drop to 0 instead of ending
-            for state in accounting.PartState:
+            for state in gpu_capacity.PartState:
                 gpus.add_metric([model, state], total[model, state])
         yield from (gpus, by_node)
 

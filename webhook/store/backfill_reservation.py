@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpushare import contract, ledger
 from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, NodeAllocation, PodRef, Steps
 from gpushare.cluster import object_store as objects
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.placement import NodeView, filters, request_key
 from gpushare.request import Constraints, Demand, Request
 from webhook.pods.stored_pod import Pod

@@ -7,12 +7,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpushare import typical
-from gpushare.cordon_note import CordonNote
-from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode
+from gpushare import policies
+from gpushare.gpunode import CordonNote, GpuNode, Mode
 from gpushare.node import NodeJson
-from gpushare.typical import TypicalOf
+from gpushare.policies import TypicalOf
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import documents
@@ -65,7 +63,7 @@ def build(
     nodes: Iterable[GpuNode],
     sort_by: str = "",
     node_objects: Iterable[NodeJson] | None = None,
-    typical_of: TypicalOf = typical.by_default,
+    typical_of: TypicalOf = policies.default_mix,
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
     """Return all GPUs of the nodes, sorted by a column, then by name."""

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpushare import typical
+from gpushare import policies
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
-from gpushare.typical import TypicalOf
+from gpushare.policies import TypicalOf
 from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare.options import Options
@@ -110,7 +110,7 @@ def build(
     nodes: Iterable[GpuNode],
     sort_by: str = "",
     node_objects: Iterable[NodeJson] | None = None,
-    typical_of: TypicalOf = typical.by_default,
+    typical_of: TypicalOf = policies.default_mix,
     usage: Usage | None = None,
 ) -> list[NodeRow]:
     """Return A row for each node, sorted by a column, then by name."""

@@ -9,9 +9,9 @@ from typing import Any
 from deviceplugin.allocation import aligned, answer, cdi, greedy, preference
 from deviceplugin.hardware import nvml_call
 from gpushare.config.node_settings import NodeSettings
-from gpushare.gpu import Mode
-from gpushare.modes import sharing
-from gpushare.modes.offering import Offered
+from gpushare.gpunode import Mode
+from gpushare.modes import device_resources
+from gpushare.modes.assignment import Offered
 from tests.conformance.runner import Case, Facets, OutsideError
 
 MODES = {"none": Mode.EXCLUSIVE, "time-slicing": Mode.TIME_SLICING, "mps": Mode.MPS}
@@ -19,8 +19,8 @@ MODES = {"none": Mode.EXCLUSIVE, "time-slicing": Mode.TIME_SLICING, "mps": Mode.
 
 def offered(identity: str, *, index: str = "0", mode: Mode = Mode.EXCLUSIVE, alone: bool = False) -> Offered:
     # The number does not matter, only whether it is more than one.
-    replicas = 2 if sharing.is_replica(identity) and mode is not Mode.EXCLUSIVE else 1
-    device = sharing.device_of(identity)
+    replicas = 2 if device_resources.is_replica(identity) and mode is not Mode.EXCLUSIVE else 1
+    device = device_resources.device_of(identity)
     gpu = device if ":" not in index else f"GPU of {device}"
     return Offered(identity, device, gpu, index, mode if replicas > 1 else Mode.EXCLUSIVE, replicas, alone)
 
@@ -40,7 +40,7 @@ def get_preferred_allocation(case: Case) -> Any:
         policy=values.get("policy", ""),
         scores={},
     )
-    counts = collections.Counter(map(sharing.device_of, chosen))
+    counts = collections.Counter(map(device_resources.device_of, chosen))
     return Facets(
         counts=dict(counts),
         counts_sorted_desc=sorted(counts.values(), reverse=True),
@@ -136,7 +136,7 @@ def allocate(case: Case) -> Any:
         devices = [
             offered(
                 identity,
-                index=values.get("indices", {}).get(sharing.device_of(identity), "0"),
+                index=values.get("indices", {}).get(device_resources.device_of(identity), "0"),
                 mode=MODES[values.get("strategy", "none")],
             )
             for identity in ids

@@ -5,18 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpushare.config import (
-    checks,
-    config_file,
-    flags,
-    model,
-    names,
-    node_settings,
-    references,
-    restrictions,
-    writing,
-    yaml_tree,
-)
+from gpushare.config import config_file, flags, model, node_settings, value_parsers, yaml_tree
 from tests.conformance.runner import Case, Facets
 
 
@@ -39,7 +28,7 @@ def _json(case: Case) -> yaml_tree.Item:
 def load_config_yaml(case: Case) -> Any:
     config = config_file.read(case.input)
     written: dict[str, Any] = {}
-    _flatten(writing.config(config), "", written)
+    _flatten(model.as_document(config), "", written)
     for path, shared in (("sharing.timeSlicing", config.sharing.time_slicing), ("sharing.mps", config.sharing.mps)):
         if shared is not None:
             written[f"{path}.failRequestsGreaterThanOne"] = bool(shared.fail_requests_greater_than_one)
@@ -71,7 +60,7 @@ def parse_flags_json(case: Case) -> Any:
 
 
 def dump_flags_json(case: Case) -> Any:
-    return writing.flags(config_file.flags(tree(_nanoseconds(case.input)), []))
+    return model.flags_document(config_file.flags(tree(_nanoseconds(case.input)), []))
 
 
 def _nanoseconds(value: Any) -> Any:
@@ -98,7 +87,7 @@ def _devices(devices: model.Devices) -> dict[str, Any]:
 
 def dump_devices_json(case: Case) -> Any:
     listed = case.input.get("list")
-    return writing.devices(
+    return model.devices_document(
         model.Devices(
             everything=case.input.get("all", False),
             count=case.input.get("count"),
@@ -108,11 +97,11 @@ def dump_devices_json(case: Case) -> Any:
 
 
 def parse_replicated_resource_json(case: Case) -> Any:
-    return _shown(writing.replicated_resource(config_file.replicated_resource(_json(case))), case)
+    return _shown(model.replicated_resource_document(config_file.replicated_resource(_json(case))), case)
 
 
 def parse_replicated_resources_json(case: Case) -> Any:
-    return writing.replicated_resources(config_file.replicated_resources(_json(case)))
+    return model.replicated_document(config_file.replicated_resources(_json(case)))
 
 
 def _shown(written: dict[str, Any], case: Case) -> dict[str, Any]:
@@ -142,7 +131,7 @@ def validate_flags(case: Case) -> None:
     for name, value in arguments.items():
         key = next(key for key in flags.BY_KEY if name in (key, key.rpartition(".")[2]))
         values[key] = tuple(value) if isinstance(value, list) else value
-    checks.settings(values, strategy=strategy, has_nvml=has_nvml)
+    node_settings.check_settings(values, strategy=strategy, has_nvml=has_nvml)
 
 
 def apply_shipped_restrictions(case: Case) -> Any:
@@ -150,10 +139,10 @@ def apply_shipped_restrictions(case: Case) -> Any:
     values = dict(case.input)
     sections = {key: value for key, value in values.items() if key not in ("resources", "renameByDefault")}
     if isinstance(values.get("resources"), dict) or "sharing" in sections:  # a complete file
-        config = restrictions.strict(config_file.read(json.dumps(values)))
-        return Facets(writing.config(config) | {"warning": bool(config.warnings)})
+        config = node_settings.restricted(config_file.read(json.dumps(values)))
+        return Facets(model.as_document(config) | {"warning": bool(config.warnings)})
     shared = config_file.replicated_resources(tree(values))
-    resources = writing.replicated_resources(restrictions.replicated(shared, "sharing.timeSlicing", warnings))
+    resources = model.replicated_document(node_settings.restricted_resources(shared, "sharing.timeSlicing", warnings))
     return Facets(resources | {"warning": bool(warnings)})
 
 
@@ -170,7 +159,9 @@ def sharing_of(values: dict[str, Any]) -> model.Sharing:
         return model.ReplicatedResources(
             tuple(
                 model.ReplicatedResource(
-                    names.parse(resource["name"]), resource["replicas"], rename=resource.get("rename")
+                    value_parsers.parse_resource_name(resource["name"]),
+                    resource["replicas"],
+                    rename=resource.get("rename"),
                 )
                 for resource in section.get("resources") or ()
             )
@@ -192,11 +183,11 @@ OPERATIONS = {
     "validate_flags": validate_flags,
     "apply_shipped_restrictions": apply_shipped_restrictions,
     "sharing_strategy": sharing_strategy,
-    "parse_resource_name": lambda case: names.parse(case.input),
-    "resource_pattern_matches": lambda case: names.matches(case.input["pattern"], case.input["name"]),
-    "classify_device_ref": lambda case: references.kind(case.input),
-    "is_gpu_index": lambda case: references.is_gpu_index(case.input),
-    "is_mig_index": lambda case: references.is_mig_index(case.input),
-    "is_gpu_uuid": lambda case: references.is_gpu_uuid(case.input),
-    "is_mig_uuid": lambda case: references.is_mig_uuid(case.input),
+    "parse_resource_name": lambda case: value_parsers.parse_resource_name(case.input),
+    "resource_pattern_matches": lambda case: value_parsers.matches(case.input["pattern"], case.input["name"]),
+    "classify_device_ref": lambda case: value_parsers.reference_kind(case.input),
+    "is_gpu_index": lambda case: value_parsers.reference_kind(case.input) is value_parsers.ReferenceKind.GPU_INDEX,
+    "is_mig_index": lambda case: value_parsers.reference_kind(case.input) is value_parsers.ReferenceKind.MIG_INDEX,
+    "is_gpu_uuid": lambda case: value_parsers.is_gpu_uuid(case.input),
+    "is_mig_uuid": lambda case: value_parsers.is_mig_uuid(case.input),
 }

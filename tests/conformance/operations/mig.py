@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from gpushare.mig import catalogue, device_id, feasibility, generation, instance_layout, parted, profile
-from gpushare.mig.geometry import Geometry
+from gpushare.mig import catalogue, instance_layout, parted, profile
+from gpushare.mig.instance_layout import Geometry
 from tests.conformance.runner import Case, Facets
 from tests.gpushare.mig import sequences
 
@@ -84,7 +84,7 @@ def _model(name: str) -> Geometry:
 
 def mig_layout_feasible(case: Case) -> Any:
     model = _model(case.input["model"])
-    result = Facets(feasible=feasibility.config_error(model, case.input["instances"]) is None)
+    result = Facets(feasible=instance_layout.config_error(model, case.input["instances"]) is None)
     # Several placements are valid: ours may differ, but the expected one must be possible with ours.
     example = case.expect.get("example_placement")
     if example is not None and _sequence_error(model.name, example) is None:
@@ -115,7 +115,7 @@ def _document(text: Any) -> Any:
 
 
 def valid_mig_config(case: Case) -> Any:
-    problem = feasibility.config_error(_model(case.input["model"]), case.input["config"])
+    problem = instance_layout.config_error(_model(case.input["model"]), case.input["config"])
     if problem is not None:
         raise ValueError(problem)
     return Facets()
@@ -126,17 +126,17 @@ def normalise_profile_name(case: Case) -> Any:
 
 
 def generate_mig_configs(case: Case) -> Any:
-    configs = generation.configs(_models(case.input["gpus"]))
+    configs = parted.generated_configs(_models(case.input["gpus"]))
     return {"configs": {name: [_entry(entry) for entry in entries] for name, entries in configs.items()}}
 
 
 def generate_all_balanced(case: Case) -> Any:
-    return {"entries": [_entry(entry) for entry in generation.balanced(_models(case.input["gpus"]))]}
+    return {"entries": [_entry(entry) for entry in parted.balanced_config(_models(case.input["gpus"]))]}
 
 
-def _models(gpus: Any) -> list[generation.Model]:
+def _models(gpus: Any) -> list[parted.MigModel]:
     return [
-        generation.Model(gpu["device_id"], {profile.parse(name): most for name, most in gpu["profiles_max"].items()})
+        parted.MigModel(gpu["device_id"], {profile.parse(name): most for name, most in gpu["profiles_max"].items()})
         for gpu in gpus
     ]
 
@@ -149,7 +149,7 @@ def _entry(entry: parted.MigConfigEntry) -> dict[str, Any]:
 
 
 def parse_device_id(case: Case) -> Any:
-    device = device_id.parse(case.input)
+    device = parted.parse_device_id(case.input)
     value = {"device": device.model.device, "vendor": device.model.vendor}
     if device.subsystem is not None:
         value |= {"sub_device": device.subsystem.device, "sub_vendor": device.subsystem.vendor}
@@ -157,7 +157,7 @@ def parse_device_id(case: Case) -> Any:
 
 
 def device_filter_matches(case: Case) -> Any:
-    wanted, hardware = map(device_id.parse, case.input)
+    wanted, hardware = map(parted.parse_device_id, case.input)
     return wanted.matches(hardware)
 
 
@@ -174,7 +174,7 @@ def creation_order_attempts(case: Case) -> Any:
         attempts += 1
         return attempts == succeeds_at
 
-    instance_layout.first_that_works(feasibility.named(case.input["config"]), attempt)
+    instance_layout.first_that_works(instance_layout.named(case.input["config"]), attempt)
     return Facets(attempts=attempts, ok=succeeds_at is not None and attempts == succeeds_at)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpushare.config import config_file
-from gpushare.gpu import Mode
-from gpushare.modes import naming, sharing
+from gpushare.gpunode import Mode
+from gpushare.modes import device_resources
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
 from tests.conformance.operations.config import tree
 from tests.conformance.runner import Case
@@ -26,7 +26,7 @@ def advertised_resources(case: Case) -> Any:
         )
         for index, gpu in enumerate(case.input["gpus"])
     ]
-    resources = naming.resources(gpus, strategy=case.input["strategy"])
+    resources = device_resources.by_resource(gpus, strategy=case.input["strategy"])
     return {name: len(devices) for name, devices in resources.items()}
 
 
@@ -38,15 +38,15 @@ def replicate_devices(case: Case) -> Any:
         for name, devices in case.input["resources"].items()
     }
     shared = [
-        sharing.replicated(config_file.replicated_resource(tree(entry)), Mode.TIME_SLICING)
+        device_resources.replicated(config_file.replicated_resource(tree(entry)), Mode.TIME_SLICING)
         for entry in case.input["sharing"]
     ]
-    owners = sharing.claims(resources, shared)
+    owners = device_resources.claims(resources, shared)
     device_ids: dict[str, list[str]] = {}
     for name, devices in resources.items():
         for device in devices:
             owner = owners.get(device.uuid)
-            ids = sharing.identities(device.uuid, owner.replicas if owner else 1)
+            ids = device_resources.identities(device.uuid, owner.replicas if owner else 1)
             device_ids.setdefault(owner.advertised if owner else name, []).extend(ids)
     return {name: sorted(ids) for name, ids in device_ids.items() if name}
 

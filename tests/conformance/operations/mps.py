@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin.mps import daemon_files, limits, steps
-from gpushare.modes import mps_clients
+from gpushare.modes import hardware_gpu
 from tests.conformance.runner import Case, Facets
 
 ROOT = Path("/mps")
@@ -21,8 +21,8 @@ def mps_client_limit(case: Case) -> Any:
     except limits.LimitError:
         fine = False
     return Facets(
-        new_arch=mps_clients.is_new(capability, as_nvidia=True),
-        max_clients=mps_clients.max_clients(capability, as_nvidia=True),
+        new_arch=hardware_gpu.has_new_mps(capability, as_nvidia=True),
+        max_clients=hardware_gpu.max_mps_clients(capability, as_nvidia=True),
         replicas_ok=fine,
     )
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation import answer, greedy, preference
 from gpushare.config.node_settings import NodeSettings
-from gpushare.gpu import Mode
-from gpushare.modes.offering import Offered
+from gpushare.gpunode import Mode
+from gpushare.modes.assignment import Offered
 
 GPU = "nvidia.com/gpu"
 STRATEGIES = st.lists(

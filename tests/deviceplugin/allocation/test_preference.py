@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from deviceplugin.allocation import aligned, greedy, preference
 from deviceplugin.hardware import nvml_topology
-from gpushare.gpu import Gpu, Mode
-from gpushare.modes import sharing
-from gpushare.modes.offering import Offered
+from gpushare.gpunode import Gpu, Mode
+from gpushare.modes import device_resources
+from gpushare.modes.assignment import Offered
 from tests import builders
 
 
@@ -23,7 +23,7 @@ def shares(gpus: dict[str, int]) -> dict[str, Offered]:
     devices = [
         Offered(identity, gpu, gpu, str(index), Mode.TIME_SLICING, replicas)
         for index, (gpu, replicas) in enumerate(gpus.items())
-        for identity in sharing.identities(gpu, replicas)
+        for identity in device_resources.identities(gpu, replicas)
     ]
     return {device.id: device for device in devices}
 
@@ -105,7 +105,7 @@ def slices(policy: str, pods: int) -> list[str]:
         for name in [f"MIG-{gpu}{part}"]
         for device in [
             Offered(identity, name, f"GPU-{gpu}", f"{gpu}:{part}", Mode.MIG, 4)
-            for identity in sharing.identities(name, 4)
+            for identity in device_resources.identities(name, 4)
         ]
     }
     free = list(devices)
@@ -125,7 +125,7 @@ def test_devices_shared_by_mps_come_from_one_gpu() -> None:
     devices = {
         identity: Offered(identity, gpu, gpu, str(index), Mode.MPS, 4)
         for index, gpu in enumerate(("GPU-0", "GPU-1"))
-        for identity in sharing.identities(gpu, 4)
+        for identity in device_resources.identities(gpu, 4)
     }
 
     def ask(size: int, *taken: str, required: list[str] | None = None) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from deviceplugin.audit.node_audit import SeenMember
 from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 GIB = 1 << 30
 A, B = "GPU-00000000-0000-0000-0000-00000000000a", "GPU-00000000-0000-0000-0000-00000000000b"

@@ -14,8 +14,7 @@ from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.state.offer import Offer
-from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, linked
 

@@ -20,8 +20,7 @@ from deviceplugin.audit.node_audit import LimitState, NodeAudit, Seen, SeenMembe
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.refusal import Refusal
 from tests.deviceplugin.audit.sample_node import (
     GIVEN,

@@ -17,8 +17,7 @@ from deviceplugin.host import identity
 from deviceplugin.host.identity import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
-from gpushare.gpu import Mode
-from gpushare.gpunode import GpuNode, Resize
+from gpushare.gpunode import GpuNode, Mode, Resize
 from tests.deviceplugin.audit.sample_node import (
     GIB,
     GIVEN,

@@ -18,7 +18,7 @@ from deviceplugin.audit.overhead import Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import Gpu, Mode
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
 GPU = Gpu(UUID, 0, "A100", 40 << 30)

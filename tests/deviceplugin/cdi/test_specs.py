@@ -17,9 +17,9 @@ from deviceplugin.allocation import answer, cdi
 from deviceplugin.cdi import specs
 from deviceplugin.state.offer import Observable
 from gpushare.config.node_settings import NodeSettings
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
+from gpushare.modes.assignment import Offered
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
-from gpushare.modes.offering import Offered
 
 GPU, OTHER, PART = "GPU-1111", "GPU-2222", "MIG-3333"
 GPUS = [

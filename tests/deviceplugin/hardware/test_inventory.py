@@ -10,8 +10,7 @@ from deviceplugin.hardware import gpu_health, inventory, nvml
 from deviceplugin.modes import published
 from deviceplugin.state.offer import Unreadable
 from gpushare.config.config_choice import ActiveConfig
-from gpushare.gpu import Mode
-from gpushare.gpunode import Condition
+from gpushare.gpunode import Condition, Mode
 from gpushare.modes.assignment import Assignment
 from tests import builders
 from tests.deviceplugin import simulated

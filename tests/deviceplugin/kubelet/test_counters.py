@@ -19,8 +19,7 @@ from deviceplugin.kubelet import plugin_service, share_answers
 from deviceplugin.state import advertisement, allocatable
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.pod import PodJson
 from tests import builders
 from tests.deviceplugin.kubelet.device_manager import DeviceManager, UnexpectedAdmissionError

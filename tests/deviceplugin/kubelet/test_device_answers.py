@@ -16,9 +16,9 @@ from deviceplugin.cdi import specs
 from deviceplugin.kubelet import device_answers, plugin_service
 from deviceplugin.mps import daemon_files
 from gpushare.config.node_settings import NodeSettings
-from gpushare.gpu import Mode
-from gpushare.modes import sharing
-from gpushare.modes.offering import Offer, Offered
+from gpushare.gpunode import Mode
+from gpushare.modes import device_resources
+from gpushare.modes.assignment import DeviceOffer, Offered
 
 GPU = "nvidia.com/gpu"
 
@@ -27,7 +27,7 @@ GPU = "nvidia.com/gpu"
 class InForce:
     """The settings in force."""
 
-    offered: Offer
+    offered: DeviceOffer
     closed: frozenset[str] = frozenset()
     refusal: str = ""
 
@@ -35,11 +35,11 @@ class InForce:
         return NodeSettings()
 
 
-def whole(*uuids: str) -> Offer:
+def whole(*uuids: str) -> DeviceOffer:
     return {GPU: tuple(Offered(uuid, uuid, uuid, str(at), Mode.EXCLUSIVE) for at, uuid in enumerate(uuids))}
 
 
-def shared(*uuids: str) -> Offer:
+def shared(*uuids: str) -> DeviceOffer:
     return {
         GPU: tuple(
             Offered(f"{uuid}::{number}", uuid, uuid, str(at), Mode.MPS, 4)
@@ -111,7 +111,7 @@ def questions(draw: st.DrawFn) -> tuple[InForce, list[str], list[str], int]:
             name = f"{index}:{number}" if mode is Mode.MIG else str(index)
             offered += [
                 Offered(identity, device, gpu, name, mode, replicas, alone)
-                for identity in sharing.identities(device, replicas)
+                for identity in device_resources.identities(device, replicas)
             ]
     ids = [device.id for device in offered]
     available = draw(st.lists(st.sampled_from(ids), unique=True, min_size=1))

@@ -15,7 +15,7 @@ from deviceplugin.kubelet import plugin_registration, plugin_service, share_answ
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
 from gpushare import contract
-from gpushare.gpu import Gpu
+from gpushare.gpunode import Gpu
 from tests import builders
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin import waiting

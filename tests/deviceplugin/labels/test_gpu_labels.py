@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from deviceplugin.labels import gpu_labels, node_labels
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
 
 A100 = gpu_labels.LabelledGpu("NVIDIA A100-SXM4-40GB", 40960, (8, 0))

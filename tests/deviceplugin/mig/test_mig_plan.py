@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.mig import mig_plan
 from deviceplugin.mig.mig_plan import Create, CreatePart, Destroy, DestroyPart, MigPlan, MigVerdict, Present, SetMode
 from deviceplugin.state.mig_instance import ComputeInstance, GpuInstance, MigMode
-from gpushare.mig import catalogue, feasibility, instance_layout, profile
+from gpushare.mig import catalogue, instance_layout, profile
 from gpushare.mig.instance_layout import Wanted
 from tests.gpushare.mig import sequences
 
@@ -32,7 +32,7 @@ def present(*instances: GpuInstance, mode: MigMode | None = ON, busy: bool = Fal
 
 
 def made(gpu: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
-    return mig_plan.make(gpu, None if wanted is None else feasibility.named(wanted), held=held)
+    return mig_plan.make(gpu, None if wanted is None else instance_layout.named(wanted), held=held)
 
 
 def after(gpu: Present, proposed: MigPlan) -> Present:

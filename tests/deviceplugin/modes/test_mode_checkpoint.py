@@ -11,9 +11,9 @@ from deviceplugin.modes import mode_checkpoint
 from deviceplugin.modes.desired_config import ConfiguredGpu
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Devices, ResourceRule, Resources
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment, Partition
-from gpushare.modes.sharing import SharedResource
+from gpushare.modes.device_resources import SharedResource
 
 CONFIG = ActiveConfig("a", 'flags: {migStrategy: "mixed"}\n')
 SHARED = SharedResource(Mode.TIME_SLICING, "nvidia.com/gpu", Devices(listed=("0:1",)), "nvidia.com/gpu.shared", 4, True)

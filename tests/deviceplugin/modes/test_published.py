@@ -7,7 +7,7 @@ from typing import Any
 
 from deviceplugin.modes import published
 from gpushare import contract
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 from tests import builders

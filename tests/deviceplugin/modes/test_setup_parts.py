@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.modes import setup_parts
 from deviceplugin.modes.setup import SetUpError
 from deviceplugin.mps.daemons import Daemons
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu
 from tests.deviceplugin import simulated

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.mps import limits, steps
 from deviceplugin.mps.daemon_files import DaemonFiles
-from gpushare.modes import mps_clients
+from gpushare.modes import hardware_gpu
 
 GIB = 1 << 30
 ROOT = Path("/run/mps")
@@ -39,7 +39,7 @@ def test_a_share_of_a_gpu_with_unknown_memory_has_no_memory_limit() -> None:
     [((7, 0), True, 16), ((7, 0), False, 48), ((7, 5), True, 48), ((10, 3), True, 48), ((6, 1), False, 16)],
 )
 def test_a_gpu_takes_as_many_clients_as_documented(capability: tuple[int, int], as_nvidia: bool, most: int) -> None:
-    assert mps_clients.max_clients(capability, as_nvidia=as_nvidia) == most
+    assert hardware_gpu.max_mps_clients(capability, as_nvidia=as_nvidia) == most
     limits.check_replicas(most, capability, as_nvidia=as_nvidia)
     with pytest.raises(limits.LimitError, match=f"maximum allowed replicas exceeded: {most + 1} > {most}"):
         limits.check_replicas(most + 1, capability, as_nvidia=as_nvidia)

@@ -13,7 +13,7 @@ import pytest
 from deviceplugin.mps import control, steps, supervisor
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemon_files import DaemonFiles
-from gpushare.daemon import shutdown
+from gpushare.daemon import lifecycle
 from tests.deviceplugin import simulated
 
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
@@ -25,7 +25,7 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 0, 40 << 30, 4),))
 async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
     """Yield the socket of a running keeper."""
     path = short_path / "mps" / "keeper.sock"
-    daemon = shutdown.Daemon()
+    daemon = lifecycle.Daemon()
     serving = asyncio.create_task(supervisor.serve(path, PROGRAM, daemon))
     async with asyncio.timeout(10):
         while not path.exists():  # noqa: ASYNC110 - it tells nobody here

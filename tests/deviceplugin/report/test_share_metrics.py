@@ -15,10 +15,9 @@ from deviceplugin.state.offer import Observable, Offer
 from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import ledger
 from gpushare.allocation import PodRef
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
+from gpushare.modes.assignment import Offered
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
-from gpushare.modes.offering import Offered
 from tests import builders
 
 GIB = 1 << 30

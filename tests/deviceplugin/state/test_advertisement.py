@@ -8,7 +8,7 @@ import pytest
 
 from deviceplugin.state import advertisement
 from gpushare import contract
-from gpushare.gpu import Gpu, Mode
+from gpushare.gpunode import Gpu, Mode
 from tests import builders
 
 PERCENT, IDLE = contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from deviceplugin.state import allocatable
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from tests import builders
 
 PERCENT, IDLE, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE, contract.RESOURCE_MEMORY

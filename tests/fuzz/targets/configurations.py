@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from gpushare import errors
-from gpushare.config import config_file, writing
+from gpushare.config import config_file, model
 from kubectl_gpushare.views import config_sentences
 from tests.fuzz import laws
 
@@ -20,5 +20,5 @@ def run(data: bytes) -> None:
     except errors.ConfigError as error:
         laws.check_sentence(error)
         return
-    written = yaml.safe_dump(writing.config(config))
-    assert writing.config(config_file.read(written)) == writing.config(config)
+    written = yaml.safe_dump(model.as_document(config))
+    assert model.as_document(config_file.read(written)) == model.as_document(config)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from gpushare import json_objects
+from gpushare import object_parsers
 from gpushare.cluster import api_client, api_connection, api_errors, informer, transport
 
 PATH: Final = "/api/v1/pods"
@@ -124,7 +124,7 @@ async def test_reading_a_list_does_not_block_the_event_loop() -> None:
         task = asyncio.create_task(others())
         await api.list(PATH, {"resourceVersion": "0"}, keep=keep)
         task.cancel()
-    assert 0 < most <= 2 * json_objects.PORTION_BYTES / len(pod(1)) + 1
+    assert 0 < most <= 2 * object_parsers.PORTION_BYTES / len(pod(1)) + 1
 
 
 async def test_notifying_subscribers_does_not_block_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

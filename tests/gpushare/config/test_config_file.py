@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import errors
-from gpushare.config import config_file, durations, model, names, writing, yaml_tree
+from gpushare.config import config_file, model, value_parsers, yaml_tree
 from gpushare.config.model import Devices
 
 
@@ -273,7 +273,7 @@ def test_any_tree_is_a_config_or_an_error_with_a_line(tree: object) -> None:
 
 
 UUIDS = st.uuids().map(lambda uuid: f"GPU-{uuid}")
-NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True).map(names.parse)
+NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,10}[a-z0-9])?", fullmatch=True).map(value_parsers.parse_resource_name)
 CHOICES = st.one_of(
     st.just(model.ALL),
     st.integers(1, 8).map(lambda count: Devices(count=count)),
@@ -307,7 +307,7 @@ CONFIGS = st.builds(
                 "failOnInitError": st.booleans(),
                 "mpsRoot": st.just("/mps"),
                 "plugin.deviceListStrategy": st.lists(st.sampled_from(["envvar", "cdi-cri"]), max_size=2).map(tuple),
-                "gfd.sleepInterval": st.integers(-(2**62), durations.FOREVER_NANOSECONDS),
+                "gfd.sleepInterval": st.integers(-(2**62), value_parsers.FOREVER_NANOSECONDS),
             },
         ),
         st.frozensets(st.sampled_from(["plugin", "gfd"])),
@@ -330,16 +330,16 @@ CONFIGS = st.builds(
 @settings(max_examples=40)
 @given(CONFIGS)
 def test_a_written_config_is_read_back(config: model.Config) -> None:
-    again = config_file.read(json.dumps(writing.config(config)))
+    again = config_file.read(json.dumps(model.as_document(config)))
     assert again.warnings == ()
     assert dataclasses.replace(again, flags=config.flags) == config
     assert dict(again.flags.values) == dict(config.flags.values)
-    assert writing.config(again) == writing.config(config)
+    assert model.as_document(again) == model.as_document(config)
 
 
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
 def test_a_written_duration_is_read_back(nanoseconds: int) -> None:
-    assert durations.parse(durations.format_nanoseconds(nanoseconds)) == nanoseconds
+    assert value_parsers.parse_duration(value_parsers.format_duration(nanoseconds)) == nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -355,10 +355,10 @@ def test_a_written_duration_is_read_back(nanoseconds: int) -> None:
     ],
 )
 def test_durations_are_parsed_like_go(text: str, nanoseconds: int) -> None:
-    assert durations.parse(text) == nanoseconds
+    assert value_parsers.parse_duration(text) == nanoseconds
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "1 s", "1d", "1s1", "--1s", "9999999h", "٣s"])
 def test_an_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(errors.ConfigError):
-        durations.parse(text)
+        value_parsers.parse_duration(text)

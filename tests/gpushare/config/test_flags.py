@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import errors
-from gpushare.config import config_file, flags, node_settings, restrictions
+from gpushare.config import config_file, flags, node_settings
 from gpushare.config.model import ALL, Config, ReplicaStrategy
 
 PLACES = ("cli", "env", "file")
@@ -135,7 +135,7 @@ def test_strict_compatibility_drops_gpushares_extensions_with_warnings() -> None
         mig: [{devices: all, mig-enabled: false}]
         """
     )
-    strict = restrictions.strict(config)
+    strict = node_settings.restricted(config)
     assert strict.resources.gpus == ()
     assert strict.sharing.time_slicing is None
     assert strict.sharing.fractional == ()
@@ -149,8 +149,8 @@ def test_strict_compatibility_drops_gpushares_extensions_with_warnings() -> None
 
 def test_strict_compatibility_does_not_change_a_plain_file() -> None:
     config = config_file.read("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 3}]}}")
-    assert restrictions.strict(config) == config
-    assert restrictions.strict(config).warnings == ()
+    assert node_settings.restricted(config) == config
+    assert node_settings.restricted(config).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.daemon import garbage
+from gpushare.daemon import lifecycle
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ def collector() -> Iterator[None]:
 
 async def test_objects_read_at_startup_are_excluded_from_collection() -> None:
     ready = asyncio.Event()
-    task = asyncio.create_task(garbage.freeze_when_ready(_set(ready)))
+    task = asyncio.create_task(lifecycle.freeze_objects_when_ready(_set(ready)))
     await asyncio.sleep(0)
     before = gc.get_freeze_count()
     collections = gc.get_stats()[2]["collections"]
@@ -31,7 +31,7 @@ async def test_objects_read_at_startup_are_excluded_from_collection() -> None:
         await asyncio.sleep(0)
     assert gc.get_freeze_count() >= before + len(read)
     assert gc.get_stats()[2]["collections"] == collections, "nobody looks through what was read"
-    assert gc.get_threshold() == garbage.THRESHOLDS
+    assert gc.get_threshold() == lifecycle.GC_THRESHOLDS
     assert not task.done()
     task.cancel()
 
@@ -41,7 +41,7 @@ async def _set(event: asyncio.Event) -> None:
 
 
 def test_garbage_is_still_collected() -> None:
-    garbage.freeze()
+    lifecycle.freeze_objects()
     loop: list[object] = []
     loop.append(loop)
     del loop

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.daemon import logs
+from gpushare.daemon import lifecycle
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 def test_the_time_is_rfc_3339_in_utc_to_the_millisecond() -> None:
     record = logging.makeLogRecord({"created": 1795788571.156619, "msg": "x"})
-    assert json.loads(logs.JsonLines("agent").format(record))["ts"] == "2026-11-27T14:09:31.156Z"
+    assert json.loads(lifecycle.JsonLines("agent").format(record))["ts"] == "2026-11-27T14:09:31.156Z"
 
 
 def test_a_line_has_the_keys_of_kubernetes_components_and_extra_fields(stream: io.StringIO) -> None:
-    logs.configure("info", "webhook", stream=stream)
+    lifecycle.configure_logs("info", "webhook", stream=stream)
     pod = {"namespace": "default", "name": "trainer"}
     logging.getLogger("webhook.server").info("Placed a pod", extra={"pod": pod, "gpus": ["GPU-1"]})
     (line,) = lines(stream)
@@ -52,7 +52,7 @@ def test_a_line_has_the_keys_of_kubernetes_components_and_extra_fields(stream: i
 
 
 def test_an_exception_and_its_stack_are_in_the_same_line(stream: io.StringIO) -> None:
-    logs.configure("info", "agent", stream=stream)
+    lifecycle.configure_logs("info", "agent", stream=stream)
     try:
         {}["GPU-9"]
     except KeyError:
@@ -63,7 +63,7 @@ def test_an_exception_and_its_stack_are_in_the_same_line(stream: io.StringIO) ->
 
 
 def test_records_below_the_level_are_not_written(stream: io.StringIO) -> None:
-    logs.configure("warning", "agent", stream=stream)
+    lifecycle.configure_logs("warning", "agent", stream=stream)
     logging.getLogger("agent").info("unwanted")
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -74,12 +74,12 @@ def test_records_below_the_level_are_not_written(stream: io.StringIO) -> None:
 
 def test_an_unknown_level_is_rejected_with_the_valid_ones() -> None:
     with pytest.raises(ValueError, match="'loud' does not exist; use one of debug, info, warning, error"):
-        logs.configure("loud", "agent")
+        lifecycle.configure_logs("loud", "agent")
 
 
 def test_configuring_twice_does_not_duplicate_lines(stream: io.StringIO) -> None:
     for _ in range(2):
-        logs.configure("info", "agent", stream=stream)
+        lifecycle.configure_logs("info", "agent", stream=stream)
     logging.getLogger("agent").info("once")
     assert len(lines(stream)) == 1
 
@@ -97,7 +97,7 @@ names = st.one_of(st.text(min_size=1), st.sampled_from(["ts", "v", "msg", "err",
 def test_any_record_is_one_json_line_with_its_standard_keys(message: str, extra: dict[str, Any]) -> None:
     record = logging.LogRecord("agent", logging.INFO, "", 0, message, None, None)
     record.__dict__.update({key: value for key, value in extra.items() if key not in record.__dict__})
-    line = logs.JsonLines("agent").format(record)
+    line = lifecycle.JsonLines("agent").format(record)
     assert "\n" not in line
     decoded = json.loads(line)
     assert (decoded["msg"], decoded["v"], decoded["component"]) == (message, "info", "agent")
@@ -108,18 +108,18 @@ def test_a_value_that_contains_itself_is_logged() -> None:
     cycle.append(cycle)
     record = logging.LogRecord("agent", logging.INFO, "", 0, "around", None, None)
     record.__dict__["cycle"] = cycle
-    assert json.loads(logs.JsonLines("agent").format(record))["msg"] == "around"
+    assert json.loads(lifecycle.JsonLines("agent").format(record))["msg"] == "around"
 
 
 def test_logs_go_to_stderr_by_default(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    logs.configure("info", "agent")
+    lifecycle.configure_logs("info", "agent")
     logging.getLogger("agent").info("here")
     assert lines(stream)[0]["msg"] == "here"
 
 
 def test_a_text_line_is_printable_and_has_the_extra_fields(stream: io.StringIO) -> None:
-    logs.configure("info", "agent", stream=stream)
+    lifecycle.configure_logs("info", "agent", stream=stream)
     evil = "\x1b[2J\x7f\x85\x9b\u202e\u2028\u2066ü"
     logging.getLogger("agent").info(evil, extra={"model": evil, "nan": float("nan")})
     logging.getLogger("agent").info(evil, extra={"model": evil})

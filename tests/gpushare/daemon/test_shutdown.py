@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpushare.daemon import shutdown
+from gpushare.daemon import lifecycle
 from tests.gpushare.daemon.programs import daemons
 from tests.programs import PATH, command
 
-Main = Callable[[shutdown.Daemon], Awaitable[None]]
+Main = Callable[[lifecycle.Daemon], Awaitable[None]]
 
 
 def run(
@@ -46,7 +46,7 @@ def run(
     return process.returncode, said + rest.split("\n")[:-1], [json.loads(line) for line in log.splitlines()]
 
 
-@pytest.mark.parametrize("number", shutdown.SIGNALS)
+@pytest.mark.parametrize("number", lifecycle.SIGNALS)
 def test_a_signal_drains_first_and_then_stops_background_tasks(number: signal.Signals) -> None:
     code, said, log = run(
         daemons.drains,

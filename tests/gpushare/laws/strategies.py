@@ -5,11 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gpushare import policies
-from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Labels, PodRef, Steps
-from gpushare.gpu import Gpu, Mode
-from gpushare.gpunode import GpuNode, Resize
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Labels, Memory, PodRef, Share, Steps
+from gpushare.gpunode import Gpu, GpuNode, Mode, Resize
 from gpushare.request import Constraints, Demand, Request
-from gpushare.share import Memory, Share
 
 GIB = 2**30
 label = st.sampled_from(["", "", "red", "blue"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare import ledger, placement
 from gpushare.allocation import PodRef
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpushare.mig.geometry import Geometry
+from gpushare.mig.instance_layout import Geometry
 from gpushare.mig.profile import Profile
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.mig import catalogue, feasibility, instance_layout, parted
-from gpushare.mig.geometry import Geometry, PlacedInstance
-from gpushare.mig.instance_layout import Wanted
+from gpushare.mig import catalogue, instance_layout, parted
+from gpushare.mig.instance_layout import Geometry, PlacedInstance, Wanted
 from tests.gpushare.mig import sequences
 
 GEOMETRIES = st.sampled_from(list(catalogue.MODELS.values()))
@@ -80,7 +79,7 @@ def test_existing_instances_are_not_moved(wish: tuple[Geometry, Wanted], data: s
 
 
 def error(model: str, **wanted: int) -> str | None:
-    return feasibility.config_error(
+    return instance_layout.config_error(
         catalogue.MODELS[model], {name.replace("_", "."): count for name, count in wanted.items()}
     )
 
@@ -102,7 +101,7 @@ def test_compute_instances_share_a_gpu_instance() -> None:
     assert error("A100-40GB", **{"1c_3g_20gb": 3, "4g_20gb": 1}) is None
     assert error("A100-40GB", **{"1c_3g_20gb": 4, "4g_20gb": 1}) is not None
     ((_, sizes),) = instance_layout.instances(
-        catalogue.MODELS["A100-40GB"], feasibility.named({"2c.3g.20gb": 1, "1c.3g.20gb": 1})
+        catalogue.MODELS["A100-40GB"], instance_layout.named({"2c.3g.20gb": 1, "1c.3g.20gb": 1})
     )
     assert sizes == (2, 1)
 
@@ -118,7 +117,7 @@ def test_a_request_for_all_profiles_at_once_is_rejected_quickly() -> None:
     plain = {str(kind.profile): kind.most for kind in geometry.kinds}
     slices = {f"{part}c.{kind.profile}": 7 for kind in geometry.kinds for part in range(1, kind.gpu_slices)}
     began = time.process_time()
-    reason = feasibility.config_error(geometry, {**plain, **slices})
+    reason = instance_layout.config_error(geometry, {**plain, **slices})
     assert time.process_time() - began < 20, "of some ten thousand million parts only the first few are tried"
     assert reason is not None
     assert " would fit" in reason
@@ -126,7 +125,7 @@ def test_a_request_for_all_profiles_at_once_is_rejected_quickly() -> None:
 
 @pytest.mark.parametrize("name", ["0c.3g.20gb", "4c.3g.20gb", "999999999c.7g.40gb"])
 def test_a_compute_instance_is_smaller_than_its_gpu_instance(name: str) -> None:
-    assert str(feasibility.config_error(catalogue.MODELS["A100-40GB"], {name: 1})).startswith(
+    assert str(instance_layout.config_error(catalogue.MODELS["A100-40GB"], {name: 1})).startswith(
         "A100-40GB has no profile"
     )
 
@@ -144,7 +143,7 @@ def test_a_compute_instance_is_smaller_than_its_gpu_instance(name: str) -> None:
     ],
 )
 def test_a_layout_that_fits_no_known_gpu_is_rejected_without_a_node(wanted: dict[str, int], sentence: str) -> None:
-    judged = feasibility.without_node((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
+    judged = catalogue.without_node((parted.MigConfigEntry(devices=None, enabled=True, wanted=wanted),))
     assert judged.problem.startswith(sentence)
     assert bool(judged.problem) is bool(sentence)
     assert judged.warnings == ()
@@ -152,7 +151,7 @@ def test_a_layout_that_fits_no_known_gpu_is_rejected_without_a_node(wanted: dict
 
 def test_a_layout_that_may_fit_a_newer_model_is_only_a_warning() -> None:
     entry = parted.MigConfigEntry(devices=None, enabled=True, wanted={"1g.45gb": 7})  # B200 has four
-    judged = feasibility.without_node((entry,))
+    judged = catalogue.without_node((entry,))
     assert judged.problem == ""
     (warning,) = judged.warnings
     assert warning.startswith("mig[0] fits on no known GPU: 7 × 1g.45gb does not fit on B200-180GB: ")
@@ -170,7 +169,7 @@ def test_a_layout_that_may_fit_a_newer_model_is_only_a_warning() -> None:
     ],
 )
 def test_an_unknown_profile_name_is_reported_separately(entries: parted.Config | str, sentence: str) -> None:
-    judged = feasibility.without_node(entries)
+    judged = catalogue.without_node(entries)
     assert (judged.problem, judged.warnings) == ("", ())
     (unknown,) = judged.unknown
     assert unknown.startswith(sentence)
@@ -218,7 +217,7 @@ def test_each_profile_fits_as_often_as_the_table_says(geometry: Geometry) -> Non
 
 
 def test_orders_start_with_the_largest_and_do_not_repeat() -> None:
-    wanted = feasibility.named({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
+    wanted = instance_layout.named({"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1})
     permutations = list(instance_layout.distinct(wanted))
     assert [str(profile) for profile in permutations[0]] == ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]
     assert len(permutations) == len(set(permutations)) == 12

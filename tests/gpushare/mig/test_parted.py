@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.mig import catalogue, device_id, feasibility, generation, parted
+from gpushare.mig import catalogue, instance_layout, parted
 
 GOOD: dict[str, Any] = {"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 2}}
 
@@ -51,7 +51,7 @@ def test_a_mig_config_is_written_back_as_read(entry: dict[str, Any]) -> None:
 
 
 def test_an_entry_applies_to_the_gpus_it_names() -> None:
-    a100, a30 = device_id.parse("0x20B510DE:0x153310DE"), device_id.parse("0x20B710DE")
+    a100, a30 = parted.parse_device_id("0x20B510DE:0x153310DE"), parted.parse_device_id("0x20B710DE")
     assert read().applies_to(index=3, hardware=None)
     assert not read(devices=[0]).applies_to(index=3, hardware=a100)
     only = read(**{"device-filter": "0x20B510DE"})
@@ -62,20 +62,20 @@ def test_an_entry_applies_to_the_gpus_it_names() -> None:
 
 def test_pci_device_ids_are_printed_as_they_were_written() -> None:
     for text in ("0x20B510DE", "0x20B510DE:0x153310DE"):
-        assert str(device_id.parse(text)) == text
-    assert device_id.of_nvml(0x20B510DE, 0x153310DE) == device_id.parse("0x20B510DE:0x153310DE")
+        assert str(parted.parse_device_id(text)) == text
+    assert parted.device_id_of_nvml(0x20B510DE, 0x153310DE) == parted.parse_device_id("0x20B510DE:0x153310DE")
     for text in ("", "20B5", "0x20B510DE:", "0x120B510DE", "0x20B510DE:1:2", "-1"):
-        with pytest.raises(device_id.DeviceIdError):
-            device_id.parse(text)
+        with pytest.raises(parted.DeviceIdError):
+            parted.parse_device_id(text)
 
 
 @pytest.mark.parametrize("name", catalogue.MODELS)
 def test_every_generated_config_fits_its_model(name: str) -> None:
     geometry = catalogue.MODELS[name]
-    model = generation.Model("0x20B510DE", {kind.profile: kind.most for kind in geometry.kinds})
-    configs = generation.configs([model])
+    model = parted.MigModel("0x20B510DE", {kind.profile: kind.most for kind in geometry.kinds})
+    configs = parted.generated_configs([model])
     assert {"all-disabled", "all-enabled", "all-balanced"} <= configs.keys()
     for entries in configs.values():
         for entry in entries:
-            assert feasibility.config_error(geometry, entry.wanted) is None
+            assert instance_layout.config_error(geometry, entry.wanted) is None
             assert parted.read_entry(parted.written(entry)) == entry

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from gpushare import errors
 from gpushare.config import config_file, model
 from gpushare.config.model import Devices
-from gpushare.gpu import Mode
-from gpushare.mig import catalogue, device_id
-from gpushare.modes import mode_plan, naming, offering, sharing
+from gpushare.gpunode import Mode
+from gpushare.mig import catalogue, parted
+from gpushare.modes import device_resources, mode_plan
+from gpushare.modes.assignment import offer
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
 
 GIB = 1024**3
@@ -36,7 +37,7 @@ def planned(text: str, node: list[HardwareGpu], *, mig_strategy: str = "mixed") 
 
 
 def offered(plan: mode_plan.ModePlan, node: list[HardwareGpu]) -> dict[str, list[str]]:
-    return {name: [device.id for device in devices] for name, devices in offering.offer(node, plan.assignments).items()}
+    return {name: [device.id for device in devices] for name, devices in offer(node, plan.assignments).items()}
 
 
 EVERY_MODE = """
@@ -139,7 +140,7 @@ def test_more_devices_than_the_kubelet_accepts_are_rejected() -> None:
         config_file.read(text.format(50_001, "all"))
 
 
-H100 = device_id.parse("0x233010DE:0x16C110DE")
+H100 = parted.parse_device_id("0x233010DE:0x16C110DE")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,7 @@ def test_a_gpu_model_can_have_its_own_resource_name() -> None:
 DEVICES = st.integers(1, 6).map(lambda count: tuple(WholeDevice(f"GPU-{n}", str(n), f"GPU-{n}") for n in range(count)))
 ENTRIES = st.lists(
     st.builds(
-        sharing.SharedResource,
+        device_resources.SharedResource,
         mode=st.sampled_from([Mode.MPS, Mode.TIME_SLICING]),
         resource=st.just("nvidia.com/gpu"),
         devices=st.one_of(
@@ -327,10 +328,10 @@ ENTRIES = st.lists(
 @pytest.mark.slow
 @given(DEVICES, ENTRIES)
 def test_advertised_device_ids_are_unique_and_cover_every_device(
-    devices: tuple[WholeDevice, ...], entries: list[sharing.SharedResource]
+    devices: tuple[WholeDevice, ...], entries: list[device_resources.SharedResource]
 ) -> None:
     try:
-        owners = sharing.claims({"nvidia.com/gpu": devices}, entries)
+        owners = device_resources.claims({"nvidia.com/gpu": devices}, entries)
     except errors.ConfigError as error:
         assert "device" in str(error)
         return
@@ -338,12 +339,16 @@ def test_advertised_device_ids_are_unique_and_cover_every_device(
     ids = [
         identity
         for device in devices
-        for identity in sharing.identities(device.uuid, owners[device.uuid].replicas if device.uuid in owners else 1)
+        for identity in device_resources.identities(
+            device.uuid, owners[device.uuid].replicas if device.uuid in owners else 1
+        )
     ]
     assert len(ids) == len(set(ids))
-    assert {sharing.device_of(identity) for identity in ids} == {device.uuid for device in devices}
+    assert {device_resources.device_of(identity) for identity in ids} == {device.uuid for device in devices}
 
 
 def test_strategy_none_offers_a_gpu_in_mig_mode_as_a_whole() -> None:
     node = [with_mig(gpus(1)[0], "1g.10gb")]
-    assert naming.resources(node, strategy="none") == {"nvidia.com/gpu": (WholeDevice("GPU-0", "0", "GPU-0"),)}
+    assert device_resources.by_resource(node, strategy="none") == {
+        "nvidia.com/gpu": (WholeDevice("GPU-0", "0", "GPU-0"),)
+    }

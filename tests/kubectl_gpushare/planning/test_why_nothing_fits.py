@@ -12,8 +12,8 @@ import pytest
 
 from gpushare import codec, contract
 from gpushare.defragmentation.plan import DefragPlan, DefragStep
-from gpushare.fragmentation import Fragmentation
-from gpushare.gpu import Mode
+from gpushare.gpu_capacity import Fragmentation
+from gpushare.gpunode import Mode
 from gpushare.refusal import Refusal
 from gpushare.whatif.world import RequestingPod
 from kubectl_gpushare.output.page import Field

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from gpushare import fragmentation, ledger
+from gpushare import gpu_capacity, ledger
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.views import gpu_summary
 from tests import builders
@@ -51,7 +51,7 @@ def test_missing_gpus_and_other_modes_are_no_capacity() -> None:
 def test_sums_agree_with_the_domain(node: GpuNode) -> None:
     total = gpu_summary.add_up(gpu_summary.summarize([node]))
     used = ledger.use(node)
-    measured = fragmentation.measure([(gpu, used[gpu.uuid]) for gpu in node.gpus])
+    measured = gpu_capacity.fragmentation([(gpu, used[gpu.uuid]) for gpu in node.gpus])
     assert total.free_gpus == measured.free_gpus
     assert total.stranded_gpus == measured.stranded_gpus
     assert total.pods == len([entry for entry in node.allocations if entry.shares])

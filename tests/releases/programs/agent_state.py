@@ -13,7 +13,7 @@ from deviceplugin.hardware.gpu_health import Fault, FaultLog
 from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report.share_peaks import Peaks
 from gpushare.config.config_choice import ActiveConfig
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import prometheus_client
 import pytest
 
-from gpushare import accounting, ledger
+from gpushare import gpu_capacity, ledger
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
 from gpushare.refusal import Cause, Refusal, Rejected
@@ -57,8 +57,8 @@ def test_changed_node_or_mix_shows_in_the_next_scrape() -> None:
 def test_a_node_that_has_not_changed_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replica()
     looked: list[str] = []
-    divide = accounting.divide
-    monkeypatch.setattr(accounting, "divide", lambda node, typical: looked.append(node.name) or divide(node, typical))
+    divide = gpu_capacity.divide
+    monkeypatch.setattr(gpu_capacity, "divide", lambda node, typical: looked.append(node.name) or divide(node, typical))
     replica.gpus("free")
     replica.nodes[1] = dataclasses.replace(replica.nodes[1], version="2")
     replica.gpus("free")

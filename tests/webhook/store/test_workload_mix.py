@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpushare.allocation import Memory
 from gpushare.mix import Host, RequestClass
-from gpushare.share import Memory
 from tests import builders
 from webhook.pods.stored_pod import Pod
 from webhook.store import workload_mix

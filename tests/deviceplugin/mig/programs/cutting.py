@@ -11,8 +11,8 @@ import pynvml
 
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.mig import partitioner
-from gpushare.mig import catalogue, feasibility
-from gpushare.mig.geometry import ProfileGeometry
+from gpushare.mig import catalogue, instance_layout
+from gpushare.mig.instance_layout import ProfileGeometry
 
 Wanted = Mapping[str, int] | None
 CHANGES = (
@@ -33,7 +33,7 @@ class FirstGpu:
         self.uuid = self.opened.snapshot().gpus[0].uuid
 
     def cut(self, names: Wanted, held: Iterable[str] = ()) -> Any:
-        wanted = None if names is None else feasibility.named(names)
+        wanted = None if names is None else instance_layout.named(names)
         return partitioner.Partitioner(self.driver).apply(self.uuid, wanted, held=frozenset(held))
 
     def is_cut(self, names: Wanted) -> bool:

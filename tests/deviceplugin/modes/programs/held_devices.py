@@ -9,7 +9,7 @@ from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.nvml_mig import MigDriver
 from deviceplugin.mig.partitioner import Partitioner
 from deviceplugin.modes import setup, setup_parts
-from gpushare.gpu import Mode
+from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import HardwareGpu
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 
-from gpushare.daemon import logs, shutdown
+from gpushare.daemon import lifecycle
 
 
 def say(what: str) -> None:
@@ -20,7 +20,7 @@ async def forever() -> None:
         say("cleaned up")
 
 
-async def drains(daemon: shutdown.Daemon) -> None:
+async def drains(daemon: lifecycle.Daemon) -> None:
     daemon.start("informer", forever())
     await asyncio.sleep(0)
     say("ready")
@@ -28,7 +28,7 @@ async def drains(daemon: shutdown.Daemon) -> None:
     say("drained")
 
 
-async def has_a_task_that_fails(daemon: shutdown.Daemon) -> None:
+async def has_a_task_that_fails(daemon: lifecycle.Daemon) -> None:
     async def fail() -> None:
         raise LookupError("no such GPU")
 
@@ -37,7 +37,7 @@ async def has_a_task_that_fails(daemon: shutdown.Daemon) -> None:
     say("drained")
 
 
-async def has_a_task_that_returns(daemon: shutdown.Daemon) -> None:
+async def has_a_task_that_returns(daemon: lifecycle.Daemon) -> None:
     async def end() -> None:
         return
 
@@ -45,7 +45,7 @@ async def has_a_task_that_returns(daemon: shutdown.Daemon) -> None:
     await daemon.stopping.wait()
 
 
-async def has_a_task_that_is_cancelled(daemon: shutdown.Daemon) -> None:
+async def has_a_task_that_is_cancelled(daemon: lifecycle.Daemon) -> None:
     async def end() -> None:
         task = asyncio.current_task()
         assert task
@@ -56,24 +56,24 @@ async def has_a_task_that_is_cancelled(daemon: shutdown.Daemon) -> None:
     await daemon.stopping.wait()
 
 
-async def fails(daemon: shutdown.Daemon) -> None:
+async def fails(daemon: lifecycle.Daemon) -> None:
     daemon.start("informer", forever())
     await asyncio.sleep(0)
     raise OSError("the port is taken")
 
 
-async def returns(daemon: shutdown.Daemon) -> None:
+async def returns(daemon: lifecycle.Daemon) -> None:
     say("done")
 
 
-async def drains_for_ever(daemon: shutdown.Daemon) -> None:
+async def drains_for_ever(daemon: lifecycle.Daemon) -> None:
     say("ready")
     await daemon.stopping.wait()
     say("ready")
     await forever()
 
 
-MAINS: dict[str, Callable[[shutdown.Daemon], Awaitable[None]]] = {
+MAINS: dict[str, Callable[[lifecycle.Daemon], Awaitable[None]]] = {
     main.__name__: main
     for main in (
         drains,
@@ -88,5 +88,5 @@ MAINS: dict[str, Callable[[shutdown.Daemon], Awaitable[None]]] = {
 
 
 def runs(main: str, grace_seconds: float) -> None:
-    logs.configure("info", "test")
-    sys.exit(shutdown.run(MAINS[main], grace_seconds=grace_seconds))
+    lifecycle.configure_logs("info", "test")
+    sys.exit(lifecycle.run(MAINS[main], grace_seconds=grace_seconds))

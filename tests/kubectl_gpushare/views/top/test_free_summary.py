@@ -3,10 +3,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpushare import typical
+from gpushare import policies
+from gpushare.allocation import Memory
 from gpushare.mix import ENOUGH_PODS, Mix, RequestClass
 from gpushare.placement_profile import PlacementProfile
-from gpushare.share import Memory
 from gpushare.whatif.world import World
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -60,4 +60,4 @@ def test_stranded_capacity_depends_on_the_clusters_mix() -> None:
 
 
 def test_the_typical_request_is_the_median_of_the_mix() -> None:
-    assert typical.median(typical.DEFAULT_MIX).compute == 0.5
+    assert policies.median_request(policies.DEFAULT_MIX).compute == 0.5

@@ -1,4 +1,4 @@
-"""Assigns each shared device to an entry of the configuration, and derives its replicas.
+"""Maps each device of a node to a resource, then to the entry of the configuration that shares it.
 
 A device belongs to the entry that lists it; else to one with a count; else to one that takes all. If two take all, MPS
 wins over time-slicing, as in NVIDIA's plugin, and both win over shares by annotation.
@@ -11,10 +11,81 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.config import references
-from gpushare.config.model import Devices, FractionalResource, ReplicatedResource, Sharing
-from gpushare.gpu import Mode
-from gpushare.modes.hardware_gpu import WholeDevice
+from gpushare.config import value_parsers
+from gpushare.config.model import Devices, FractionalResource, ReplicatedResource, ResourceRule, Resources, Sharing
+from gpushare.gpunode import Mode
+from gpushare.mig import profile
+from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, parts, whole
+
+STRATEGY_NONE: Final = "none"  # MIG is ignored
+STRATEGY_SINGLE: Final = "single"  # all GPUs of the node are partitioned alike; their MIG devices are called GPUs
+NO_RULES: Final = Resources()
+
+Named = dict[str, tuple[WholeDevice, ...]]
+
+
+def by_resource(gpus: Sequence[HardwareGpu], *, strategy: str, rules: Resources = NO_RULES) -> Named:
+    """Return the devices of each resource, by index. Raises ConfigError if the strategy forbids the node's devices."""
+    by_name: dict[str, list[WholeDevice]] = {}
+    for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+        for name, device in named(gpu, strategy=strategy, rules=rules):
+            by_name.setdefault(name, []).append(device)
+    if strategy == STRATEGY_SINGLE:
+        _check_uniform(gpus)
+    return {name: tuple(devices) for name, devices in by_name.items()}
+
+
+def named(gpu: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tuple[tuple[str, WholeDevice], ...]:
+    """Return the devices of one GPU, each after its resource: the GPU, or its MIG devices in MIG mode."""
+    if gpu.mig_enabled and strategy != STRATEGY_NONE:
+        return tuple((mig_resource(kind, strategy, rules), device) for kind, device in parts(gpu))
+    name = _first(rules.gpus, gpu.model) or value_parsers.GPU_RESOURCE
+    return ((name, whole(gpu)),)
+
+
+def mig_resource(kind: str, strategy: str, rules: Resources = NO_RULES) -> str:
+    """Return the resource of MIG devices of that profile. Raises ConfigError if there is none."""
+    name = _first(rules.mig, kind)
+    if name is None and strategy == STRATEGY_SINGLE:
+        name = value_parsers.GPU_RESOURCE
+    elif name is None:
+        try:
+            name = profile.parse(kind).resource
+        except profile.ProfileError as error:
+            raise errors.ConfigError(str(error)) from error
+    if name is None:
+        raise errors.ConfigError(
+            f"MIG profile '{kind}' does not match any resource patterns: "
+            "it is a part of a GPU instance, so give it a name under resources.mig"
+        )
+    return name
+
+
+def _first(rules: Sequence[ResourceRule], text: str) -> str | None:
+    return next((rule.name for rule in rules if value_parsers.matches(rule.pattern, text)), None)
+
+
+def _check_uniform(gpus: Sequence[HardwareGpu]) -> None:
+    with_mig = [gpu for gpu in gpus if gpu.mig_enabled]
+    if not with_mig:
+        return
+    empty = next((gpu for gpu in with_mig if not gpu.mig_devices), None)
+    if empty is not None:
+        raise errors.ConfigError(
+            "at least one device with migEnabled=true was not configured correctly: "
+            f"device {empty.index} has no MIG devices configured, as MIG strategy single needs"
+        )
+    if len(with_mig) < len(gpus):
+        raise errors.ConfigError(
+            "all devices on the node must be configured with the same migEnabled value under MIG strategy single: "
+            "write mixed"
+        )
+    kinds = sorted({mig_device.profile for gpu in with_mig for mig_device in gpu.mig_devices})
+    if len(kinds) > 1:
+        raise errors.ConfigError(
+            f"more than one MIG device type present on node ({', '.join(kinds)}) under MIG strategy single: write mixed"
+        )
+
 
 REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 0
 
@@ -36,7 +107,7 @@ class SharedResource:
     path: str = dataclasses.field(default="", compare=False)
 
 
-def entries(sharing: Sharing) -> tuple[SharedResource, ...]:
+def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
     """Return all entries of a configuration, in order of precedence."""
     resources: list[SharedResource] = []
     for mode, path, shared in (
@@ -146,7 +217,7 @@ def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice
 
 
 def _find(devices: Iterable[WholeDevice], reference: str) -> WholeDevice:
-    by_uuid = references.kind(reference) is references.ReferenceKind.UUID
+    by_uuid = value_parsers.reference_kind(reference) is value_parsers.ReferenceKind.UUID
     wanted = reference if by_uuid else ":".join(str(int(part)) for part in reference.split(":"))
     for device in devices:
         if (device.uuid if by_uuid else device.index) == wanted:

@@ -1,0 +1,342 @@
+"""GPUNode JSON to and from `GpuNode`.
+
+Reading is tolerant: an invalid entry is left out, with a sentence in `problems`. The GPUs that an invalid allocation
+may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
+loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from gpushare import contract, errors, gpunode
+from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Labels, PodRef, Steps
+from gpushare.gpunode import Condition, Gpu, GpuNode, Mode, Resize
+
+Json = Mapping[str, Any]
+Ignored = Callable[[str, str], None]
+_Entry = TypeVar("_Entry")
+_Part = TypeVar("_Part", dict[str, Any], list[Any])
+
+_MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
+_NO_LABELS: Final = Labels()  # one object for all: most allocations have no label
+_LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the fields of Labels
+_CONDITION_KEYS: Final = ("type", "status", "reason", "message", "lastTransitionTime")  # as the fields of Condition
+
+
+def read(document: Json) -> GpuNode:
+    """Read a GPUNode object as the API returns it. Content never raises, only an object without a name."""
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        raise errors.CodecError("metadata.name is missing: a GPUNode is named as its node")
+    problems: list[str] = []
+    spec = _part(document, "spec", dict, name, problems)
+    status = _part(document, "status", dict, name, problems)
+    labels = _part(metadata, "labels", dict, name, problems)
+    annotations = metadata.get("annotations")
+    cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
+    gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: _read_gpu(entry, cordoned), problems)
+
+    def ignored(identity: str, sentence: str) -> None:
+        problems.append(f"{name}: spec.allocations, {errors.shortened(identity)}: {sentence}")
+
+    entries, unread = _entries(
+        spec, "allocations", f"{name}: spec", lambda entry: _read_allocation(entry, ignored), problems
+    )
+    held, twice = _unique(entries, lambda entry: entry.id, f"{name}: spec.allocations", problems)
+    unread += map(_write_allocation, twice)
+    resizes, _ = _entries(
+        status,
+        "resizes",
+        f"{name}: status",
+        lambda entry: Resize(
+            _text(entry["allocation"], "allocation"),
+            _whole(entry["share"], "share", most=255),
+            _whole(entry["memory"], "memory"),
+            _whole(entry["used"], "used"),
+        ),
+        problems,
+    )
+    gpus, _ = _unique(gpus, lambda gpu: gpu.uuid, f"{name}: status.gpus", problems)
+    return GpuNode(
+        name=name,
+        gpus=tuple(_set_aside(gpus, unread)),
+        allocations=tuple(held),
+        cordoned=cordoned,
+        config=str(status.get("config") or ""),
+        conditions=tuple(
+            Condition(*(str(entry.get(key, "")) for key in _CONDITION_KEYS))
+            for entry in _part(status, "conditions", list, f"{name}: status", problems)
+            if isinstance(entry, Mapping)
+        ),
+        resizes=tuple(resizes),
+        version=str(metadata.get("resourceVersion", "")),
+        problems=tuple(problems),
+        unread=tuple(unread),
+        created=str(metadata.get("creationTimestamp") or ""),
+        labels={str(key): str(value) for key, value in labels.items()},
+        cordon_notes=gpunode.read_cordon_notes(annotations) if isinstance(annotations, Mapping) else {},
+    )
+
+
+def to_spec(node: GpuNode) -> dict[str, Any]:
+    """Return the `spec` of the GPUNode object."""
+    allocations = [*map(_write_allocation, node.allocations), *node.unread]
+    return {"allocations": allocations} | _present(cordoned=sorted(node.cordoned))
+
+
+def to_status(node: GpuNode) -> dict[str, Any]:
+    """Return the `status` of the GPUNode object."""
+    return {
+        "config": node.config,
+        "gpus": [_gpu_entry(gpu) for gpu in node.gpus],
+        "conditions": [
+            dict(zip(_CONDITION_KEYS, dataclasses.astuple(condition), strict=True)) for condition in node.conditions
+        ],
+        "resizes": [
+            {
+                "allocation": resize.allocation,
+                "share": resize.share,
+                "memory": resize.memory_bytes,
+                "used": resize.used_bytes,
+            }
+            for resize in node.resizes
+        ],
+    }
+
+
+def to_document(node: GpuNode) -> dict[str, Any]:
+    """Return the whole GPUNode object."""
+    metadata = {"name": node.name} | _present(
+        resourceVersion=node.version,
+        creationTimestamp=node.created,
+        labels=dict(node.labels),
+        annotations=gpunode.cordon_annotations(node.cordon_notes),
+    )
+    return {
+        "apiVersion": contract.API_VERSION,
+        "kind": contract.GPUNODE_KIND,
+        "metadata": metadata,
+        "spec": to_spec(node),
+        "status": to_status(node),
+    }
+
+
+def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[str]) -> _Part:
+    """Return the value of that key in `whole`; report a value of another type and treat it as absent."""
+    value = whole.get(key)
+    if isinstance(value, kind):
+        return value
+    if value is not None:
+        problems.append(f"{where}: {key} is invalid and is ignored: it is {errors.quoted(str(value))}")
+    return kind()
+
+
+def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
+    if not unread:
+        return gpus
+    text = str(unread)  # not as JSON: YAML has values that JSON lacks
+    named = {gpu.uuid for gpu in gpus if gpu.uuid in text} or {gpu.uuid for gpu in gpus}
+    reason = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
+    return [dataclasses.replace(gpu, healthy=False, health_reason=reason) if gpu.uuid in named else gpu for gpu in gpus]
+
+
+def _entries(
+    whole: Json, key: str, where: str, read_one: Callable[[Any], _Entry], problems: list[str]
+) -> tuple[list[_Entry], list[Any]]:
+    entries, unread = [], []
+    for position, entry in enumerate(_part(whole, key, list, where, problems)):
+        try:
+            entries.append(read_one(entry))
+        except (errors.GpushareError, KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+            problems.append(f"{where}.{key}[{position}] is invalid and is ignored: {errors.shortened(what)}")
+            unread.append(entry)
+    return entries, unread
+
+
+def _unique(
+    entries: list[_Entry], key: Callable[[_Entry], str], where: str, problems: list[str]
+) -> tuple[list[_Entry], list[_Entry]]:
+    kept: dict[str, _Entry] = {}
+    twice = []
+    for entry in entries:
+        if key(entry) in kept:
+            problems.append(f"{where}: {errors.quoted(key(entry))} occurs twice; the second entry is ignored")
+            twice.append(entry)
+        else:
+            kept[key(entry)] = entry
+    return list(kept.values()), twice
+
+
+def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
+    uuid = _text(entry["uuid"], "uuid")
+    major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
+    numa, linked = entry.get("numaNode"), entry.get("linkGroup")
+    return Gpu(
+        uuid=uuid,
+        index=_whole(entry.get("index", 0), "index", most=4096),
+        model=str(entry.get("model", "")),
+        memory_bytes=_whole(entry["memory"], "memory"),
+        compute_capability=(int(major), int(minor or 0)),
+        numa_node=None if numa is None else _whole(numa, "numaNode", most=4096),
+        link_group=None if linked is None else _whole(linked, "linkGroup", most=4096),
+        pci_bus_id=str(entry.get("pciBusID", "")),
+        mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
+        pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
+        mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
+        healthy=entry.get("healthy", True) is True,
+        health_reason=str(entry.get("healthReason", "")),
+        cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
+    )
+
+
+def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "memory": gpu.memory_bytes,
+        "computeCapability": "{}.{}".format(*gpu.compute_capability),
+        "pciBusID": gpu.pci_bus_id,
+        "mode": gpu.mode.value,
+        "healthy": gpu.healthy,
+    } | _present(
+        pendingMode=gpu.pending_mode and gpu.pending_mode.value,
+        migDevices=list(gpu.mig_profiles),
+        numaNode=gpu.numa_node,
+        linkGroup=gpu.link_group,
+        healthReason=gpu.health_reason,
+    )
+
+
+def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
+    """Return the allocation of an entry; `ignored` gets its ID and a sentence for a field that affects no amount."""
+    holder = entry["pod"]
+    labels = entry.get("labels") or {}
+    until = entry.get("reservedUntil")
+    identity = _text(entry["id"], "id")
+    return Allocation(
+        id=identity,
+        pod=PodRef(
+            namespace=_text(holder["namespace"], "pod.namespace"),
+            name=str(holder.get("name", "")),
+            uid=str(holder.get("uid", "")),
+        ),
+        shares=tuple([_read_share(share, identity, ignored) for share in entry["shares"]]),
+        reserved_until=None if until is None else parse_time(until),
+        labels=Labels(*(str(labels.get(key, "")) for key in _LABEL_KEYS)) if labels else _NO_LABELS,
+        latency=entry.get("latency") is True,
+    )
+
+
+def _write_allocation(entry: Allocation) -> dict[str, Any]:
+    labels = _present(
+        affinity=entry.labels.affinity, antiAffinity=entry.labels.anti_affinity, exclusion=entry.labels.exclusion
+    )
+    return {
+        "id": entry.id,
+        "pod": {"namespace": entry.pod.namespace} | _present(name=entry.pod.name, uid=entry.pod.uid),
+        "shares": [_write_share(share) for share in entry.shares],
+    } | _present(
+        reservedUntil=None if entry.reserved_until is None else format_time(entry.reserved_until),
+        labels=labels,
+        latency=entry.latency or None,
+    )
+
+
+def shares_text(shares: Iterable[GivenShare]) -> str:
+    """Return shares as a line of JSON for an annotation, without pending reductions: the user requests them again."""
+    held = (dataclasses.replace(share, shrink_to_bytes=None) for share in shares)
+    return json.dumps([_write_share(share) for share in held], separators=(",", ":"))
+
+
+def read_shares(text: str) -> tuple[GivenShare, ...]:
+    """Read the text of `shares_text`. Raises CodecError."""
+    try:
+        shares = tuple(_read_share(entry, "", lambda *_: None) for entry in json.loads(text))
+    except (errors.CodecError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise errors.CodecError(f"{contract.HELD} is invalid: {error}") from error
+    if not shares:
+        raise errors.CodecError(f"{contract.HELD} is invalid: it has no shares")
+    return shares
+
+
+def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
+    request_percent = _whole(entry.get("request", 0), "request", most=100)
+    limit_percent = _whole(entry.get("limit", 100), "limit", most=100)
+    if limit_percent < request_percent:
+        raise errors.CodecError(f"limit {limit_percent} is less than request {request_percent}")
+    memory_bytes, shrink_to = _whole(entry["memory"], "memory"), entry.get("shrinkTo")
+    if shrink_to is not None and not (type(shrink_to) is int and 0 <= shrink_to < memory_bytes):
+        what = f"shrinkTo {errors.shown(shrink_to)} is not less than the share's memory {memory_bytes}"
+        ignored(identity, f"{what}: it is ignored, and the share keeps its memory")
+        shrink_to = None
+    steps = ALL_STEPS
+    if "firstStep" in entry or "lastStep" in entry:
+        first = _whole(entry.get("firstStep", steps.first), "firstStep", most=TO_THE_END)
+        last = _whole(entry.get("lastStep", steps.last), "lastStep", most=TO_THE_END)
+        if last < first:  # never in use, so it would count for nothing
+            raise errors.CodecError(f"lastStep {last} is less than firstStep {first}")
+        steps = Steps(first, last)
+    return GivenShare(
+        containers=_texts(entry["containers"], "containers"),
+        gpu_uuids=_texts(entry["gpus"], "gpus"),
+        request_percent=request_percent,
+        limit_percent=limit_percent,
+        memory_bytes=memory_bytes,
+        shrink_to_bytes=shrink_to,
+        steps=steps,
+    )
+
+
+def _write_share(share: GivenShare) -> dict[str, Any]:
+    return {
+        "containers": list(share.containers),
+        "gpus": list(share.gpu_uuids),
+        "request": share.request_percent,
+        "limit": share.limit_percent,
+        "memory": share.memory_bytes,
+    } | _present(
+        shrinkTo=share.shrink_to_bytes,
+        firstStep=share.steps.first or None,
+        lastStep=share.steps.last if share.ends_early else None,
+    )
+
+
+def parse_time(text: str) -> float:
+    """Return an RFC 3339 time as Unix seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def format_time(seconds: float) -> str:
+    """Return a time as RFC 3339 in UTC, to the microsecond (Kubernetes' MicroTime)."""
+    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _present(**fields: Any) -> dict[str, Any]:
+    """Return the fields that have a value; 0 and false are values."""
+    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
+
+
+def _whole(value: Any, name: str, *, most: int = _MAX) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a whole number from 0 to {most}")
+    return value
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a string")
+    return value
+
+
+def _texts(values: Any, name: str) -> tuple[str, ...]:
+    return tuple([_text(value, name) for value in values])  # a list is faster here than a generator
