@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.moves import DefragPlan, DefragStep
 from gpushare.fragmentation import Fragmentation
 from gpushare.gpu import Mode
 from gpushare.refusal import Refusal
