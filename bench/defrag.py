@@ -25,9 +25,9 @@ from openb import bound, objects, trace
 from openb.objects import Objects
 from tabulate import tabulate
 
-from gpushare.defragmentation import fewest_moves, goals, relocating
+from gpushare.defragmentation import goals, relocating
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.plan import DefragPlan
+from gpushare.defragmentation.moves import DefragPlan
 from gpushare.errors import LedgerError
 from gpushare.placement import Placement
 from gpushare.whatif.world import RequestingPod, World
@@ -35,12 +35,12 @@ from gpushare.whatif.world import RequestingPod, World
 Wanted = list[tuple[str, RequestingPod]]
 Planner = Callable[[World, Wanted, int], DefragPlan]
 PLANNERS: dict[str, Planner] = {
-    "fewest": lambda world, wanted, _most: fewest_moves.plan(world, wanted, Budgets.from_manifests([])),
+    "fewest": lambda world, wanted, _most: goals.make_room(world, wanted, Budgets.from_manifests([])),
     "value": lambda world, wanted, most: relocating.plan(world, wanted, Budgets.from_manifests([]), max_moves=most),
     "value-cpu": lambda world, wanted, most: relocating.plan(
         world, wanted, Budgets.from_manifests([]), max_moves=most, moves_cpu_only=True
     ),
-    "fewest-cpu": lambda world, wanted, _most: fewest_moves.plan(
+    "fewest-cpu": lambda world, wanted, _most: goals.make_room(
         world, wanted, Budgets.from_manifests([]), moves_cpu_only=True
     ),
     "empty-nodes": lambda world, _wanted, most: goals.empty_nodes(world, Budgets.from_manifests([]), max_moves=most),

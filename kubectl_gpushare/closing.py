@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpushare.defragmentation import cordons
 from gpushare.defragmentation.cordons import Cordon, CordonChange
-from gpushare.defragmentation.plan import Closed
+from gpushare.defragmentation.moves import Closed
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cordoning, plugin_errors
 from kubectl_gpushare.source import live_cluster

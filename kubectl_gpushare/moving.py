@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from gpushare import contract, pod
 from gpushare.defragmentation import cordons, evicting
 from gpushare.defragmentation.evicting import Sibling
-from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move
 from gpushare.placement import Placement
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod

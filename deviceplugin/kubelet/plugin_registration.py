@@ -29,7 +29,7 @@ from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state import advertisement
 from deviceplugin.state.offer import Observable
-from gpushare.cluster import backoff
+from gpushare.cluster import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Registration:
             self._failures += 1
             self._registered_with = None
             self._report(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
-            return backoff.pause_seconds(
+            return retrying.pause_seconds(
                 self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS
             )
         self._failures = 0

@@ -24,7 +24,7 @@ from deviceplugin.labels.label_values import Labels
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
 from gpushare import contract
-from gpushare.cluster import api_client, repeating
+from gpushare.cluster import api_client, retrying
 from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.assignment import Assignment
 
@@ -182,7 +182,7 @@ class LabelWriter:
     async def run(self) -> None:
         """Write until cancelled."""
         self._in_force.wake(self._wake)
-        await repeating.run_on_wakeup(self._wake, self.step, trouble="Could not label the node", logger=logger)
+        await retrying.run_on_wakeup(self._wake, self.step, trouble="Could not label the node", logger=logger)
 
     async def step(self) -> None:
         """Write the labels that differ. Raises ClusterError."""

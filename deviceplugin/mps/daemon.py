@@ -23,7 +23,7 @@ from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import control, daemon_files, steps
 from deviceplugin.mps.control import Control, ControlError
 from deviceplugin.mps.daemon_files import DaemonFiles
-from gpushare.cluster import backoff
+from gpushare.cluster import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class MpsDaemon:
                 why = str(error)
             self._forward_log()
             failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
-            pause = backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+            pause = retrying.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
             self.files.started.unlink(missing_ok=True)
             self._set_problem(why)
             logger.warning(

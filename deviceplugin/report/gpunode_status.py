@@ -15,7 +15,7 @@ from deviceplugin.hardware import inventory
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
 from deviceplugin.state.node_state import NodeState
 from gpushare import codec, contract
-from gpushare.cluster import api_client, api_errors, repeating
+from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.gpunode import Condition, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class GpuNodeStatus:
         self._state.config_status.wake(self._wake)
         self._state.registered.wake(self._wake)
         self._state.hung_up.wake(self._wake)
-        await repeating.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
+        await retrying.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
         """Write the status if needed, and return the GPUNode as stored after it. Raises ClusterError.

@@ -6,11 +6,9 @@ transport          one HTTP request to the API server
 api_errors         the API server's refusals as exceptions
 object_store       a copy of one collection in memory, and its changes; pure
 informer           keeps a store current by list and watch; its Part is a view of a store with fewer fields
-compare_and_swap   changes one object without a lock
-lease, election    one leader among replicas: the rules; the loop that reads and writes the Lease
-events             sentences for `kubectl describe`; event_series: which of them are worth a request
-backoff            the pause before the next try; pure
-repeating          a loop that works when it is woken, and retries
+retrying           the pause before the next try, a loop that is woken, changes of one object without a lock
+election           one leader among replicas
+events             sentences for `kubectl describe`
 
 Objects are plain dicts, as JSON has them: the typed models of a generated client cost several times the memory and the
 time, and drop fields that they do not know.

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from gpushare.cluster import api_client, api_errors, backoff, object_store
+from gpushare.cluster import api_client, api_errors, object_store, retrying
 
 logger = logging.getLogger(__name__)
 
@@ -284,7 +284,7 @@ def _number(resource_version: str) -> int:
 
 
 def _pause_seconds(failures: int) -> float:
-    return backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+    return retrying.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
 
 
 class Part(Generic[Object]):

@@ -1,20 +1,58 @@
-"""Goals: the pods or capacity that `defrag` makes room for: gated pods, a given share, the largest hole, empty
-nodes.
-"""
+"""Goals: plans that make room for given pods with the fewest moves, free the largest hole, or empty nodes."""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare import contract, errors, pod, quantity
-from gpushare.defragmentation import evicting, fewest_moves
+from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import Movable
-from gpushare.defragmentation.move_simulator import Effort, MoveSimulator, Spent
-from gpushare.defragmentation.plan import Closed, DefragPlan, DefragStep
+from gpushare.defragmentation.leaving import CpuOnlyPods, Movable
+from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Effort, MoveSimulator, Spent
+from gpushare.placement import Placement
 from gpushare.refusal import Refusal
+from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
+
+
+def make_room(
+    world: World,
+    wanted: Sequence[tuple[str, RequestingPod]],
+    budgets: Budgets,
+    *,
+    stay: bool = True,
+    moves_cpu_only: bool = False,
+) -> DefragPlan:
+    """Make room for each of these pods in turn; the world is left as the make_room leaves it.
+
+    stay: the pods are gated and get placed; otherwise the capacity stays free. moves_cpu_only: CPU-only pods may be
+    moved, too.
+    """
+    before = world.fragmentation()
+    steps: list[DefragStep] = []
+    fixed: collections.Counter[str] = collections.Counter()
+    spent: Spent = collections.Counter()
+    effort = Effort()
+    for name, asked in wanted:
+        answer = world.place(asked.manifest, asked.request)
+        if isinstance(answer, Placement):
+            step = DefragStep(name, asked, worlds.gpus(answer, world.views))
+        else:
+            priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
+            may_leave = Movable(world, budgets, priority, fixed)
+            cpu_only_pods = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
+            room = MoveSimulator(world, budgets, spent, may_leave, effort, cpu_only_pods).room(asked)
+            moves, gpus = room or ((), "")
+            step = DefragStep(name, asked, gpus, moves, reason="" if gpus else str(answer))
+        steps.append(step)
+        spent.update(evicting.spend(budgets, [move.manifest for move in step.moves]))
+        if step.gpus and stay:
+            answer = world.place(asked.manifest, asked.request)
+            if isinstance(answer, Placement):
+                world.assign(asked.manifest, asked.request, answer)
+    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
+
 
 _HOLES = (100, 75, 50, 25)  # percent of a GPU, compute and memory
 
@@ -61,7 +99,7 @@ def largest_hole(world: World, budgets: Budgets, *, moves_cpu_only: bool = False
     for percent in _HOLES:
         asked = share({contract.REQUEST: quantity.format_compute(percent)})
         name = f"a hole of {quantity.format_compute(percent)} GPU"
-        plan = fewest_moves.plan(world, [(name, asked)], budgets, stay=False, moves_cpu_only=moves_cpu_only)
+        plan = make_room(world, [(name, asked)], budgets, stay=False, moves_cpu_only=moves_cpu_only)
         if plan.steps[0].gpus:
             break
     assert plan is not None  # noqa: S101 - there are sizes

@@ -8,17 +8,68 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
-from gpushare import errors, ledger, resizing
-from gpushare.allocation import Allocation
-from gpushare.defragmentation import cpu_only, evicting
-from gpushare.defragmentation.cpu_only import CpuOnlyPod, CpuOnlyPods
+from gpushare import errors, ledger, pod, resizing
+from gpushare.allocation import Allocation, PodRef
+from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.gpunode import Gpu
 from gpushare.mix import Host
+from gpushare.nodefilters import pod_requests
 from gpushare.placement import filters
 from gpushare.request import Demand, Request
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
+
+_PREFIX: Final = "cpu-only-"  # of the IDs of these allocations
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CpuOnlyPod:
+    """A pod that may be moved; `host`: the CPU and memory that it holds."""
+
+    node: str
+    manifest: pod.PodJson
+    entry: Allocation
+    host: Host
+
+
+def is_cpu_only(manifest: pod.PodJson) -> bool:
+    """Whether a pod uses no device: no share, no GPU of another device plugin, no resource claim."""
+    if pod.asks_for_share(manifest) or (manifest.get("spec") or {}).get("resourceClaims"):
+        return False
+    return not any("/" in name for name in pod_requests.requests(manifest))
+
+
+def stands_for(entry: Allocation) -> bool:
+    """Whether this allocation represents a CPU-only pod instead of a ledger entry."""
+    return entry.id.startswith(_PREFIX)
+
+
+class CpuOnlyPods:
+    """The CPU-only pods of a world, by their node, which has GPUs."""
+
+    def __init__(self, world: World, may_leave: Callable[[Allocation], RequestingPod | None]) -> None:
+        self._world = world
+        self._may_leave = may_leave
+        self._on: dict[str, list[CpuOnlyPod]] = collections.defaultdict(list)
+        for node, manifest in world.pods():
+            if node not in world.views or not is_cpu_only(manifest):
+                continue
+            amounts = pod_requests.requests(manifest, running=True)
+            host = Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
+            holder = PodRef(*pod.namespaced_name(manifest), pod.uid(manifest))
+            entry = Allocation(f"{_PREFIX}{holder.uid or holder}", holder, ())
+            self._on[node].append(CpuOnlyPod(node, manifest, entry, host))
+
+    def on(self, node: str) -> list[CpuOnlyPod]:
+        """Return the movable pods that are still on a node, those with the most CPU first."""
+        movable = [
+            there
+            for there in self._on.get(node, ())
+            if self._world.has_pod(there.entry) and self._may_leave(there.entry) is not None
+        ]
+        return sorted(movable, key=lambda there: (-there.host.cpu_milli, -there.host.memory_bytes, there.entry.id))
+
 
 MAX_MOVES: Final = 8  # for one share
 _MAX_ON_A_GPU: Final = 10  # movable pods per GPU that are considered, the smallest first
@@ -76,7 +127,7 @@ class Movable:
         if reason:
             self._fixed[reason] += 1
             return None
-        if cpu_only.stands_for(entry):
+        if stands_for(entry):
             return RequestingPod(manifest, Request(()))
         if resizing.was_resized(manifest, entry):
             self._fixed["resized, and would be recreated with their original size"] += 1

@@ -16,13 +16,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare import pod
 from gpushare.defragmentation import evicting
-from gpushare.defragmentation.cpu_only import CpuOnlyPods
+from gpushare.defragmentation.chains import Chain, Clearings, Exchanges, Shape, openings
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.exchanges import Chain, Clearings, Exchanges, Shape
-from gpushare.defragmentation.leaving import Movable
-from gpushare.defragmentation.move_simulator import Effort, MoveSimulator, Spent
-from gpushare.defragmentation.openings import openings
-from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
+from gpushare.defragmentation.leaving import CpuOnlyPods, Movable
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, Effort, Move, MoveSimulator, Spent
 from gpushare.whatif.world import RequestingPod, World
 
 MIN_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move

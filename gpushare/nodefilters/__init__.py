@@ -23,10 +23,8 @@ which no kubelet has registered yet.
 
 from __future__ import annotations
 
-from gpushare.nodefilters.node_info import PodInfo
-from gpushare.nodefilters.node_spec import NodeSpec
-from gpushare.nodefilters.pod_affinity import PodAffinity
-from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.node_info import NodeSpec, PodInfo
+from gpushare.nodefilters.pod_key import PodAffinity, PodKey
 from gpushare.nodefilters.scheduler_cache import SchedulerCache
 
 __all__ = ["NodeSpec", "PodAffinity", "PodInfo", "PodKey", "SchedulerCache"]

@@ -14,16 +14,94 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from gpushare.nodefilters import label_index, selectors
-from gpushare.nodefilters.label_index import NONE, Rows
+from gpushare.nodefilters import label_index, pod_key, selectors
+from gpushare.nodefilters.label_index import NONE, Postings, Rows, Values
 from gpushare.nodefilters.node_index import NodeIndex
-from gpushare.nodefilters.node_info import PodInfo
-from gpushare.nodefilters.node_spec import NodeSpec
-from gpushare.nodefilters.pod_affinity import PodAffinity, Spread, Term
-from gpushare.nodefilters.pod_classes import PodClasses
-from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.node_info import NodeSpec, PodInfo
+from gpushare.nodefilters.pod_key import PodAffinity, PodKey, Spread, Term
+from gpushare.nodefilters.selectors import Selector
 from gpushare.nodefilters.volume_filters import Full
 from gpushare.nodefilters.volumes import Name
+
+_Group = tuple[str, tuple[str, ...], bool]  # namespace, flat labels, is_terminating
+
+
+class PodClasses:
+    """Groups of equal pods. Each group has a row here, and counts its pods by the rows of `NodeIndex`."""
+
+    def __init__(self) -> None:
+        self._rows: dict[_Group, int] = {}
+        self._unused: list[int] = []
+        self._on: list[dict[int, int]] = []  # by group row: node row -> number of pods
+        self._labels = Postings()
+        self._namespaces = Values()
+        self._leaving: Rows = NONE
+
+    def add(self, pod: PodInfo, node_row: int) -> None:
+        """Count a pod on the node with this row."""
+        group = pod.namespace, pod.labels, pod.is_terminating
+        row = self._rows.get(group)
+        if row is None:
+            row = self._rows[group] = self._begin(pod)
+        there = self._on[row]
+        there[node_row] = there.get(node_row, 0) + 1
+
+    def remove(self, pod: PodInfo, node_row: int) -> None:
+        """Stop counting a pod."""
+        group = pod.namespace, pod.labels, pod.is_terminating
+        row = self._rows[group]
+        there = self._on[row]
+        there[node_row] -= 1
+        if not there[node_row]:
+            del there[node_row]
+        if not there:
+            del self._rows[group]
+            self._end(row, pod)
+
+    def matching(self, term: Term, *, when_vague: bool) -> Rows:
+        """Return the groups whose pods `term` selects."""
+        if term.every_namespace or (term.is_vague and when_vague):
+            known = self._labels.every_row
+        else:
+            known = label_index.union(map(self._namespaces.rows, term.namespaces))
+        return known and known & self._labels.matching(term.selector)
+
+    def staying(self, namespace: str, selector: Selector) -> Rows:
+        """Return the selected groups of a namespace, without terminating pods."""
+        known = self._namespaces.rows(namespace) & ~self._leaving
+        return known and known & self._labels.matching(selector)
+
+    def nodes(self, groups: Rows) -> Rows:
+        """Return the nodes that run a pod of these groups."""
+        node_rows: set[int] = set()
+        for row in label_index.row_numbers(groups):
+            node_rows.update(self._on[row])
+        return label_index.of_rows(node_rows)
+
+    def counts(self, groups: Rows) -> Mapping[int, int]:
+        """Return how many pods of these groups each node has, by row."""
+        counts: dict[int, int] = collections.defaultdict(int)
+        for row in label_index.row_numbers(groups):
+            for node_row, count in self._on[row].items():
+                counts[node_row] += count
+        return counts
+
+    def _begin(self, pod: PodInfo) -> int:
+        row = self._unused.pop() if self._unused else len(self._on)
+        if row == len(self._on):
+            self._on.append({})
+        self._labels.put(row, pod_key.labels_of(pod.labels))
+        self._namespaces.add(pod.namespace, row)
+        if pod.is_terminating:
+            self._leaving |= 1 << row
+        return row
+
+    def _end(self, row: int, pod: PodInfo) -> None:
+        self._unused.append(row)
+        self._labels.drop(row, pod_key.labels_of(pod.labels))
+        self._leaving &= ~(1 << row)
+        self._namespaces.discard(pod.namespace, row)
+
 
 Reach = Callable[[Name], tuple[tuple[selectors.NodeTerm, ...], str] | None]
 # Anti-affinity of running pods -> number of such pods by node.

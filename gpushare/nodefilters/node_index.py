@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from gpushare import contract
 from gpushare.nodefilters import label_index, selectors, taints
 from gpushare.nodefilters.label_index import Postings, Rows
-from gpushare.nodefilters.node_spec import NodeSpec
+from gpushare.nodefilters.node_info import NodeSpec
 from gpushare.nodefilters.pod_key import PodKey
 
 

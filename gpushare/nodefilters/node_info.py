@@ -1,4 +1,4 @@
-"""NodeInfo: the pods on a node, bound or assumed, and whether the node has room for one more.
+"""Nodes: a Node, the pods on it, bound or assumed, and whether it has room for one more.
 
 `RULES` are kube-scheduler's filters (Kubernetes 1.36) that depend on a node's pods, in the scheduler's order. Filters
 on the Node alone run before them, for all nodes at once (`StaticCandidates`).
@@ -10,13 +10,60 @@ import collections
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Hashable
-from typing import Final
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Final
 
-from gpushare import pod
-from gpushare.nodefilters import pod_affinity, pod_requests, ports, volumes
-from gpushare.nodefilters.node_spec import NodeSpec
+from gpushare import contract, node, pod
+from gpushare.nodefilters import pod_key, pod_requests, taints, volumes
 from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.taints import Taint
+
+NOT_READY: Final = "is not ready"
+CORDONED: Final = "is cordoned"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A Node's labels, taints and allocatable amounts, without usage. `soft_taints`: taints with PreferNoSchedule.
+
+    `allocatable` is None until a kubelet has registered the node; its amounts are not checked then.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...] = ()
+    allocatable: Mapping[str, int] | None = None
+    soft_taints: tuple[Taint, ...] = ()
+
+    @classmethod
+    def from_manifest(cls, manifest: node.NodeJson) -> NodeSpec:
+        """Read a Node.
+
+        The scheduler ignores conditions, but the node controller soon taints a node that is not ready. That taint is
+        added here, so that no pod is pinned to the node in the meantime.
+        """
+        spec, status = manifest.get("spec") or {}, manifest.get("status") or {}
+        own_taints = []
+        ready = node.readiness(manifest)
+        if ready != "True":
+            key = taints.UNREACHABLE if ready == "Unknown" else taints.NOT_READY
+            own_taints.append(taints.Taint(key, "", taints.NO_SCHEDULE, NOT_READY))
+        if spec.get("unschedulable"):
+            own_taints.append(taints.Taint(taints.UNSCHEDULABLE, "", taints.NO_SCHEDULE, CORDONED))
+        declared: Mapping[str, Any] | None = status.get("allocatable")
+        return cls(
+            name=node.name(manifest),
+            labels=dict(node.labels(manifest)),
+            taints=(*own_taints, *taints.repelling(spec.get("taints"))),
+            allocatable=pod_requests.allocatable(declared) if declared else None,
+            soft_taints=taints.soft(spec.get("taints")),
+        )
+
+    @property
+    def hostname(self) -> str | None:
+        """The hostname label, by which pods are pinned to the node; None if it has none."""
+        return self.labels.get(contract.HOSTNAME_LABEL)
+
 
 MAX_SHARED: Final = 2048  # characters of a part's repr
 
@@ -33,9 +80,9 @@ class PodInfo:
     node: str
     namespace: str
     amounts: tuple[tuple[str, int], ...] = ()
-    ports: tuple[ports.Port, ...] = ()
+    ports: tuple[pod_requests.Port, ...] = ()
     labels: tuple[str, ...] = ()
-    anti_affinity: tuple[pod_affinity.Term, ...] = ()
+    anti_affinity: tuple[pod_key.Term, ...] = ()
     is_terminating: bool = False
     mounts: tuple[volumes.VolumeUse, ...] = ()
 
@@ -48,9 +95,9 @@ class PodInfo:
             node=sys.intern(node),
             namespace=sys.intern(pod.namespaced_name(manifest)[0] or "default"),
             amounts=_shared(tuple(sorted((sys.intern(name), amount) for name, amount in requested.items()))),
-            ports=_shared(ports.host_ports(manifest)),
-            labels=_shared(pod_affinity.flat_labels(manifest)),
-            anti_affinity=_shared(pod_affinity.anti_affinity(manifest)),
+            ports=_shared(pod_requests.host_ports(manifest)),
+            labels=_shared(pod_key.flat_labels(manifest)),
+            anti_affinity=_shared(pod_key.anti_affinity(manifest)),
             is_terminating=metadata.get("deletionTimestamp") is not None,
             mounts=volumes.mounts(manifest),
         )
@@ -74,7 +121,7 @@ class NodeInfo:
     def __init__(self) -> None:
         self.count = 0
         self.amounts: collections.Counter[str] = collections.Counter()
-        self.ports = ports.Ports()
+        self.ports = pod_requests.Ports()
 
     def add(self, pod_info: PodInfo) -> None:
         """Count a pod on the node."""

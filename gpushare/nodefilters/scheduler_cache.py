@@ -14,12 +14,10 @@ from typing import Final
 
 from gpushare import contract
 from gpushare.nodefilters import affinity_rules, node_info, pod_requests, volumes
+from gpushare.nodefilters.affinity_rules import PodClasses
 from gpushare.nodefilters.node_index import NodeIndex, StaticCandidates
-from gpushare.nodefilters.node_info import NodeInfo, PodInfo
-from gpushare.nodefilters.node_spec import NodeSpec
-from gpushare.nodefilters.pod_affinity import PodAffinity, Term
-from gpushare.nodefilters.pod_classes import PodClasses
-from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.node_info import NodeInfo, NodeSpec, PodInfo
+from gpushare.nodefilters.pod_key import PodAffinity, PodKey, Term
 from gpushare.nodefilters.volume_filters import AttachFilter, VolumeReach
 
 SHAPES_KEPT: Final = 256

@@ -7,8 +7,7 @@ from typing import Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
-from gpushare.nodefilters.pod_affinity import PodAffinity
-from gpushare.nodefilters.pod_key import PodKey
+from gpushare.nodefilters.pod_key import PodAffinity, PodKey
 from gpushare.pod import PodJson
 from gpushare.request import Demand, Request
 

@@ -1,4 +1,4 @@
-"""Rules about the cluster as a whole: its version, permissions, namespaces, quotas, other webhooks, its network."""
+"""Rules about the cluster as a whole: its version, permissions, namespaces, quotas, other webhooks, network, images."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare import node as objects
-from gpushare.preflight import versions
-from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries, namespace
-from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed, names
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Workload, at, entries, namespace
+from gpushare.preflight.finding import (
+    MAX_KUBERNETES,
+    MIN_KUBERNETES,
+    Finding,
+    Rule,
+    RulePhase,
+    Severity,
+    counted,
+    format_version,
+    listed,
+    names,
+    parse_version,
+)
 
 Json = Mapping[str, Any]
 
@@ -59,19 +70,19 @@ _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
 
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
     text = facts.server_version()
-    version = versions.parse(text)[:2]
-    oldest, newest = versions.MIN_KUBERNETES, versions.MAX_KUBERNETES
+    version = parse_version(text)[:2]
+    oldest, newest = MIN_KUBERNETES, MAX_KUBERNETES
     if not version:
         yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
     elif version < oldest:
         yield Finding(
             Severity.BLOCKING,
-            f"Kubernetes {text}, but gpushare needs {versions.shown(oldest)} or newer",
+            f"Kubernetes {text}, but gpushare needs {format_version(oldest)} or newer",
             (),
             "upgrade it",
         )
     elif version > newest:
-        known = f"{versions.shown(oldest)} to {versions.shown(newest)}"
+        known = f"{format_version(oldest)} to {format_version(newest)}"
         yield Finding(
             Severity.INFO,
             f"Kubernetes {text}; this release supports {known}",
@@ -250,6 +261,52 @@ def _network(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
+_WITH_MANIFESTS = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
+_NO_REGISTRY = "localhost/"  # image builders' registry for images without one
+
+
+def _images(facts: ClusterFacts) -> Iterator[Finding]:
+    machines = facts.of("Node")
+    if not facts.plan.is_known:
+        sentence = "the images to install are unknown"
+        yield Finding(Severity.INFO, sentence, (), "pass the manifests", (_WITH_MANIFESTS,))
+        return
+    anywhere = ((workload, machines) for workload in (facts.plan.webhook, facts.plan.defrag))
+    parts = ((facts.plan.agent, facts.gpu_nodes() or machines), *anywhere)
+    wrong: dict[str, tuple[str, ...]] = {}
+    for workload, where in parts:
+        for image in _unpulled(workload):
+            lacking = tuple(objects.name(item) for item in where if image not in _loaded(item))
+            # Deployment and CronJob needs one node with the image, a DaemonSet needs it on all of its nodes.
+            if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
+                wrong[image] = lacking
+    if wrong:
+        yield Finding(
+            Severity.BLOCKING,
+            f"{listed(sorted(wrong))}: names without a registry{_of_images(wrong)}",
+            tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some})),
+            "push the images to a registry that the nodes can pull from, and name it",
+            ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX"),
+        )
+
+
+def _of_images(wrong: Mapping[str, tuple[str, ...]]) -> str:
+    lacking = {name for some in wrong.values() for name in some}
+    if not lacking:
+        return ""
+    lack = "lacks" if len(lacking) == 1 else "lack"
+    return f", and {counted(lacking)} {lack} the images (a kubelet reports a new one within a minute)"
+
+
+def _unpulled(workload: Workload) -> tuple[str, ...]:
+    return tuple(image for image in workload.images() if image.startswith(_NO_REGISTRY) or not image)
+
+
+def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
+    """Return the images that the kubelet reports; it lists only the largest fifty."""
+    return frozenset(str(name) for entry in entries(node, "status", "images") for name in entry.get("names") or ())
+
+
 RULES: Final = (
     Rule(
         "kubernetes-version",
@@ -299,6 +356,13 @@ RULES: Final = (
         "the control plane is likely to reach the webhook",
         "pods that ask for a share are rejected while the API server cannot reach the webhook",
         _network,
+        RulePhase.BEFORE,
+    ),
+    Rule(
+        "images",
+        "the nodes can get the images",
+        "a pod whose image cannot be pulled never starts",
+        _images,
         RulePhase.BEFORE,
     ),
 )

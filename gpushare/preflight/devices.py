@@ -9,13 +9,29 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare import node as objects
 from gpushare.pod import is_some
-from gpushare.preflight import software, versions
-from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries, namespace
-from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, counted, listed, names, severity_for
+from gpushare.preflight import software_rules
+from gpushare.preflight.facts_of_cluster import ClusterFacts, InstallPlan, Workload, at, entries, namespace
+from gpushare.preflight.finding import (
+    MIN_CONTAINERD_CDI,
+    MIN_DRIVER,
+    MIN_DRIVER_MEMORY_LIMITS,
+    MIN_KERNEL_DMEM,
+    MIN_OPERATOR_CDI,
+    Finding,
+    Rule,
+    RulePhase,
+    Severity,
+    Version,
+    counted,
+    format_version,
+    listed,
+    names,
+    parse_runtime,
+    parse_version,
+    severity_for,
+)
 from gpushare.preflight.health_rules import condition
-from gpushare.preflight.install_plan import InstallPlan
 from gpushare.preflight.node_rules import info, subjects
-from gpushare.preflight.workload import Workload
 
 Json = Mapping[str, Any]
 
@@ -31,13 +47,13 @@ _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ]
 def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     owned: set[str] = set()
-    for plugin, workload in software.workloads(facts, "DaemonSet", software.DEVICE_PLUGINS):
-        concerned = software.on_nodes(workload, machines)
+    for plugin, workload in software_rules.workloads(facts, "DaemonSet", software_rules.DEVICE_PLUGINS):
+        concerned = software_rules.on_nodes(workload, machines)
         owned |= {*concerned}
         if concerned:
             yield Finding(
                 Severity.BLOCKING,
-                f"{plugin.name} ({software.workload_name(workload)}) allocates the GPUs of {counted(concerned)}",
+                f"{plugin.name} ({software_rules.workload_name(workload)}) allocates the GPUs of {counted(concerned)}",
                 tuple(f"node/{name}" for name in concerned),
                 "keep it off these nodes"
                 + (", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)),
@@ -127,13 +143,13 @@ def operator_with_cdi(facts: ClusterFacts) -> bool:
         enabled = at(policy, "spec", "cdi", "enabled")
         if enabled is not None:
             return bool(enabled)
-        return operator_version(facts, policy) >= versions.MIN_OPERATOR_CDI
+        return operator_version(facts, policy) >= MIN_OPERATOR_CDI
     return False
 
 
-def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
+def operator_version(facts: ClusterFacts, policy: Json) -> Version:
     """Return the GPU Operator's version, by its labels or its image."""
-    if version := versions.parse(objects.labels(policy).get("app.kubernetes.io/version", "")):
+    if version := parse_version(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
     images = [
         image.rpartition(":")[2]
@@ -141,7 +157,7 @@ def operator_version(facts: ClusterFacts, policy: Json) -> versions.Version:
         if objects.name(deployment) == "gpu-operator"
         for image in Workload.from_manifest(deployment).images()
     ]
-    return versions.parse(images[0]) if images else ()
+    return parse_version(images[0]) if images else ()
 
 
 def _injection(facts: ClusterFacts) -> Iterator[Finding]:
@@ -214,22 +230,20 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
             "install the component cdi",
             (_WITH_CDI,),
         )
-    runtimes = {objects.name(item): versions.runtime(info(item, "containerRuntimeVersion")) for item in rest}
+    runtimes = {objects.name(item): parse_runtime(info(item, "containerRuntimeVersion")) for item in rest}
     old = [
         item
         for item in rest
-        if runtimes[objects.name(item)][0] == "containerd"
-        and runtimes[objects.name(item)][1] < versions.MIN_CONTAINERD_CDI
+        if runtimes[objects.name(item)][0] == "containerd" and runtimes[objects.name(item)][1] < MIN_CONTAINERD_CDI
     ]
     if old:
         yield Finding(
             severity_for(old, rest),
-            f"{counted(old)} with a containerd older than {versions.shown(versions.MIN_CONTAINERD_CDI)}, which ignores "
-            "CDI",
+            f"{counted(old)} with a containerd older than {format_version(MIN_CONTAINERD_CDI)}, which ignores CDI",
             subjects(old),
             "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default",
         )
-    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.MIN_CONTAINERD_CDI]
+    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == MIN_CONTAINERD_CDI]
     if switched:
         yield Finding(
             Severity.UNKNOWN,
@@ -291,20 +305,20 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
             "the agent labels its node once it runs there; until then, check on the node",
             ("nvidia-smi --query-gpu=driver_version --format=csv # on a node",),
         )
-    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.MIN_DRIVER]
+    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < MIN_DRIVER]
     if old:
         yield Finding(
             severity_for(old, chosen),
-            f"{counted(old)} with a driver older than {versions.shown(versions.MIN_DRIVER)} "
-            f"({listed(sorted({versions.shown(drivers[objects.name(item)]) for item in old}))})",
+            f"{counted(old)} with a driver older than {format_version(MIN_DRIVER)} "
+            f"({listed(sorted({format_version(drivers[objects.name(item)]) for item in old}))})",
             subjects(old),
-            f"update the driver to {versions.shown(versions.MIN_DRIVER)} (CUDA 11.8) or newer",
+            f"update the driver to {format_version(MIN_DRIVER)} (CUDA 11.8) or newer",
         )
     able = [
         item
         for item in chosen
-        if drivers[objects.name(item)] >= versions.MIN_DRIVER_MEMORY_LIMITS
-        and versions.parse(info(item, "kernelVersion")) >= versions.MIN_KERNEL_DMEM
+        if drivers[objects.name(item)] >= MIN_DRIVER_MEMORY_LIMITS
+        and parse_version(info(item, "kernelVersion")) >= MIN_KERNEL_DMEM
     ]
     if able:
         yield Finding(
@@ -314,10 +328,10 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _driver_of(node: Json) -> versions.Version:
+def _driver_of(node: Json) -> Version:
     labels = objects.labels(node)
     full = labels.get("nvidia.com/cuda.driver-version.full", "") or labels.get("nvidia.com/cuda.driver.major", "")
-    return versions.parse(full)
+    return parse_version(full)
 
 
 RULES: Final = (

@@ -1,17 +1,160 @@
 """ClusterFacts: the objects of a cluster, by kind, and the reason for each kind that could not be read.
 
-A rule that needs an unreadable kind does not guess: `of` raises `Unread`, and `rules.check` reports it.
+A rule that needs an unreadable kind does not guess: `of` raises `Unread`, and `check` reports it. The InstallPlan is
+what the installation's manifests say about the pods of agent and webhook.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare import node as nodes
-from gpushare.preflight.install_plan import InstallPlan
+from gpushare.nodefilters import selectors, taints
+
+# Kubernetes adds these tolerations to every pod of a DaemonSet.
+_OF_DAEMONSETS = taints.tolerations(
+    {"key": f"node.kubernetes.io/{name}", "operator": "Exists"}
+    for name in ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload, by the spec of its pods."""
+
+    pod: Mapping[str, Any]
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any]) -> Workload:
+        """Read a Deployment or DaemonSet."""
+        return cls(((manifest.get("spec") or {}).get("template") or {}).get("spec") or {})
+
+    def selects(self, node: Mapping[str, Any]) -> bool:
+        """Whether its node selector and affinity allow the node."""
+        labels = nodes.labels(node)
+        wanted = self.pod.get("nodeSelector") or {}
+        if any(labels.get(key) != value for key, value in wanted.items()):
+            return False
+        affinity = (self.pod.get("affinity") or {}).get("nodeAffinity") or {}
+        terms = selectors.of_nodes(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+        return terms is None or any(term.matches(nodes.name(node), labels) for term in terms)
+
+    def repelled(self, node: Mapping[str, Any]) -> taints.Taint | None:
+        """Return the first taint of the node that a DaemonSet's pod of this kind does not tolerate."""
+        tolerated = (*taints.tolerations(self.pod.get("tolerations")), *_OF_DAEMONSETS)
+        return taints.untolerated(taints.repelling((node.get("spec") or {}).get("taints")), tolerated)
+
+    def containers(self) -> Iterator[Mapping[str, Any]]:
+        """Its containers, including init containers."""
+        for key in ("initContainers", "containers"):
+            yield from (container for container in self.pod.get(key) or () if isinstance(container, Mapping))
+
+    def images(self) -> tuple[str, ...]:
+        """The names of its images, without repetition."""
+        return tuple(dict.fromkeys(str(container.get("image") or "") for container in self.containers()))
+
+    def host_path(self, volume: str) -> str:
+        """Return the host directory of the volume of this name, or ""."""
+        for entry in self.pod.get("volumes") or ():
+            if entry.get("name") == volume:
+                return str((entry.get("hostPath") or {}).get("path") or "")
+        return ""
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables of its containers that have a literal value."""
+        return {
+            str(entry["name"]): str(entry["value"])
+            for container in self.containers()
+            for entry in container.get("env") or ()
+            if entry.get("name") and entry.get("value") is not None
+        }
+
+    def capabilities(self) -> frozenset[str]:
+        """The capabilities that its containers add."""
+        return frozenset(
+            str(name)
+            for container in self.containers()
+            for name in ((container.get("securityContext") or {}).get("capabilities") or {}).get("add") or ()
+        )
+
+
+AGENT: Final = "gpushare-agent"  # name of the DaemonSet
+WEBHOOK: Final = "gpushare-webhook"  # name of the Deployment
+DEFRAG: Final = "gpushare-defrag"  # name of the CronJob, which is optional
+GPU_PRESENT: Final = "nvidia.com/gpu.present"
+KUBELET_DIRECTORY: Final = "/var/lib/kubelet/device-plugins"
+KUBELET_VOLUME: Final = "device-plugins"
+
+# The parts of config/base/deviceplugin that rules need if no manifests are given; a test compares them.
+_AGENT_POD: Final[Mapping[str, Any]] = {
+    "tolerations": [
+        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "CriticalAddonsOnly", "operator": "Exists"},
+    ],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": contract.NODE_CONFIG_LABEL, "operator": "Exists"}]},
+                    {"matchExpressions": [{"key": GPU_PRESENT, "operator": "In", "values": ["true"]}]},
+                    {
+                        "matchExpressions": [
+                            {"key": "feature.node.kubernetes.io/pci-10de.present", "operator": "In", "values": ["true"]}
+                        ]
+                    },
+                ]
+            }
+        }
+    },
+    "volumes": [{"name": KUBELET_VOLUME, "hostPath": {"path": KUBELET_DIRECTORY}}],
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InstallPlan:
+    """`configurations`: the entries of the ConfigMap that nodes choose from. `is_known`: read from manifests, not the
+    default.
+    """
+
+    agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
+    webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
+    defrag: Workload = dataclasses.field(default_factory=lambda: Workload({}))
+    configurations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    is_known: bool = False
+
+
+def from_manifests(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
+    """Return what these manifests install; the default for an absent agent or webhook."""
+    plan = InstallPlan()
+    config_maps: dict[str, Mapping[str, str]] = {}
+    for manifest in manifests:
+        metadata = manifest.get("metadata") or {}
+        match (manifest.get("kind"), metadata.get("name")):
+            case ("DaemonSet", str() as name) if name == AGENT:
+                plan = dataclasses.replace(plan, agent=Workload.from_manifest(manifest), is_known=True)
+            case ("Deployment", str() as name) if name == WEBHOOK:
+                plan = dataclasses.replace(plan, webhook=Workload.from_manifest(manifest), is_known=True)
+            case ("CronJob", str() as name) if name == DEFRAG:
+                plan = dataclasses.replace(
+                    plan, defrag=Workload.from_manifest((manifest.get("spec") or {}).get("jobTemplate") or {})
+                )
+            case ("ConfigMap", str() as name):
+                config_maps[name] = dict(manifest.get("data") or {})
+    return dataclasses.replace(plan, configurations=config_maps.get(_config_map(plan.agent), {}))
+
+
+def _config_map(agent: Workload) -> str:
+    """Return the name of the ConfigMap with the configurations: the agent's argument, or the usual one."""
+    name = contract.CONFIG_MAP
+    for container in agent.containers():
+        for argument in map(str, container.get("args") or ()):
+            if argument.startswith("--config-map="):
+                name = argument.rpartition("/")[2]
+    return name
+
 
 Json = Mapping[str, Any]
 

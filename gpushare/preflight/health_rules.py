@@ -8,9 +8,8 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare import node as objects
 from gpushare.gpunode import Condition
-from gpushare.preflight.facts_of_cluster import ClusterFacts, at, entries
+from gpushare.preflight.facts_of_cluster import AGENT, WEBHOOK, ClusterFacts, at, entries
 from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed, names
-from gpushare.preflight.install_plan import AGENT, WEBHOOK
 
 Json = Mapping[str, Any]
 

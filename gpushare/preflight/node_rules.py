@@ -7,10 +7,22 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare import node as machines
-from gpushare.preflight import versions
-from gpushare.preflight.facts_of_cluster import ClusterFacts, at
-from gpushare.preflight.finding import Finding, Rule, Severity, counted, listed, names, severity_for
-from gpushare.preflight.install_plan import GPU_PRESENT, KUBELET_DIRECTORY, KUBELET_VOLUME
+from gpushare.preflight.facts_of_cluster import GPU_PRESENT, KUBELET_DIRECTORY, KUBELET_VOLUME, ClusterFacts, at
+from gpushare.preflight.finding import (
+    MIN_CONTAINERD,
+    MIN_CONTAINERD_CDI,
+    MIN_KERNEL_RESTORE,
+    Finding,
+    Rule,
+    Severity,
+    counted,
+    format_version,
+    listed,
+    names,
+    parse_runtime,
+    parse_version,
+    severity_for,
+)
 
 Json = Mapping[str, Any]
 
@@ -175,7 +187,7 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
     for gpu_node in facts.gpu_nodes():
         by_runtime.setdefault(info(gpu_node, "containerRuntimeVersion"), []).append(gpu_node)
     for text, concerned in sorted(by_runtime.items()):
-        name, version = versions.runtime(text)
+        name, version = parse_runtime(text)
         if not text:
             sentence = f"{counted(concerned)} without a reported container runtime"
             yield Finding(Severity.UNKNOWN, sentence, subjects(concerned), "check that their kubelets run")
@@ -186,13 +198,13 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
                 subjects(concerned),
                 "use containerd 1.7 or newer, or CRI-O",
             )
-        elif name == "containerd" and version and version < versions.MIN_CONTAINERD:
+        elif name == "containerd" and version and version < MIN_CONTAINERD:
             yield Finding(
                 Severity.WARNING,
-                f"{counted(concerned)} with containerd {versions.shown(version)}; kubelets since 1.26 require "
-                f"{versions.shown(versions.MIN_CONTAINERD)} or newer",
+                f"{counted(concerned)} with containerd {format_version(version)}; kubelets since 1.26 require "
+                f"{format_version(MIN_CONTAINERD)} or newer",
                 subjects(concerned),
-                f"update containerd; {versions.shown(versions.MIN_CONTAINERD_CDI)} and newer also support CDI",
+                f"update containerd; {format_version(MIN_CONTAINERD_CDI)} and newer also support CDI",
             )
 
 
@@ -200,12 +212,12 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
         gpu_node
         for gpu_node in facts.gpu_nodes()
-        if (version := versions.parse(info(gpu_node, "kernelVersion"))) and version < versions.MIN_KERNEL_RESTORE
+        if (version := parse_version(info(gpu_node, "kernelVersion"))) and version < MIN_KERNEL_RESTORE
     ]
     if old:
         yield Finding(
             Severity.WARNING,
-            f"{counted(old)} with a kernel older than {versions.shown(versions.MIN_KERNEL_RESTORE)} "
+            f"{counted(old)} with a kernel older than {format_version(MIN_KERNEL_RESTORE)} "
             f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE",
             subjects(old),
             "update the nodes' system; until then, delete the pods with shares on a node before you replace its agent",

@@ -1,8 +1,5 @@
-"""Whatif: the cluster in memory, to try changes on with the placement code itself.
+"""Whatif: the cluster in memory, to try changes on with the placement code itself. Pure: no I/O.
 
-world               GPUNodes, and the Nodes and pods that could be read
+world               GPUNodes, and the Nodes and pods that could be read; pods as they were before placement
 unavailable_nodes   nodes that take no new pods with a share
-unplaced            a pod as it was before placement, and as its owner recreates it
-
-Pure: no I/O.
 """

@@ -29,7 +29,51 @@ from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from gpushare.whatif import unavailable_nodes, unplaced
+from gpushare.whatif import unavailable_nodes
+
+
+def without_placement(manifest: pod.PodJson) -> pod.PodJson:
+    """Return the pod without the annotations, node and hostname selector that placement wrote.
+
+    A hostname selector of the user's own stays. A pod that was not placed is returned unchanged.
+    """
+    annotations = pod.annotations_of(manifest)
+    if contract.ALLOCATION not in annotations:
+        return manifest
+    spec = {key: value for key, value in (manifest.get("spec") or {}).items() if key != "nodeName"}
+    selector = {**(spec.get("nodeSelector") or {})}
+    selector.pop(contract.HOSTNAME_LABEL, None)
+    if contract.OWN_HOSTNAME in annotations:
+        selector[contract.HOSTNAME_LABEL] = annotations[contract.OWN_HOSTNAME]
+    asked = {key: value for key, value in annotations.items() if not requests.is_result_key(key)}
+    metadata = {**(manifest.get("metadata") or {}), "annotations": asked}
+    return {**manifest, "metadata": metadata, "spec": {**spec, "nodeSelector": selector}}
+
+
+def successor(manifest: pod.PodJson) -> pod.PodJson:
+    """Return the pod that its owner would create to replace this one: unplaced, with another name."""
+    fresh = without_placement(manifest)
+    metadata = {key: value for key, value in (fresh.get("metadata") or {}).items() if key != "uid"}
+    spec = {key: value for key, value in (fresh.get("spec") or {}).items() if key != "nodeName"}
+    return {**fresh, "metadata": {**metadata, "name": f"{metadata.get('name')}-anew"}, "spec": spec, "status": {}}
+
+
+def nodes_without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNode]:
+    """Return the nodes without the pod's allocations and backfill reservations, as if it were created now."""
+    identity, name = pod.uid(manifest), pod.namespaced_name(manifest)
+
+    def is_its(entry: Allocation) -> bool:
+        if entry.pod.uid and identity:
+            return entry.pod.uid == identity
+        return bool(entry.pod.name) and (entry.pod.namespace, entry.pod.name) == name
+
+    return [
+        ledger.release(gpu_node, [entry.id for entry in gpu_node.allocations if is_its(entry)])
+        if any(map(is_its, gpu_node.allocations))
+        else gpu_node
+        for gpu_node in nodes
+    ]
+
 
 _PLANNED = "planned-"  # prefix of the IDs of allocations made here
 _MAX_SCORE: Final = 100
@@ -242,7 +286,7 @@ class World:
     def room_without(self, name: str, manifest: pod.PodJson) -> Room:
         """Return the free CPU, memory and pods of a node once this pod has left it."""
         room = self.room(name)
-        amounts = dict(PodKey.from_manifest(unplaced.successor(manifest)).amounts)
+        amounts = dict(PodKey.from_manifest(successor(manifest)).amounts)
         cpu, memory = amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0)
         return dataclasses.replace(
             room, cpu_milli=room.cpu_milli + cpu, memory_bytes=room.memory_bytes + memory, pods=room.pods + 1

@@ -73,10 +73,10 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **pa
       kubectl get nodes,namespaces,daemonsets,deployments,runtimeclasses -A -o yaml > cluster.yaml
       kubectl gpushare check --before-install --from cluster.yaml
     """
-    from gpushare.preflight import rules
+    from gpushare import preflight
 
     chosen = options.collect(params)
-    findings = rules.check(_facts(chosen, manifests, installing=before_install))
+    findings = preflight.check(_facts(chosen, manifests, installing=before_install))
     _print(findings, chosen)
     return _code(findings, fail_on)
 

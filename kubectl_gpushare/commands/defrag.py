@@ -109,7 +109,7 @@ def command(
       # Carry out the moves
       kubectl gpushare defrag waiting -n ml --apply
     """
-    from gpushare.defragmentation import cordons, evicting, fewest_moves, goals, relocating
+    from gpushare.defragmentation import cordons, evicting, goals, relocating
     from kubectl_gpushare.views import defrag
 
     sizes = {contract.REQUEST: request, contract.MEMORY: memory, contract.GPUS: gpus}
@@ -150,7 +150,7 @@ def command(
     elif moves is not None:
         plan = relocating.plan(world, wanted, budgets, max_moves=moves, moves_cpu_only=moves_cpu_only)
     elif wanted:
-        plan = fewest_moves.plan(world, wanted, budgets, stay=not annotations, moves_cpu_only=moves_cpu_only)
+        plan = goals.make_room(world, wanted, budgets, stay=not annotations, moves_cpu_only=moves_cpu_only)
     else:
         plan = goals.largest_hole(world, budgets, moves_cpu_only=moves_cpu_only)
     kept = cordons.sentences(snapshot.nodes, now=time.time())

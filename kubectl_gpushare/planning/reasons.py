@@ -11,7 +11,6 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Refusal
 from gpushare.resource_quota import Allowance
-from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import ranking, remedies
@@ -43,7 +42,7 @@ def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowanc
 
     quotas: its namespace's, which bound exclusive GPUs.
     """
-    asked = RequestingPod.from_manifest(unplaced.without_placement(manifest))
+    asked = RequestingPod.from_manifest(worlds.without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     answer = world.place(asked.manifest, asked.request)
@@ -86,7 +85,7 @@ def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budget
 
 def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:
     """Return the cluster without the pod, as if it were created now."""
-    nodes: Sequence[GpuNode] = unplaced.nodes_without(snapshot.nodes, manifest)
+    nodes: Sequence[GpuNode] = worlds.nodes_without(snapshot.nodes, manifest)
     identity = pod.namespaced_name(manifest)
     others = [other for other in snapshot.pods or () if pod.namespaced_name(other) != identity]
     storage = snapshot.storage and worlds.unaccounted(snapshot.storage, snapshot.pods or ())

@@ -13,13 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Allocation, Share
-from gpushare.defragmentation import fewest_moves, goals
+from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
 from gpushare.request import CONSTRAINTS
-from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import Answer, RequestingPod, World
 from kubectl_gpushare.planning import anywhere
@@ -97,7 +96,7 @@ def defragmented(world: World, name: str, asked: RequestingPod, budgets: Budgets
     """Return the moves in turn that `defrag` plans for this pod, if any; leaves the world as it would be after them."""
     if goals.pointless(asked.manifest, asked):
         return None
-    (step,) = fewest_moves.plan(world, [(name, asked)], budgets, stay=False).steps
+    (step,) = goals.make_room(world, [(name, asked)], budgets, stay=False).steps
     answer = world.place(asked.manifest, asked.request) if step.moves else None
     if not isinstance(answer, Placement):
         return None
@@ -113,7 +112,7 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         if manifest is None:
             continue
         try:
-            mover = RequestingPod.from_manifest(unplaced.without_placement(manifest))
+            mover = RequestingPod.from_manifest(worlds.without_placement(manifest))
         except errors.RequestError:
             continue
         back = world.remove(manifest, view.node.name, entry)

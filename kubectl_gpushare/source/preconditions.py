@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import contract
-from gpushare.preflight import cluster_rules, devices, install_plan
+from gpushare.preflight import cluster_rules, devices, facts_of_cluster
 from gpushare.preflight.facts_of_cluster import KINDS, ClusterFacts, Trial, namespace
 from kubectl_gpushare import kubectl, plugin_errors
 from kubectl_gpushare.source.live_cluster import LiveCluster
@@ -133,10 +133,10 @@ def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
     return {"": "v1", **versions}
 
 
-def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> install_plan.InstallPlan:
+def _plan(manifests: Iterable[Json], objects: Mapping[str, tuple[Json, ...]]) -> facts_of_cluster.InstallPlan:
     kinds = ("DaemonSet", "Deployment", "ConfigMap")
     there = [item for kind in kinds for item in objects.get(kind, ()) if namespace(item) == contract.SYSTEM_NAMESPACE]
-    planned, live = install_plan.from_manifests(manifests), install_plan.from_manifests(there)
+    planned, live = facts_of_cluster.from_manifests(manifests), facts_of_cluster.from_manifests(there)
     if not planned.is_known:
         return live
     return planned if planned.configurations else dataclasses.replace(planned, configurations=live.configurations)

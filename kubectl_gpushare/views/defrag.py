@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
-from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move
 from gpushare.gpu_capacity import Fragmentation
 from kubectl_gpushare.output import documents
 from kubectl_gpushare.output.page import Field, Page, Section, field

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpushare.preflight import rules
+from gpushare import preflight
 from gpushare.preflight.finding import Finding, Severity
 from kubectl_gpushare.output import page_layout
 from kubectl_gpushare.output.terminal import Terminal
@@ -42,7 +42,7 @@ def findings() -> tuple[Finding, ...]:
         del objects["DeviceClass"]
         facts["unread"] = {"DeviceClass": 'user "jane" may not list deviceclasses.resource.k8s.io'}
 
-    return rules.check(sound.cluster_facts(broken, installing=True))
+    return preflight.check(sound.cluster_facts(broken, installing=True))
 
 
 @pytest.mark.parametrize(("name", "place"), [("check", PIPE), ("check-80", SMALL)])
@@ -257,8 +257,8 @@ def test_docs_list_every_precondition() -> None:
     rows: dict[str, list[str]] = {}
     for heading in ("## The cluster", "## The nodes", "## The GPUs", "## Others", "## gpushare itself"):
         rows |= pages.rows("docs/preconditions.md", heading)
-    assert list(rows) == [entry.id for entry in rules.RULES]
-    assert {rule: cells[0] for rule, cells in rows.items()} == {entry.id: entry.wanted for entry in rules.RULES}
+    assert list(rows) == [entry.id for entry in preflight.RULES]
+    assert {rule: cells[0] for rule, cells in rows.items()} == {entry.id: entry.wanted for entry in preflight.RULES}
 
 
 def test_check_reads_the_manifests_of_this_repository(plugin: Plugin, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.defragmentation import fewest_moves, goals
+from gpushare.defragmentation import goals
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
@@ -102,7 +102,7 @@ def fitting(count: int = 1, **annotations: str) -> Page:
 
 def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:
     pods = [(owned(name, request=size, kind="" if "fixed" in name else "ReplicaSet"), on) for name, size, on in placed]
-    plan = fewest_moves.plan(of_pods_on(*pods, nodes=2), [hole(**asks)], NONE, stay=False)
+    plan = goals.make_room(of_pods_on(*pods, nodes=2), [hole(**asks)], NONE, stay=False)
     return defrag.page(plan, ("a note",))
 
 

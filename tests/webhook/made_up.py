@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from gpushare import contract
-from gpushare.nodefilters import ports as host_ports
+from gpushare.nodefilters import pod_requests as host_ports
 
 ZONES = ("z1", "z2", "z3")
 EFFECTS = ("NoSchedule", "NoExecute", "PreferNoSchedule")

@@ -21,7 +21,7 @@ from typing import Any, Final
 from gpushare import codec, contract, errors, ledger
 from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare
-from gpushare.cluster import api_client, api_errors, compare_and_swap, events
+from gpushare.cluster import api_client, api_errors, events, retrying
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, request_key
 from gpushare.request import Request
@@ -252,7 +252,7 @@ class Restorer:
             return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
 
         try:
-            await compare_and_swap.update(self._api, f"{contract.GPUNODE_PATH}/{name}", change)
+            await retrying.compare_and_swap(self._api, f"{contract.GPUNODE_PATH}/{name}", change)
         except api_errors.ClusterError as error:
             logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
             return

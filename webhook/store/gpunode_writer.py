@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from gpushare import codec, contract, errors
-from gpushare.cluster import api_client, api_errors, backoff
+from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from webhook.metrics import Metrics
@@ -172,7 +172,7 @@ class GpuNodeWriter:
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, requested_seconds: float) -> bool:
         """Pause and read the GPUNode after a failed write; return whether another attempt makes sense."""
         if attempt > 1 or requested_seconds:
-            pause = backoff.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+            pause = retrying.pause_seconds(attempt, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
             await asyncio.sleep(max(pause, min(requested_seconds, MAX_WAIT_SECONDS)))
         known = ledger.document
         try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import api_client, api_errors, compare_and_swap
+from gpushare.cluster import api_client, api_errors, retrying
 from tests.gpushare.cluster import builders
 
 pytestmark = pytest.mark.apiserver
@@ -42,10 +42,10 @@ def change_before_write(
 async def test_twenty_concurrent_writers_lose_no_update(
     api: api_client.ApiClient, config_maps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_and_swap, "ATTEMPTS", 100)
+    monkeypatch.setattr(retrying, "ATTEMPTS", 100)
     path = await counter(api, config_maps, "storm")
     async with asyncio.timeout(60):
-        await asyncio.gather(*(compare_and_swap.update(api, path, increment) for _ in range(20)))
+        await asyncio.gather(*(retrying.compare_and_swap(api, path, increment) for _ in range(20)))
     assert await count(api, path) == 20
 
 
@@ -60,10 +60,10 @@ async def test_a_change_that_always_conflicts_fails_after_its_attempts(
         calls += 1
         return {**increment(item), "metadata": {**item["metadata"]}}
 
-    monkeypatch.setattr(compare_and_swap, "ATTEMPTS", 4)
+    monkeypatch.setattr(retrying, "ATTEMPTS", 4)
     change_before_write(monkeypatch, api, lambda: api.patch(path, {"data": {"at": str(calls)}}), times=4)
     with pytest.raises(api_errors.Conflict, match="gave up after 4 attempts"):
-        await compare_and_swap.update(api, path, slow)
+        await retrying.compare_and_swap(api, path, slow)
     assert calls == 4
     assert await count(api, path) == 0
 
@@ -71,7 +71,7 @@ async def test_a_change_that_always_conflicts_fails_after_its_attempts(
 async def test_an_unchanged_object_is_not_written(api: api_client.ApiClient, config_maps: str) -> None:
     path = await counter(api, config_maps, "idle")
     before = await api.get(path)
-    assert await compare_and_swap.update(api, path, lambda _: None) == before
+    assert await retrying.compare_and_swap(api, path, lambda _: None) == before
     assert await api.get(path) == before
 
 
@@ -85,7 +85,7 @@ async def test_an_error_in_the_change_is_raised_and_nothing_is_written(
         raise LookupError("no GPU has 8Gi free")
 
     with pytest.raises(LookupError, match="8Gi"):
-        await compare_and_swap.update(api, path, refuse)
+        await retrying.compare_and_swap(api, path, refuse)
     assert await count(api, path) == 0
 
 
@@ -99,7 +99,7 @@ async def test_a_change_without_resource_version_cannot_overwrite(
         return {**increment(item), "metadata": metadata}
 
     change_before_write(monkeypatch, api, lambda: api.patch(path, {"data": {"count": "1"}}), times=1)
-    await compare_and_swap.update(api, path, careless)
+    await retrying.compare_and_swap(api, path, careless)
     assert await count(api, path) == 2
 
 
@@ -114,7 +114,7 @@ async def test_an_object_that_was_recreated_is_read_again(
         await counter(api, config_maps, "recreated")
 
     change_before_write(monkeypatch, api, recreate, times=1)
-    stored = await compare_and_swap.update(api, path, increment)
+    stored = await retrying.compare_and_swap(api, path, increment)
     assert stored["data"] == {"count": "1"}
     assert stored["metadata"]["uid"] != first["metadata"]["uid"]
 
@@ -125,4 +125,4 @@ async def test_a_deleted_object_raises_not_found(
     path = await counter(api, config_maps, "gone")
     change_before_write(monkeypatch, api, lambda: api.delete(path), times=1)
     with pytest.raises(api_errors.NotFound):
-        await compare_and_swap.update(api, path, increment)
+        await retrying.compare_and_swap(api, path, increment)

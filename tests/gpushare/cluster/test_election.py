@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import api_client, election, lease
+from gpushare.cluster import api_client, election
 from lab import access
 from tests.gpushare.cluster import tcp_proxy, waiting
 
 pytestmark = pytest.mark.apiserver
 
 # CALM tolerates a busy machine; FAST is for tests in which the leader must change.
-CALM = lease.LeaseTiming(duration_seconds=20, renew_deadline_seconds=15.0, retry_seconds=0.1)
-FAST = lease.LeaseTiming(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
+CALM = election.LeaseTiming(duration_seconds=20, renew_deadline_seconds=15.0, retry_seconds=0.1)
+FAST = election.LeaseTiming(duration_seconds=4, renew_deadline_seconds=3.0, retry_seconds=0.1)
 
 
 class Candidate:
@@ -29,7 +29,7 @@ class Candidate:
         name: str,
         me: str,
         leading: list[str],
-        timing: lease.LeaseTiming = CALM,
+        timing: election.LeaseTiming = CALM,
     ) -> None:
         self.diary: list[str] = []
         self.leading = leading

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpushare import contract
-from gpushare.cluster import api_client, api_errors, event_series, events
+from gpushare.cluster import api_client, api_errors, events
 
 pytestmark = pytest.mark.apiserver
 
@@ -84,7 +84,7 @@ async def test_repeated_events_are_counted_in_one_series(
         await recorder.flush(30.0)
         assert await stored_events(api, namespace, "b") == first
         assert "series" not in first[0]
-        clock.now += event_series.UPDATE_SECONDS
+        clock.now += events.UPDATE_SECONDS
         recorder.record(pod("b", namespace), contract.EVENT_GATED, "no GPU has 8Gi free")
     (event,) = await stored_events(api, namespace, "b")
     assert event["series"]["count"] == 1001
@@ -98,7 +98,7 @@ async def test_an_event_that_expired_on_the_server_is_recreated(
         await recorder.flush(30.0)
         (event,) = await stored_events(api, namespace, "c")
         await api.delete(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events/{event['metadata']['name']}")
-        clock.now += event_series.UPDATE_SECONDS
+        clock.now += events.UPDATE_SECONDS
         recorder.record(pod("c", namespace), contract.EVENT_GATED, "wait")
     (event,) = await stored_events(api, namespace, "c")
     assert event["series"]["count"] == 2

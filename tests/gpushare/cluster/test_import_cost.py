@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_cluster_client_does_not_import_the_generated_one() -> None:
-    modules = ("api_client", "informer", "compare_and_swap", "election", "events")
+    modules = ("api_client", "informer", "retrying", "election", "events")
     script = "import sys; " + "; ".join(f"import gpushare.cluster.{name}" for name in modules)
     script += "; print(sorted({name.split('.')[0] for name in sys.modules}))"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.cluster import lease
+from gpushare.cluster import election
 
-TIMING = lease.LeaseTiming()
-FREE = lease.LeaseRecord(holder="", duration_seconds=1, transitions=3, version="7")
+TIMING = election.LeaseTiming()
+FREE = election.LeaseRecord(holder="", duration_seconds=1, transitions=3, version="7")
 MINE = dataclasses.replace(FREE, holder="me", duration_seconds=15)
 THEIRS = dataclasses.replace(MINE, holder="other")
 
@@ -17,26 +17,28 @@ THEIRS = dataclasses.replace(MINE, holder="other")
 @pytest.mark.parametrize(
     ("record", "observed_at", "renewed_at", "expected"),
     [
-        pytest.param(None, 100, None, lease.Acquire(), id="there is none"),
-        pytest.param(FREE, 100, None, lease.Acquire(), id="released"),
-        pytest.param(MINE, 100, None, lease.Acquire(), id="a write of ours whose answer was lost"),
-        pytest.param(THEIRS, 100, None, lease.Wait(15), id="just renewed by another"),
-        pytest.param(THEIRS, 90, None, lease.Wait(5), id="silent for 10 s"),
-        pytest.param(THEIRS, 85, None, lease.Acquire(), id="silent for its whole duration"),
+        pytest.param(None, 100, None, election.Acquire(), id="there is none"),
+        pytest.param(FREE, 100, None, election.Acquire(), id="released"),
+        pytest.param(MINE, 100, None, election.Acquire(), id="a write of ours whose answer was lost"),
+        pytest.param(THEIRS, 100, None, election.Wait(15), id="just renewed by another"),
+        pytest.param(THEIRS, 90, None, election.Wait(5), id="silent for 10 s"),
+        pytest.param(THEIRS, 85, None, election.Acquire(), id="silent for its whole duration"),
         pytest.param(
-            dataclasses.replace(THEIRS, duration_seconds=60), 85, None, lease.Wait(45), id="its promise counts"
+            dataclasses.replace(THEIRS, duration_seconds=60), 85, None, election.Wait(45), id="its promise counts"
         ),
-        pytest.param(MINE, 100, 98, lease.Renew(), id="we lead"),
-        pytest.param(MINE, 100, 90, lease.Lost("it could not be renewed for 10 s"), id="we led for too long unrenewed"),
-        pytest.param(THEIRS, 100, 98, lease.Lost("other changed it"), id="taken from us"),
-        pytest.param(FREE, 100, 98, lease.Lost("another client changed it"), id="released by another client"),
-        pytest.param(None, 100, 98, lease.Lost("the Lease was deleted"), id="deleted"),
+        pytest.param(MINE, 100, 98, election.Renew(), id="we lead"),
+        pytest.param(
+            MINE, 100, 90, election.Lost("it could not be renewed for 10 s"), id="we led for too long unrenewed"
+        ),
+        pytest.param(THEIRS, 100, 98, election.Lost("other changed it"), id="taken from us"),
+        pytest.param(FREE, 100, 98, election.Lost("another client changed it"), id="released by another client"),
+        pytest.param(None, 100, 98, election.Lost("the Lease was deleted"), id="deleted"),
     ],
 )
 def test_each_state_of_the_lease_leads_to_its_decision(
-    record: lease.LeaseRecord | None, observed_at: float, renewed_at: float | None, expected: lease.Decision
+    record: election.LeaseRecord | None, observed_at: float, renewed_at: float | None, expected: election.Decision
 ) -> None:
-    decided = lease.decide(record, observed_at=observed_at, now=100.0, me="me", renewed_at=renewed_at, timing=TIMING)
+    decided = election.decide(record, observed_at=observed_at, now=100.0, me="me", renewed_at=renewed_at, timing=TIMING)
     assert decided == expected
 
 
@@ -48,13 +50,13 @@ class Candidate:
     """
 
     offset: float = 0.0
-    seen: lease.LeaseRecord | None = None
+    seen: election.LeaseRecord | None = None
     observed_at: float = 0.0
     renewed_at: float | None = None
     awaited: int = 0
 
     def leads(self, now: float) -> bool:
-        return lease.leads(self.renewed_at, now=now + self.offset, timing=TIMING)
+        return election.leads(self.renewed_at, now=now + self.offset, timing=TIMING)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Write:
 
     number: int
     by: str
-    judged: lease.LeaseRecord | None
+    judged: election.LeaseRecord | None
     began: float
 
 
@@ -74,7 +76,7 @@ class World:
     a: Candidate
     b: Candidate
     now: float = 0.0
-    stored: lease.LeaseRecord | None = None
+    stored: election.LeaseRecord | None = None
     writes: tuple[Write, ...] = ()
     written: int = 0
 
@@ -87,7 +89,7 @@ class World:
         now = self.now + candidate.offset
         if self.stored is None or self.stored != candidate.seen:
             candidate = dataclasses.replace(candidate, seen=self.stored, observed_at=now)
-        decided = lease.decide(
+        decided = election.decide(
             self.stored,
             observed_at=candidate.observed_at,
             now=now,
@@ -95,9 +97,9 @@ class World:
             renewed_at=candidate.renewed_at,
             timing=TIMING,
         )
-        if isinstance(decided, lease.Lost):
+        if isinstance(decided, election.Lost):
             return dataclasses.replace(self, **{name: dataclasses.replace(candidate, renewed_at=None)})
-        if isinstance(decided, lease.Wait):
+        if isinstance(decided, election.Wait):
             return dataclasses.replace(self, **{name: candidate})
         number = self.written + 1
         write = Write(number, name, self.stored, now)
@@ -110,7 +112,7 @@ class World:
         if self.stored != write.judged:
             return rest
         version = str(int(self.stored.version) + 1) if self.stored else "1"
-        rest = dataclasses.replace(rest, stored=lease.LeaseRecord(write.by, TIMING.duration_seconds, 0, version))
+        rest = dataclasses.replace(rest, stored=election.LeaseRecord(write.by, TIMING.duration_seconds, 0, version))
         sender: Candidate = getattr(self, write.by)
         if not answered or sender.awaited != write.number:
             return rest
@@ -161,18 +163,18 @@ def test_a_released_lease_is_acquired_at_once() -> None:
 @pytest.mark.parametrize("seconds", [(15, 15.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)])
 def test_timings_that_allow_two_leaders_are_rejected(seconds: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match="a lease needs retry"):
-        lease.LeaseTiming(*seconds)
+        election.LeaseTiming(*seconds)
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseDurationSeconds": None}])
 def test_an_empty_lease_is_free_and_gets_our_duration(spec: dict[str, Any] | None) -> None:
-    record = lease.read({"metadata": {"resourceVersion": "1"}, "spec": spec}, timing=TIMING)
+    record = election.read({"metadata": {"resourceVersion": "1"}, "spec": spec}, timing=TIMING)
     assert (record.holder, record.duration_seconds, record.transitions) == ("", 15, 0)
 
 
 def test_acquiring_counts_a_transition_and_renewing_does_not() -> None:
-    taken = lease.held({"holderIdentity": "other", "leaseTransitions": 4}, me="me", time="t1", timing=TIMING)
-    renewed = lease.held(taken, me="me", time="t2", timing=TIMING)
+    taken = election.held({"holderIdentity": "other", "leaseTransitions": 4}, me="me", time="t1", timing=TIMING)
+    renewed = election.held(taken, me="me", time="t2", timing=TIMING)
     assert (taken["leaseTransitions"], renewed["leaseTransitions"]) == (5, 5)
     assert (renewed["acquireTime"], renewed["renewTime"]) == ("t1", "t2")
-    assert lease.released(renewed, time="t3")["holderIdentity"] == ""
+    assert election.released(renewed, time="t3")["holderIdentity"] == ""

@@ -5,13 +5,13 @@ import logging
 
 import pytest
 
-from gpushare.cluster import api_errors, repeating
+from gpushare.cluster import api_errors, retrying
 
 
 async def test_a_failed_step_is_retried_and_a_successful_one_waits_for_a_wakeup(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(repeating, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(retrying, "FIRST_PAUSE_SECONDS", 0.001)
     woken, done, tries = asyncio.Event(), asyncio.Event(), 0
 
     async def step() -> None:
@@ -22,7 +22,7 @@ async def test_a_failed_step_is_retried_and_a_successful_one_waits_for_a_wakeup(
         done.set()
 
     logger = logging.getLogger("test")
-    task = asyncio.create_task(repeating.run_on_wakeup(woken, step, trouble="Could not write", logger=logger))
+    task = asyncio.create_task(retrying.run_on_wakeup(woken, step, trouble="Could not write", logger=logger))
     await asyncio.sleep(0)
     assert tries == 0
     woken.set()

@@ -8,7 +8,7 @@ from gpushare import contract, ledger
 from gpushare.allocation import Allocation
 from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.plan import DefragPlan
+from gpushare.defragmentation.moves import DefragPlan
 from gpushare.whatif.world import RequestingPod, World
 from tests import builders
 from webhook.pods import mutation

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from gpushare.defragmentation import cpu_only, fewest_moves, relocating
+from gpushare.defragmentation import goals, leaving, relocating
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.plan import DefragPlan
+from gpushare.defragmentation.moves import DefragPlan
 from gpushare.mix import Host, Mix, classes_of
 from gpushare.placement_profile import PlacementProfile
 from gpushare.whatif.world import RequestingPod, World
@@ -74,7 +74,7 @@ def world(
 def by_fewest(
     state: World, wanted: list[tuple[str, RequestingPod]], budgets: Budgets = NONE, *, moves_cpu_only: bool = True
 ) -> DefragPlan:
-    return fewest_moves.plan(state, wanted, budgets, moves_cpu_only=moves_cpu_only)
+    return goals.make_room(state, wanted, budgets, moves_cpu_only=moves_cpu_only)
 
 
 def by_worth(
@@ -176,8 +176,8 @@ def test_cpu_only_pod_leaves_a_node_whose_gpu_gains_value() -> None:
 
 
 def test_pod_with_a_share_is_not_cpu_only() -> None:
-    assert cpu_only.is_cpu_only(plain("c", "n0", 1))
-    assert not cpu_only.is_cpu_only(owned("a", request="0.5"))
+    assert leaving.is_cpu_only(plain("c", "n0", 1))
+    assert not leaving.is_cpu_only(owned("a", request="0.5"))
 
 
 PLAIN = st.lists(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from gpushare.defragmentation import evicting, fewest_moves, goals
+from gpushare.defragmentation import evicting, goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
@@ -22,7 +22,7 @@ from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, 
 
 def test_one_move_frees_a_hole() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n0/1"))
-    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n0/1")]
     assert plan.steps[0].gpus == "n0/0"
     assert plan.steps[0].closed == (("n0", "GPU-n0-0"),)
@@ -32,12 +32,12 @@ def test_one_move_frees_a_hole() -> None:
 def test_moved_pod_does_not_return_to_the_hole() -> None:
     """Placement alone would put the small pod back: its old GPU is the fullest on which it fits."""
     world = cluster((owned("a", request="0.6"), "n0/0"), (owned("b", request="0.3"), "n0/1"))
-    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("b", "n0/1", "n0/0")]
 
 
 def test_share_that_fits_needs_no_moves() -> None:
-    plan = fewest_moves.plan(cluster((owned("a", request="0.25"), "n0/0")), [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(cluster((owned("a", request="0.25"), "n0/0")), [hole(request="1")], NONE, stay=False)
     assert (moved(plan), plan.steps[0].gpus) == ([], "n0/1")
 
 
@@ -54,7 +54,7 @@ def test_share_that_fits_needs_no_moves() -> None:
 )
 def test_protected_pods_stay(manifest: dict[str, Any], reason: str) -> None:
     world = cluster((manifest, "n0/0"), (owned("b", request="0.8"), "n0/1"))
-    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == []
     assert plan.steps[0].reason
     assert dict(plan.fixed)[reason] == 1
@@ -64,7 +64,7 @@ def test_resized_pod_stays_as_it_would_be_recreated_in_its_old_size() -> None:
     resized = owned("a", request="0.25")
     world = cluster((resized, "n0/0"), (owned("b", request="0.5"), "n0/1"))
     resized["spec"]["containers"][0]["env"] = [{"name": contract.ENV_REQUEST, "value": "10"}]
-    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [] or [name for name, *_ in moved(plan)] == ["b"]
     assert ("resized, and would be recreated with their original size", 1) in plan.fixed
 
@@ -73,7 +73,7 @@ def test_waiting_pod_moves_no_pod_of_higher_priority() -> None:
     placed = (owned("a", request="0.25", priority=10), "n0/0"), (owned("b", request="0.5", priority=10), "n0/1")
     for priority, moves in ((9, 0), (10, 1)):
         waits = RequestingPod.from_manifest(owned("w", request="1", priority=priority))
-        plan = fewest_moves.plan(cluster(*placed), [("w", waits)], NONE)
+        plan = goals.make_room(cluster(*placed), [("w", waits)], NONE)
         assert len(plan.moves) == moves
 
 
@@ -87,7 +87,7 @@ def test_several_moves_do_not_exceed_a_budget() -> None:
     pods = [(owned(f"w{number}", request="0.3", app="web"), f"n0/{number}") for number in range(4)]
     wanted = [hole(request="1", gpus="2")]
     for allowed, moves in ((0, 0), (1, 0), (2, 2)):
-        plan = fewest_moves.plan(cluster(*pods, gpus=4), wanted, budget(allowed), stay=False)
+        plan = goals.make_room(cluster(*pods, gpus=4), wanted, budget(allowed), stay=False)
         assert len(plan.moves) == moves
 
 
@@ -99,7 +99,7 @@ def test_pod_with_two_budgets_stays_as_its_eviction_is_rejected() -> None:
 
     for budgets, moves in (([budget("one")], 1), ([budget("one"), budget("other")], 0)):
         world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5", kind=""), "n0/1"))
-        plan = fewest_moves.plan(world, [hole(request="1")], Budgets.from_manifests(budgets), stay=False)
+        plan = goals.make_room(world, [hole(request="1")], Budgets.from_manifests(budgets), stay=False)
         assert len(plan.moves) == moves
         assert any("several PodDisruptionBudgets" in reason for reason, _ in plan.fixed) is not bool(moves)
 
@@ -159,7 +159,7 @@ def test_plan_can_be_carried_out_without_breaking_a_rule(
     world = cluster(*placed, nodes=3)
     before = {name: view.node for name, view in world.views.items()}
     asked = hole(request=request, gpus=gpus)
-    plan = fewest_moves.plan(world, [asked], NONE, stay=False)
+    plan = goals.make_room(world, [asked], NONE, stay=False)
     for view in world.views.values():
         assert not ledger.violations(view.node)
         assert not any(gpu.cordoned for gpu in view.node.gpus)
@@ -174,7 +174,7 @@ def test_plan_can_be_carried_out_without_breaking_a_rule(
 
 def test_pod_pinned_by_the_webhook_moves_to_another_node() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("a", "n0/0", "n1/0")]
 
 
@@ -182,7 +182,7 @@ def test_pod_with_its_own_hostname_selector_stays() -> None:
     stays = owned("a", request="0.25")
     stays["spec"]["nodeSelector"] = {contract.HOSTNAME_LABEL: "n0"}
     world = cluster((stays, "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    plan = fewest_moves.plan(world, [hole(request="1")], NONE, stay=False)
+    plan = goals.make_room(world, [hole(request="1")], NONE, stay=False)
     assert moved(plan) == [("b", "n1/0", "n0/0")]
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.defragmentation import fewest_moves
+from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.plan import DefragPlan
+from gpushare.defragmentation.moves import DefragPlan
 from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, owned
 
 PER_NODE = 2
@@ -70,7 +70,7 @@ def placed(pods: Sequence[Pod]) -> list[tuple[dict[str, Any], str]]:
 
 def planned(pods: Sequence[Pod], need: int, gpus: int = 1) -> DefragPlan:
     asked = hole(request=f"{need / 100}", gpus=str(gpus))
-    return fewest_moves.plan(cluster(*placed(pods), nodes=2), [asked], NONE, stay=False)
+    return goals.make_room(cluster(*placed(pods), nodes=2), [asked], NONE, stay=False)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_move_and_the_move_that_makes_room_for_it_share_a_budget(allowed: int, m
         "status": {"disruptionsAllowed": allowed},
     }
     asked = hole(request="0.8")
-    plan = fewest_moves.plan(cluster(*pods, nodes=2), [asked], Budgets.from_manifests([budget]), stay=False)
+    plan = goals.make_room(cluster(*pods, nodes=2), [asked], Budgets.from_manifests([budget]), stay=False)
     assert len(plan.moves) == moves
 
 

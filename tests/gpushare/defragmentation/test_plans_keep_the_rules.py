@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract
-from gpushare.defragmentation import fewest_moves
+from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.whatif.world import RequestingPod
 from tests.gpushare.defragmentation.clusters import cluster, owned
@@ -74,7 +74,7 @@ def test_every_move_is_allowed_and_has_room(
         for number, (percent, gpus, priority) in enumerate(wanted)
     ]
     budgets = Budgets.from_manifests([budget(app, count) for app, count in allowed.items()])
-    plan = fewest_moves.plan(cluster(*there.values(), nodes=3), waiting, budgets)
+    plan = goals.make_room(cluster(*there.values(), nodes=3), waiting, budgets)
 
     evicted: Counter[str] = Counter()
     for step in plan.steps:

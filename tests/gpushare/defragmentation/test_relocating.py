@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpushare import contract, ledger
 from gpushare.defragmentation import relocating
+from gpushare.defragmentation.chains import Exchanges
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.exchanges import Exchanges
 from gpushare.defragmentation.leaving import Movable
 from gpushare.whatif.world import RequestingPod
 from tests.gpushare.defragmentation.clusters import NONE, cluster, moved, owned

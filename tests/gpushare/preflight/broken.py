@@ -6,11 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from gpushare.preflight import install_plan
-from gpushare.preflight.facts_of_cluster import Trial
+from gpushare.preflight import facts_of_cluster
+from gpushare.preflight.facts_of_cluster import InstallPlan, Trial, Workload
 from gpushare.preflight.finding import Severity
-from gpushare.preflight.install_plan import InstallPlan
-from gpushare.preflight.workload import Workload
 from tests.config import manifests
 from tests.gpushare.preflight import sound
 from tests.gpushare.preflight.sound import daemonset, named, node, pod
@@ -133,7 +131,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "nodes with GPUs that accept any pod": (
         with_objects("Node", named("Node", "cpu-1")), "pods-without-gpus", INFO, "2 nodes with GPUs and no taint", ("node/gpu-1", "node/gpu-2")),
     "a node that is not Ready": (
-        with_objects("Node", named("Node", "gpu-3", labels={install_plan.GPU_PRESENT: "true"}, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})),
+        with_objects("Node", named("Node", "gpu-3", labels={facts_of_cluster.GPU_PRESENT: "true"}, status={"conditions": [{"type": "Ready", "status": "Unknown"}]})),
         "node-ready", WARNING, "1 node not Ready", ("node/gpu-3",)),
     "Windows": (with_objects("Node", node("win", operatingSystem="windows")), "node-system", WARNING, "1 node with windows", ("node/win",)),
     "s390x": (with_objects("Node", node("z", architecture="s390x")), "node-system", WARNING, "architecture s390x", ("node/z",)),
@@ -149,7 +147,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         with_objects("Node", node("k", kernelVersion="4.18.0-553.el8_10.x86_64")), "kernel", WARNING, "4.18.0-553.el8_10", ("node/k",)),
     "a vGPU": (with_objects("Node", node("v", labels={"nvidia.com/vgpu.present": "true"})), "virtual-gpus", WARNING, "1 node whose GPUs are vGPUs", ("node/v",)),
     "the operator's device plugin": (
-        with_objects("DaemonSet", daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={install_plan.GPU_PRESENT: "true"})),
+        with_objects("DaemonSet", daemonset("nvidia-device-plugin-daemonset", "gpu-operator", nodeSelector={facts_of_cluster.GPU_PRESENT: "true"})),
         "gpu-owner", BLOCKING, "allocates the GPUs of 2 nodes", ("node/gpu-1", "node/gpu-2")),
     "a device plugin by its image": (
         with_objects("DaemonSet", daemonset("dp", "kube-system", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0")),
@@ -181,12 +179,12 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "an old driver": (
         nodes(node("o", labels={"nvidia.com/cuda.driver-version.full": "470.82.01"})), "driver", BLOCKING, "older than 520 (470.82.1)", ("node/o",)),
     "an unknown driver version": (
-        with_objects("Node", named("Node", "n", labels={install_plan.GPU_PRESENT: "true"})), "driver", UNKNOWN, "without a label for the driver's version", ("node/n",)),
+        with_objects("Node", named("Node", "n", labels={facts_of_cluster.GPU_PRESENT: "true"})), "driver", UNKNOWN, "without a label for the driver's version", ("node/n",)),
     "a driver that can limit memory": (
         with_objects("Node", node("n", labels={"nvidia.com/cuda.driver-version.full": "615.10"}, kernelVersion="6.14.2")),
         "driver", INFO, "can enforce device memory limits", ("node/n",)),
     "HAMi": (
-        with_objects("DaemonSet", daemonset("hami-device-plugin", "kube-system", nodeSelector={install_plan.GPU_PRESENT: "true"})),
+        with_objects("DaemonSet", daemonset("hami-device-plugin", "kube-system", nodeSelector={facts_of_cluster.GPU_PRESENT: "true"})),
         "other-sharers", BLOCKING, "HAMi (daemonset kube-system/hami-device-plugin) runs on 2 of", ("node/gpu-1", "node/gpu-2")),
     "HAMi elsewhere": (
         with_objects("DaemonSet", daemonset("hami-device-plugin", "kube-system", nodeSelector={"gpu": "on"})), "other-sharers", INFO, "on none of", ()),
@@ -206,20 +204,20 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "Kueue": (setting(groups=frozenset({"kueue.x-k8s.io"})), "kueue", INFO, "Kueue is installed", ()),
     "gVisor": (with_objects("RuntimeClass", named("RuntimeClass", "sandbox", handler="runsc")), "sandboxes", INFO, "sandbox is gVisor", ("runtimeclass/sandbox",)),
     "a webhook that is not ready": (
-        with_objects("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={}), only=True),
-        "webhook-ready", BLOCKING, "0 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
+        with_objects("Deployment", named("Deployment", facts_of_cluster.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={}), only=True),
+        "webhook-ready", BLOCKING, "0 of 2 replicas", (f"deployment/{facts_of_cluster.WEBHOOK}",)),
     "a webhook scaled to zero": (
-        with_objects("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 0}, status={}), only=True),
-        "webhook-ready", BLOCKING, "the webhook is scaled to zero replicas", (f"deployment/{install_plan.WEBHOOK}",)),
+        with_objects("Deployment", named("Deployment", facts_of_cluster.WEBHOOK, sound.SYSTEM, spec={"replicas": 0}, status={}), only=True),
+        "webhook-ready", BLOCKING, "the webhook is scaled to zero replicas", (f"deployment/{facts_of_cluster.WEBHOOK}",)),
     "a webhook whose new replica does not start": (
         both(
-            with_objects("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 2}), only=True),
+            with_objects("Deployment", named("Deployment", facts_of_cluster.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 2}), only=True),
             with_objects("Pod", pod("new", sound.SYSTEM, "gpu-1", component="webhook", ready=False, status=CRASHED))),
         "webhook-ready", WARNING, "2 of 2 replicas of the webhook are ready, but a new one is not: CrashLoopBackOff: back-off 10s: no driver",
-        (f"deployment/{install_plan.WEBHOOK}",)),
+        (f"deployment/{facts_of_cluster.WEBHOOK}",)),
     "a webhook with one replica ready": (
-        with_objects("Deployment", named("Deployment", install_plan.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 1}), only=True),
-        "webhook-ready", WARNING, "1 of 2 replicas", (f"deployment/{install_plan.WEBHOOK}",)),
+        with_objects("Deployment", named("Deployment", facts_of_cluster.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={"readyReplicas": 1}), only=True),
+        "webhook-ready", WARNING, "1 of 2 replicas", (f"deployment/{facts_of_cluster.WEBHOOK}",)),
     "no Deployment": (with_objects("Deployment", only=True), "webhook-ready", BLOCKING, "there is no Deployment", ()),
     "no certificate": (
         with_objects("MutatingWebhookConfiguration", named("MutatingWebhookConfiguration", "gpushare", webhooks=[{"clientConfig": {}}]), only=True),
@@ -267,9 +265,9 @@ BEFORE: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "EKS with another network": (
         both(setting(version="v1.33.4-eks-1234"), with_objects("DaemonSet", daemonset("cilium", "kube-system"))), "webhook-network", WARNING, "EKS without the AWS CNI", ()),
     "images without a registry": (
-        setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
+        setting(plan=facts_of_cluster.from_manifests([sound.base("deviceplugin/daemonset.yaml")])), "images", BLOCKING, "localhost/gpushare/agent", ("node/gpu-1", "node/gpu-2")),
     "an image of the component defrag of no registry": (
-        setting(plan=install_plan.from_manifests([*sound.ours(), *manifests.documents(DEFRAG)])), "images", BLOCKING, "localhost/gpushare/plugin", ("node/gpu-1", "node/gpu-2")),
+        setting(plan=facts_of_cluster.from_manifests([*sound.ours(), *manifests.documents(DEFRAG)])), "images", BLOCKING, "localhost/gpushare/plugin", ("node/gpu-1", "node/gpu-2")),
     "unknown images": (setting(plan=InstallPlan()), "images", INFO, "are unknown", ()),
     "a GPU in use": (with_objects("Pod", pod("t", "ml", "gpu-1", **BUSY)), "gpus-in-use", WARNING, "GPUs of 1 node are held by 1 pod: ml/t", ("node/gpu-1",)),
 }  # fmt: skip

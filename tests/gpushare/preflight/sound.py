@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushare import contract
 from gpushare.contract import CONDITION_DEVICES_INJECTED
-from gpushare.preflight import cluster_rules, facts_of_cluster, health_rules, install_plan
+from gpushare.preflight import cluster_rules, facts_of_cluster, health_rules
 from gpushare.preflight.facts_of_cluster import ClusterFacts, Trial
 from tests.config import manifests
 
@@ -27,7 +27,7 @@ def named(kind: str, name: str, namespace: str = "", *, labels: dict[str, str] |
 
 
 def node(name: str, *, labels: dict[str, str] | None = None, taints: tuple[Json, ...] = (), **info: str) -> Json:
-    has = {install_plan.GPU_PRESENT: "true", "nvidia.com/cuda.driver-version.full": "570.86.15", **(labels or {})}
+    has = {facts_of_cluster.GPU_PRESENT: "true", "nvidia.com/cuda.driver-version.full": "570.86.15", **(labels or {})}
     node_info = {
         "kernelVersion": "6.8.0-45-generic",
         "containerRuntimeVersion": "containerd://2.0.1",
@@ -108,7 +108,7 @@ def cluster_facts(change: Callable[[dict[str, Any]], None] | None = None, *, ins
     """Return the facts of the healthy cluster, after `change` has modified the arguments."""
     trial = Trial({"metadata": {"annotations": {contract.ALLOCATION: "x"}}})
     facts: dict[str, Any] = {
-        "plan": install_plan.from_manifests(ours()),
+        "plan": facts_of_cluster.from_manifests(ours()),
         "installing": installing,
         "version": "v1.36.2",
         "groups": frozenset({"apps"}),

@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from gpushare import contract
-from gpushare.preflight import devices, facts_of_cluster, finding, health_rules, install_plan, rules
-from gpushare.preflight.facts_of_cluster import ClusterFacts
+from gpushare import contract, preflight
+from gpushare.preflight import devices, facts_of_cluster, finding, health_rules
+from gpushare.preflight.facts_of_cluster import ClusterFacts, InstallPlan, Workload
 from gpushare.preflight.finding import Finding, RulePhase, Severity
-from gpushare.preflight.install_plan import InstallPlan
-from gpushare.preflight.workload import Workload
 from tests.config import manifests
 from tests.gpushare.preflight import sound
 from tests.gpushare.preflight.broken import (
@@ -32,12 +30,12 @@ from tests.gpushare.preflight.sound import daemonset, named, node
 
 
 def findings_of(facts: ClusterFacts, rule: str) -> list[Finding]:
-    return [finding for finding in rules.check(facts) if finding.rule == rule]
+    return [finding for finding in preflight.check(facts) if finding.rule == rule]
 
 
 def test_a_healthy_cluster_has_no_findings() -> None:
     for installing in (False, True):
-        findings = {finding.rule: finding for finding in rules.check(sound.cluster_facts(installing=installing))}
+        findings = {finding.rule: finding for finding in preflight.check(sound.cluster_facts(installing=installing))}
         worse = {rule: finding.found for rule, finding in findings.items() if finding.severity is not Severity.OK}
         assert set(worse) == {"visible-devices"}, worse
         assert findings["visible-devices"].severity is Severity.INFO
@@ -66,7 +64,7 @@ def check_finding(findings: list[Finding], severity: Severity, part: str, concer
 
 def test_every_rule_has_a_broken_cluster() -> None:
     assert {rule for _, rule, *_ in (*BROKEN.values(), *BEFORE.values())} | {"installed"} == {
-        rule.id for rule in rules.RULES
+        rule.id for rule in preflight.RULES
     }
 
 
@@ -74,7 +72,7 @@ def test_a_missing_installation_gives_one_blocking_finding() -> None:
     nothing = both(
         *(with_objects(kind, only=True) for kind in ("Deployment", "DaemonSet", "MutatingWebhookConfiguration"))
     )
-    findings = rules.check(sound.cluster_facts(nothing))
+    findings = preflight.check(sound.cluster_facts(nothing))
     assert [item.rule for item in findings if item.severity is BLOCKING] == ["installed"]
     assert "webhook-ready" not in {item.rule for item in findings}
 
@@ -94,7 +92,7 @@ def test_a_node_labelled_against_nvidias_plugin_has_no_other_owner() -> None:
 def test_an_image_present_on_every_node_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.3.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]
-    change = setting(plan=install_plan.from_manifests([sound.base("deviceplugin/daemonset.yaml")]))
+    change = setting(plan=facts_of_cluster.from_manifests([sound.base("deviceplugin/daemonset.yaml")]))
     assert (
         findings_of(sound.cluster_facts(both(change, nodes(*loaded)), installing=True), "images")[0].severity
         is Severity.OK
@@ -142,9 +140,9 @@ def test_the_default_install_plan_equals_the_manifests() -> None:
     for key in ("tolerations", "affinity"):
         assert default.pod[key] == agent.pod[key]
     assert (
-        default.host_path(install_plan.KUBELET_VOLUME)
-        == agent.host_path(install_plan.KUBELET_VOLUME)
-        == install_plan.KUBELET_DIRECTORY
+        default.host_path(facts_of_cluster.KUBELET_VOLUME)
+        == agent.host_path(facts_of_cluster.KUBELET_VOLUME)
+        == facts_of_cluster.KUBELET_DIRECTORY
     )
     assert {manifest["metadata"]["name"] for manifest in manifests.objects() if manifest["kind"] == "ValidatingAdmissionPolicyBinding" and "Deny" in manifest["spec"]["validationActions"]} == {*health_rules.BINDINGS}  # fmt: skip
 
@@ -161,10 +159,10 @@ def test_unreadable_objects_give_unknown_findings_with_the_reason(kind: str, ins
 
     whole = {
         finding.rule
-        for finding in rules.check(sound.cluster_facts(installing=installing))
+        for finding in preflight.check(sound.cluster_facts(installing=installing))
         if finding.severity is Severity.OK
     }
-    findings = rules.check(sound.cluster_facts(hide, installing=installing))
+    findings = preflight.check(sound.cluster_facts(hide, installing=installing))
     unknown = {item.rule for item in findings if item.found == "not known: you may not"}
     assert all(item.severity is UNKNOWN for item in findings if item.rule in unknown)
     assert unknown or kind in ADDING or (kind in ONLY_AFTER and installing) or (kind == "rights" and not installing)
@@ -183,10 +181,10 @@ def test_every_rule_reports_a_finding_when_kinds_are_missing(installing: bool, m
     def hide(facts: dict[str, Any]) -> None:
         facts["objects"] = {kind: members for kind, members in facts["objects"].items() if kind not in missing}
 
-    findings = rules.check(sound.cluster_facts(hide, installing=installing))
+    findings = preflight.check(sound.cluster_facts(hide, installing=installing))
     asked = {
         rule.id
-        for rule in rules.RULES
+        for rule in preflight.RULES
         if rule.phase in {RulePhase.ANY, RulePhase.BEFORE if installing else RulePhase.AFTER}
     }
     assert asked <= {item.rule for item in findings}
@@ -194,22 +192,22 @@ def test_every_rule_reports_a_finding_when_kinds_are_missing(installing: bool, m
 
 
 def test_rule_ids_are_unique_and_rules_are_documented() -> None:
-    ids = [rule.id for rule in rules.RULES]
+    ids = [rule.id for rule in preflight.RULES]
     assert len(ids) == len(set(ids))
-    assert all(rule.id.replace("-", "").islower() and rule.wanted and rule.why for rule in rules.RULES)
+    assert all(rule.id.replace("-", "").islower() and rule.wanted and rule.why for rule in preflight.RULES)
 
 
 def test_configurations_come_from_the_config_map_of_the_agent() -> None:
     told = {"containers": [{"name": "agent", "args": ["--config-map=gpushare-system/of-ours"]}]}
-    agent = {"kind": "DaemonSet", "metadata": {"name": install_plan.AGENT}, "spec": {"template": {"spec": told}}}
+    agent = {"kind": "DaemonSet", "metadata": {"name": facts_of_cluster.AGENT}, "spec": {"template": {"spec": told}}}
     usual, ours = (
         {"kind": "ConfigMap", "metadata": {"name": name}, "data": {"default": name}}
         for name in (contract.CONFIG_MAP, "of-ours")
     )
-    assert install_plan.from_manifests([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
+    assert facts_of_cluster.from_manifests([usual, ours]).configurations == {"default": contract.CONFIG_MAP}
     for order in ([usual, ours, agent], [agent, ours, usual]):
-        assert install_plan.from_manifests(order).configurations == {"default": "of-ours"}
-    assert install_plan.from_manifests([usual, agent]).configurations == {}
+        assert facts_of_cluster.from_manifests(order).configurations == {"default": "of-ours"}
+    assert facts_of_cluster.from_manifests([usual, agent]).configurations == {}
 
 
 EVIL = "n1 $(touch pwned); x"
@@ -232,7 +230,7 @@ def test_commands_contain_no_name_that_a_shell_would_interpret(name: str) -> Non
     """The API server does not allow such names, but a saved file may contain any."""
     facts = sound.cluster_facts(BROKEN[name][0])
     objects = {kind: renamed(items) for kind, items in facts.objects.items()}
-    for found in rules.check(dataclasses.replace(facts, objects=objects)):
+    for found in preflight.check(dataclasses.replace(facts, objects=objects)):
         assert not any("touch pwned" in command for command in found.commands), found
 
 

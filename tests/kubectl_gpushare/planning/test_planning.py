@@ -13,7 +13,6 @@ from gpushare.allocation import Labels
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
-from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import capacity, ranking, reasons, remedies
@@ -240,10 +239,10 @@ def test_backfill_reservation_does_not_block_its_own_pod() -> None:
     node = dataclasses.replace(builders.node("a", gpus=1), allocations=(hold,))
     manifest = builders.pod("waits", request="1")
     manifest["metadata"]["uid"] = "u1"
-    assert not ledger.use(unplaced.nodes_without([node], manifest)[0])["GPU-a-0"].holders
+    assert not ledger.use(worlds.nodes_without([node], manifest)[0])["GPU-a-0"].holders
     other = builders.pod("other", request="1")
     assert isinstance(
-        World(unplaced.nodes_without([node], other)).place(other, RequestingPod.from_manifest(other).request), Refusal
+        World(worlds.nodes_without([node], other)).place(other, RequestingPod.from_manifest(other).request), Refusal
     )
 
 

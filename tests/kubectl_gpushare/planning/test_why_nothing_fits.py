@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from gpushare.defragmentation.plan import DefragPlan, DefragStep
+from gpushare.defragmentation.moves import DefragPlan, DefragStep
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import Mode
 from gpushare.refusal import Refusal

@@ -1,4 +1,4 @@
-"""MoveSimulator: makes moves on the cluster in memory, and searches for moves that make room for a pod.
+"""Moves of pods: plans of them, and MoveSimulator, which makes them on the cluster in memory.
 
 GPUs that are to become free are cordoned meanwhile. Their pods leave and are placed again by the placement engine. If a
 pod finds no place, other pods may have to move first, by the same search. Options with the fewest moves are tried
@@ -14,15 +14,76 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpushare import ledger, pod
 from gpushare.allocation import Allocation
-from gpushare.defragmentation import cpu_only, evicting, leaving
-from gpushare.defragmentation.cpu_only import CpuOnlyPods
+from gpushare.defragmentation import evicting, leaving
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import MAX_MOVES, Departure, Movable
-from gpushare.defragmentation.plan import Closed, Move
+from gpushare.defragmentation.leaving import MAX_MOVES, CpuOnlyPods, Departure, Movable
+from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import NodeView, Placement
-from gpushare.whatif import unplaced
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
+
+Closed = tuple[tuple[str, str], ...]  # node and UUID of cordoned GPUs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Move:
+    """An eviction, and where placement, or the scheduler, would put the replacement pod."""
+
+    manifest: pod.PodJson
+    entry: Allocation
+    before: str  # GPUs, such as `gpu-1/0,2`; for a CPU-only pod the node
+    after: str
+    closed: Closed  # during the move
+
+    @property
+    def is_cpu_only(self) -> bool:
+        """Whether the pod has no share."""
+        return leaving.stands_for(self.entry)
+
+    @property
+    def nodes(self) -> tuple[str, str]:
+        """The node that it leaves, and the one where it goes."""
+        return self.before.partition("/")[0], self.after.partition("/")[0]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DefragStep:
+    """The moves that make room for one share, and its GPUs afterwards. `gpus` is empty if there is no way.
+
+    asked: None for moves that admit no pod: they reduce fragmentation, or empty the GPUs of a node, `gpus`.
+    """
+
+    name: str
+    asked: RequestingPod | None
+    gpus: str
+    moves: tuple[Move, ...] = ()
+    reason: str = ""
+
+    @property
+    def closed(self) -> Closed:
+        """The GPUs that are cordoned during some of the moves."""
+        return tuple(dict.fromkeys(gpu for move in self.moves for gpu in move.closed))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DefragPlan:
+    """The steps in order; `fixed`: why pods in the way may not be moved, with their number.
+
+    gained: by how many GPUs the moves raise the free capacity that the cluster's mix can use; None for plans by other
+    goals.
+    """
+
+    steps: tuple[DefragStep, ...]
+    before: Fragmentation
+    after: Fragmentation
+    fixed: tuple[tuple[str, int], ...]
+    gained: float | None = None
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """The moves of all steps, in order."""
+        return tuple(move for step in self.steps for move in step.moves)
+
 
 Spent = collections.Counter[tuple[str, str]]
 _MAX_ATTEMPTS = 200  # options per share in which every pod finds a place at once
@@ -175,7 +236,7 @@ class MoveSimulator:
         moved = self._move(node, entry, mover, closed)
         if moved is not None:
             return [moved]
-        fresh = RequestingPod(unplaced.successor(mover.manifest), mover.request)
+        fresh = RequestingPod(worlds.successor(mover.manifest), mover.request)
         for most in range(1, spare + 1):
             if self._effort.inspections <= 0:
                 return None
@@ -200,8 +261,8 @@ class MoveSimulator:
         indexes = sorted(gpus[uuid].index for uuid in entry.gpu_uuids if uuid in gpus)
         mark = len(self._undo)
         self._undo.append(self._world.remove(mover.manifest, node, entry))
-        fresh = unplaced.successor(mover.manifest)
-        if cpu_only.stands_for(entry):
+        fresh = worlds.successor(mover.manifest)
+        if leaving.stands_for(entry):
             target = self._world.likely_node(fresh, left=node)
             if target in {"", node}:  # the scheduler might put it there again
                 self.undo(mark)

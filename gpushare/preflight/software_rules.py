@@ -1,16 +1,93 @@
-"""Rules about other GPU software: sharers, MIG managers, the GPU Operator, DRA, Kueue, sandboxes."""
+"""Rules about other GPU software: sharers, MIG managers, the GPU Operator, DRA, Kueue, sandboxes.
+
+Software is recognised by the names and images of its workloads, or by its API group.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gpushare import contract
+from gpushare import node as nodes
 from gpushare import node as objects
-from gpushare.preflight import software
-from gpushare.preflight.facts_of_cluster import ClusterFacts, at
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Workload, at, namespace
 from gpushare.preflight.finding import Finding, Rule, Severity, counted, names
 from gpushare.preflight.node_rules import subjects
+
+Json = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Software:
+    """`pattern`: matched against `NAMESPACE/NAME IMAGE…` of a workload. `off_by`: a node label that keeps it away."""
+
+    name: str
+    pattern: str
+    off_by: str = ""
+    group: str = ""
+
+
+# Software that advertises nvidia.com/gpu. The first match wins.
+DEVICE_PLUGINS: Final = (
+    Software("GKE's device plugin", r"/nvidia-gpu-device-plugin", "gke-no-default-nvidia-gpu-device-plugin=true"),
+    Software(
+        "the GPU Operator's device plugin",
+        r"/nvidia-(sandbox-)?device-plugin-daemonset .*|gpu-operator/.*device-plugin",
+        "nvidia.com/gpu.deploy.device-plugin=false",
+    ),
+    Software("NVIDIA's device plugin", r"/nvidia-device-plugin|/nvdp-|k8s-device-plugin"),
+)
+
+# Software that shares GPUs of a node by other means.
+SHARERS: Final = (
+    Software("HAMi", r"/hami-|/hami |projecthami/", "gpu=off"),
+    Software("KAI's GPU fractions", r"gpu-fractioning", "", "gpu-fractioning.nvidia.com"),
+    Software("Alibaba's gpushare", r"/gpushare-device-plugin|k8s-gpushare", "gpushare=false"),
+    Software("TensorFusion", r"tensor-fusion", "", "tensor-fusion.ai"),
+    Software("Volcano's vGPU plugin", r"volcano(-vgpu)?-device-plugin"),
+    Software("NVIDIA's DRA driver", r"nvidia-dra-driver|dra-driver-nvidia|k8s-dra-driver-gpu"),
+    Software("Run:ai", r"^runai/|/runai-"),
+    Software("nos", r"/nos-gpu|nebuly-nos"),
+    Software("nvshare", r"/nvshare-"),
+    Software("KubeShare", r"/kubeshare-"),
+    Software("vgpu-manager", r"vgpu-manager"),
+    Software("GPUManager", r"/gpu-manager-daemonset|gpu-manager:"),
+)
+
+# Software that partitions GPUs by MIG.
+MIG_WRITERS: Final = (
+    Software("NVIDIA's MIG manager", r"mig-manager|mig-parted", "nvidia.com/gpu.deploy.mig-manager=false"),
+    Software("nos' MIG agent", r"/nos-mig|nos-migagent"),
+)
+
+
+def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iterator[tuple[Software, Json]]:
+    """Yield the workloads of a kind that match a table, with the matching row. Raises `Unread`."""
+    for item in facts.of(kind):
+        if namespace(item) == contract.SYSTEM_NAMESPACE:
+            continue
+        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.from_manifest(item).images())}"
+        match = next((line for line in table if re.search(line.pattern, words)), None)
+        if match is not None:
+            yield match, item
+
+
+def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
+    """Return the names of the nodes on which a DaemonSet's pods run, or would."""
+    pods = Workload.from_manifest(workload)
+    return tuple(
+        nodes.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
+    )
+
+
+def workload_name(workload: Json) -> str:
+    """Return a workload's name for a finding: `daemonset NAMESPACE/NAME`."""
+    kind = str(workload.get("kind") or "DaemonSet").lower()
+    return f"{kind} {namespace(workload)}/{nodes.name(workload)}"
+
 
 _KAI_GROUPS: Final = frozenset({"kai.scheduler", "scheduling.run.ai"})
 _KUEUE = "kueue.x-k8s.io"
@@ -23,12 +100,12 @@ _SANDBOXES: Final = {"runsc": "gVisor", "gvisor": "gVisor", "kata": "Kata Contai
 def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     seen: set[str] = set()
-    for sharer, workload in software.workloads(facts, "DaemonSet", software.SHARERS):
-        concerned = software.on_nodes(workload, machines)
+    for sharer, workload in workloads(facts, "DaemonSet", SHARERS):
+        concerned = on_nodes(workload, machines)
         seen.add(sharer.name)
         yield Finding(
             Severity.BLOCKING if concerned else Severity.INFO,
-            f"{sharer.name} ({software.workload_name(workload)}) "
+            f"{sharer.name} ({workload_name(workload)}) "
             + (f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"),
             tuple(f"node/{name}" for name in concerned),
             "run only one of the two on a node: keep it off these nodes, or remove the label that selects the agent"
@@ -36,7 +113,7 @@ def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
             _off(sharer.off_by, concerned),
         )
     groups = facts.groups or frozenset()
-    for sharer in software.SHARERS:
+    for sharer in SHARERS:
         if sharer.group and sharer.group in groups and sharer.name not in seen:
             sentence = f"the API group {sharer.group} of {sharer.name} exists, but no DaemonSet of it"
             yield Finding(Severity.INFO, sentence)
@@ -68,12 +145,12 @@ def _dra(facts: ClusterFacts) -> Iterator[Finding]:
 def _mig_writers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     cuts = "SYS_ADMIN" in facts.plan.agent.capabilities()
-    for writer, workload in software.workloads(facts, "DaemonSet", software.MIG_WRITERS):
-        concerned = software.on_nodes(workload, machines)
+    for writer, workload in workloads(facts, "DaemonSet", MIG_WRITERS):
+        concerned = on_nodes(workload, machines)
         if concerned:
             yield Finding(
                 Severity.BLOCKING if cuts else Severity.WARNING,
-                f"{writer.name} ({software.workload_name(workload)}) runs on {len(concerned)} of gpushare's nodes"
+                f"{writer.name} ({workload_name(workload)}) runs on {len(concerned)} of gpushare's nodes"
                 + (", and the agent may partition GPUs there too" if cuts else ""),
                 tuple(f"node/{name}" for name in concerned),
                 "keep it off these nodes",
