@@ -6,11 +6,13 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 import click
 
+import gpushare
 from gpushare import printable
 from kubectl_gpushare import plugin_errors
 
@@ -22,7 +24,7 @@ _WITHOUT_NUMPY = "this verb needs numpy, which {python} lacks: `{python} -m pip 
 _SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _SAVE_AGAIN = "save it again with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
 
-# verb -> its one-line help; the command itself is `kubectl_gpushare.commands.VERB.command`.
+# verb -> its one-line help; the command itself is `kubectl_gpushare.commands.VERB.command`, or in `_ELSEWHERE`.
 VERBS: Mapping[str, str] = {
     "top": "Show what is allocated, used and free, one line per GPU, node or pod",
     "describe": "Show who shares a node or GPU, or what a pod got and why",
@@ -40,6 +42,10 @@ VERBS: Mapping[str, str] = {
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",
 }
+_ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "cordon": ("cordoning", "cordon"),
+    "uncordon": ("cordoning", "uncordon"),
+}
 
 
 class Verbs(click.Group):
@@ -53,7 +59,10 @@ class Verbs(click.Group):
         """Import and return the verb's command."""
         if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(f"kubectl_gpushare.commands.{cmd_name}").command
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        module, name = _ELSEWHERE.get(cmd_name, (f"commands.{cmd_name}", "command"))
+        command = getattr(importlib.import_module(f"kubectl_gpushare.{module}"), name)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -104,6 +113,12 @@ def group(context: click.Context) -> None:
         print(context.get_help())
 
 
+@group.command(short_help="Print the version of the plugin")
+def version() -> None:
+    """Print the version of the plugin."""
+    print(f"kubectl-gpushare v{gpushare.__version__}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the plugin; return the exit code: 0, 1 for any error, 130 when interrupted, or what the verb says."""
     _prepare()
@@ -138,6 +153,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(problem)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def interrupt_on_any_signal() -> None:
+    """Make SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt`, as SIGINT does, so that clean-up runs."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
 
 
 def _file_problem(words: Sequence[str], error: Exception) -> str:

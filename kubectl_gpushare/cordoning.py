@@ -1,4 +1,4 @@
-"""Cordons GPUs, so that they take no new pods, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
+"""`cordon` and `uncordon` of GPUs, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WHO_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectRevie
 _ATTEMPTS = 5  # at the compare-and-swap: others write the GPUNode too
 
 
-def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
+def _command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
     """Return `cordon` or `uncordon`."""
 
     @click.command(verb, short_help=short_help, help=help_text)
@@ -156,3 +156,46 @@ def _stay(gpu: gpu_summary.GpuSummary, cordoned: bool) -> str:
     if not cordoned or not count:
         return ""
     return f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"
+
+
+cordon = _command(
+    "cordon",
+    """Keep new pods off a GPU; those on it stay.
+
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node, which still
+    takes other pods (`kubectl cordon` keeps those off). The GPUNode records who cordoned a GPU, when and why. Needs
+    permission to patch GPUNodes.
+
+    \b
+    Examples:
+      # Keep new pods off one GPU
+      kubectl gpushare cordon gpu gpu-1/0 --reason "ECC errors, ticket 4711"
+    \b
+      # Keep new pods off all GPUs of a node
+      kubectl gpushare cordon node gpu-1
+    \b
+      # Check whether you may cordon two GPUs, and change nothing
+      kubectl gpushare cordon gpu gpu-1/0 gpu-1/1 --dry-run
+    """,
+    "Keep new pods off a GPU",
+    cordoned=True,
+)
+
+uncordon = _command(
+    "uncordon",
+    """Allow new pods on a GPU again.
+
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node. Needs
+    permission to patch GPUNodes.
+
+    \b
+    Examples:
+      # One GPU is back in service
+      kubectl gpushare uncordon gpu gpu-1/0
+    \b
+      # Named by the beginning of its UUID
+      kubectl gpushare uncordon gpu GPU-6770752d31-0000
+    """,
+    "Allow new pods on a GPU again",
+    cordoned=False,
+)

@@ -12,14 +12,14 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from gpushare import contract, printable
 from kubectl_gpushare import plugin_errors
 
 if TYPE_CHECKING:
-    from kubectl_gpushare.source import objects
+    from gpushare.json_objects import Json
 
 _CHUNK_BYTES = 1 << 20
 # to read the stderr of a killed kubectl: a login program that it started may keep the pipe open
@@ -134,11 +134,8 @@ class Running:
             raise
         self.finish()
 
-    def reader(self) -> objects.Reader:
-        """Return the objects in its output."""
-        from kubectl_gpushare.source import objects  # imported while kubectl runs
-
-        return objects.Reader(self.chunks())
+    def reader(self) -> Reader:
+        return Reader(self.chunks())
 
     def text(self, max_bytes: int | None = None) -> str:
         """Return kubectl's whole output. Raises `KubectlError` and stops reading after `max_bytes`."""
@@ -175,6 +172,29 @@ class Running:
             elif text and not re.match(_KLOG, text):
                 print(printable.replaced(text.expandtabs()), file=sys.stderr, flush=True)
         stream.close()
+
+
+class Reader:
+    """Iterates over `(kind, object)` of every JSON document in `chunks`, in order.
+
+    After the iteration, `version` is the resourceVersion of the last document. Raises `json_objects.NotJson`.
+    """
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        from gpushare import json_objects  # imported while kubectl runs
+
+        self._chunks = chunks
+        self._reader = json_objects.ObjectReader()
+
+    def __iter__(self) -> Iterator[tuple[str, Json]]:
+        for chunk in self._chunks:
+            yield from self._reader.feed(chunk)
+        yield from self._reader.feed(b"", is_last=True)
+
+    @property
+    def version(self) -> str:
+        metadata = self._reader.fields.get("metadata")
+        return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 
 
 def explain(said: str) -> plugin_errors.KubectlError:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.source import agents, audits, chosen_source, live_cluster
+from kubectl_gpushare.planning.auditing import ReportedAudit, parse_audit
+from kubectl_gpushare.source import agents, chosen_source, live_cluster
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
@@ -103,18 +104,18 @@ def _is_shared(node: GpuNode) -> bool:
 
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
-) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
+) -> tuple[Mapping[str, ReportedAudit], frozenset[str], tuple[str, ...]]:
     """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown and
     why.
     """
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
-    read: dict[str, audits.ReportedAudit] = {}
+    read: dict[str, ReportedAudit] = {}
     senseless = []
     for name, text in answers.texts.items():
         try:
-            read[name] = audits.read(text)
+            read[name] = parse_audit(text)
         except ValueError as error:
             senseless.append(f"audit of {name}: its agent's answer is invalid to this plugin: {error}")
     return read, answers.ready, (*answers.notes("audits"), *senseless)

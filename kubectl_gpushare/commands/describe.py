@@ -15,13 +15,13 @@ from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import documents, page_layout, printing, terminal
-from kubectl_gpushare.output.page import Page, field
+from kubectl_gpushare.output import layout, printing, terminal
+from kubectl_gpushare.output.values import Document, Page, field, list_document, single_document
 from kubectl_gpushare.source import chosen_source, live_cluster, workloads
 from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import gpu_page as described_gpus
 from kubectl_gpushare.views import gpu_summary
-from kubectl_gpushare.views.describe import gpu_page as described_gpus
-from kubectl_gpushare.views.describe import pod_page as described_pod
+from kubectl_gpushare.views import pod_page as described_pod
 
 KINDS = {
     "node": "node",
@@ -35,7 +35,7 @@ KINDS = {
 }
 
 # A described object: functions that make its page and its document; only one of them is called.
-Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
+Described = tuple[Callable[[], Page], Callable[[], Document]]
 # (source, name or empty for all, options) -> the objects of that name; raises `KubectlNotFound`.
 Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Described]]
 
@@ -105,16 +105,16 @@ def _print(kind: str, described: Sequence[Described], chosen: options.Options, *
     if chosen.output:
         contents = [document() for _, document in described]
         if several:
-            whole = documents.listing(f"{_DOCUMENTS[kind]}List", contents)
+            whole = list_document(f"{_DOCUMENTS[kind]}List", contents)
         elif contents:
-            whole = documents.single(_DOCUMENTS[kind], contents[0])
+            whole = single_document(_DOCUMENTS[kind], contents[0])
         else:
             return
         printing.write_document(whole, chosen)
         return
     place = terminal.detect(sys.stdout, color=chosen.color)
     for number, (page, _) in enumerate(described):
-        printing.write_lines([*(["", ""] if number else []), *page_layout.lines(page(), place)], sys.stdout)
+        printing.write_lines([*(["", ""] if number else []), *layout.page_lines(page(), place)], sys.stdout)
 
 
 def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:

@@ -14,10 +14,10 @@ from gpushare import contract, errors, pod, resizing
 from gpushare import request as requests
 from gpushare.resizing import ResizeCause
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import page_layout, printing
-from kubectl_gpushare.planning.resize_plan import ResizePlan
+from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
-from kubectl_gpushare.views.describe import pod_page as described
+from kubectl_gpushare.views import pod_page as described
+from kubectl_gpushare.views.resize import ResizePlan
 
 NO_ROOM = 2  # exit code
 POLL_SECONDS = 0.5
@@ -79,7 +79,6 @@ def command(
       # Request it although there is no room, and do not wait
       kubectl gpushare resize trainer -n ml --request 0.8 --keep --no-wait
     """
-    from kubectl_gpushare.planning import resize_plan
     from kubectl_gpushare.views import resize
 
     amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
@@ -96,12 +95,14 @@ def command(
             f'pod "{name}" {described.placement(described_pod)}: only a share that is held is resized'
         )
     try:
-        plan = resize_plan.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "")
+        plan = resize.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "")
     except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):
-        page_layout.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)
-    also = resize_plan.beside(plan)
+        printing.show_page(
+            "Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen
+        )
+    also = resize.beside(plan)
     if also:
         printing.warn([also])
     lacks = plan.cause is resizing.ResizeCause.ROOM

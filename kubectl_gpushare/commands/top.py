@@ -218,20 +218,20 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 def _gpus() -> Callable[..., LedgerListing]:
     from gpushare import placement_profile  # noqa: F401 - not once the GPUNodes are there
-    from kubectl_gpushare.views.top import gpu_table
+    from kubectl_gpushare.views import gpu_table
 
     return gpu_table.listing
 
 
 def _nodes() -> Callable[..., LedgerListing]:
     from gpushare import placement_profile  # noqa: F401
-    from kubectl_gpushare.views.top import node_table
+    from kubectl_gpushare.views import node_table
 
     return node_table.listing
 
 
 def _pods() -> Callable[..., LedgerListing]:
-    from kubectl_gpushare.views.top import pod_table
+    from kubectl_gpushare.views import pod_table
 
     return pod_table.listing
 

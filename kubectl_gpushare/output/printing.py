@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol, TextIO
 
 from gpushare import printable
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import colour, documents, terminal
-from kubectl_gpushare.output.table import Table
+from kubectl_gpushare.output import terminal
+from kubectl_gpushare.output.values import Document, Page, Table, single_document
 
 # Characters with which a spreadsheet's formula begins, including the wide forms of East Asian keyboards
 # (https://owasp.org/www-community/attacks/CSV_Injection). A number or a lone dash is no formula.
@@ -26,7 +26,7 @@ class Listing(Protocol):
     def table(self) -> Table:
         """Return the table for people."""
 
-    def document(self) -> documents.Document:
+    def document(self) -> Document:
         """Return the document for programs; each of its `items` is also a row of CSV."""
 
     def names(self) -> Iterable[str]:
@@ -48,6 +48,16 @@ def show(listing: Listing, options: Options) -> None:
         show_table(listing.table(), options)
 
 
+def show_page(kind: str, page_of: Callable[[], Page], document_of: Callable[[], Document], options: Options) -> None:
+    """Print one object as a page, or with -o as a document of this kind."""
+    if options.output:
+        write_document(single_document(kind, document_of()), options)
+        return
+    from kubectl_gpushare.output import layout
+
+    write_lines(layout.page_lines(page_of(), terminal.detect(sys.stdout, color=options.color)), sys.stdout)
+
+
 def show_table(table: Table, options: Options) -> None:
     """Print a table for people; an empty one is a sentence on standard error, and no error."""
     if not table.rows:
@@ -59,12 +69,12 @@ def show_table(table: Table, options: Options) -> None:
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
     """Return the lines of a table for people, with its caption on a terminal."""
-    from kubectl_gpushare.output import colour, table_layout
+    from kubectl_gpushare.output import layout
 
-    drawn, left_out = table_layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
+    drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
     if not place.interactive or options.no_headers:
         return drawn
-    top = [colour.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
+    top = [terminal.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
     return [*top, *([""] if top else []), *drawn]
 
 
@@ -73,7 +83,7 @@ def warn(sentences: Iterable[str]) -> None:
     place = terminal.detect(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
-            print(colour.paint(line, "warn", on=place.colours), file=sys.stderr)
+            print(terminal.paint(line, "warn", on=place.colours), file=sys.stderr)
 
 
 def write_lines(text: Iterable[str], stream: TextIO) -> None:

@@ -15,7 +15,7 @@ from gpushare.resource_quota import Allowance
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning.remedy import Remedy
+from kubectl_gpushare.planning.remedies import Remedy
 
 MAX = 1000  # copies of one pod that are tried
 

@@ -11,7 +11,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.json_objects import Json
 from gpushare.node import NodeJson
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, saved
+from kubectl_gpushare.source import inputs
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
 
@@ -35,7 +35,7 @@ class Files:
         self._placement: dict[str, str] = {}
         paths = list(paths)
         for path in paths:
-            for kind, item in saved.items(path, hint=f"; {_MAKE_ONE}"):
+            for kind, item in inputs.items(path, hint=f"; {_MAKE_ONE}"):
                 if isinstance(item, dict):
                     self._add(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:

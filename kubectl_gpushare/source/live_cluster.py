@@ -11,7 +11,6 @@ from kubectl_gpushare import kubectl, plugin_errors
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from gpushare.json_objects import Json
-    from kubectl_gpushare.source import objects
 
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
@@ -257,7 +256,7 @@ class LiveCluster:
         return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
 
 
-def _objects(reader: objects.Reader) -> Iterator[Json]:
+def _objects(reader: kubectl.Reader) -> Iterator[Json]:
     from gpushare.json_objects import NotJson
 
     try:
@@ -272,7 +271,7 @@ def _objects(reader: objects.Reader) -> Iterator[Json]:
         raise plugin_errors.KubectlError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 
-def _object(reader: objects.Reader) -> Json:
+def _object(reader: kubectl.Reader) -> Json:
     item = next(_objects(reader), None)
     if item is None:
         raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")

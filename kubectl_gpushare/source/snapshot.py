@@ -52,3 +52,9 @@ class Snapshot:
             claims_are_all=claims_are_all,
             profile=self.profile,
         )
+
+
+def message_of(event: Mapping[str, Any]) -> str:
+    """Return the message of an Event of either API, without the prefix that the API server adds to a series."""
+    text = str(event.get("message") or event.get("note") or "")
+    return text.removeprefix("(combined from similar events): ")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpushare import contract, errors, pod
 from kubectl_gpushare import options, plugin_errors
-from kubectl_gpushare.source import chosen_source, objects
+from kubectl_gpushare.source import chosen_source
+from kubectl_gpushare.source.snapshot import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) 
 def _pod_of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
     manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
     latest = max((event for event in origin.failures(namespace) if _is_about(event, kind, name)), key=_time, default={})
-    said = errors.shortened(objects.message_of(latest), longest=_MAX)
+    said = errors.shortened(message_of(latest), longest=_MAX)
     workload = origin.workload(kind, namespace, name)
     if manifests:
         first = min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))

@@ -7,10 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import quantity
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
-from kubectl_gpushare.planning.auditing import AuditState, AuditVerdict, NodeVerdict, ShareVerdict, Stray
-from kubectl_gpushare.source.audits import UNLIMITED, Amounts
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Row,
+    Table,
+    list_document,
+    plain,
+    sentence,
+)
+from kubectl_gpushare.planning.auditing import (
+    UNLIMITED,
+    Amounts,
+    AuditState,
+    AuditVerdict,
+    NodeVerdict,
+    ShareVerdict,
+    Stray,
+)
 
 _GPU, _POD = Column("GPU", least=8, middle=True), Column("POD", least=10, middle=True)
 _CONTAINERS, _REASON = Column("CONTAINERS", least=8, leave_out=4), Column("REASON", least=20, wrap=True, leave_out=1)
@@ -28,7 +45,7 @@ class AuditListing:
         """Return the table of limits that are not in force."""
         return problems_table(self.verdict, self.gpu_names)
 
-    def document(self) -> documents.Document:
+    def document(self) -> Document:
         """Return every share, as an `AuditList`."""
         return document(self.verdict, self.gpu_names, self.notes)
 
@@ -161,9 +178,9 @@ def _used(share: ShareVerdict) -> str:
     return quantity.format_bytes(share.seen.charged_bytes + share.seen.overhead_bytes) if share.seen else NONE
 
 
-def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> documents.Document:
+def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> Document:
     """Return the verdict as an `AuditList`."""
-    return documents.listing(
+    return list_document(
         "AuditList",
         [_share_document(share, names) for share in verdict.shares],
         processes=[_process_document(stray, names) for stray in verdict.strays],

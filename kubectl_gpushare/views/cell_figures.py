@@ -10,7 +10,7 @@ from typing import Any
 from gpushare import quantity
 from gpushare.fragmentation import Fragmentation
 from gpushare.gpu import Gpu
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, plain
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Table, plain
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.views import gpu_summary

@@ -19,7 +19,7 @@ from gpushare.mig import catalogue
 from gpushare.modes import mode_plan, mps_clients, naming
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
-from kubectl_gpushare.views import config_manifest, gpu_summary
+from kubectl_gpushare.views import config_sentences, gpu_summary
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
@@ -99,7 +99,7 @@ def text_of(text: str, entry: str) -> str:
     """Return the configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises
     ConfigError.
     """
-    manifest = config_manifest.read(text)
+    manifest = config_sentences.read_manifest(text)
     return text if manifest is None else manifest.entry(entry)
 
 

@@ -11,11 +11,22 @@ from gpushare.config import config_choice, config_file
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.page import Page, Section, field
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
-from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary
-from kubectl_gpushare.views.top import node_table
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Page,
+    Row,
+    Section,
+    Table,
+    field,
+    list_document,
+    plain,
+    sentence,
+)
+from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary, node_table
 
 COLUMNS = (
     Column("NODE", least=14, middle=True),
@@ -134,9 +145,9 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
     )
 
 
-def document(states: Sequence[NodeConfigState], entries: Entries | None) -> documents.Document:
+def document(states: Sequence[NodeConfigState], entries: Entries | None) -> Document:
     """Return all as a `ConfigurationList`."""
-    return documents.listing(
+    return list_document(
         "ConfigurationList",
         (_item(state) for state in states),
         configurations=None if entries is None else [{"name": name, "text": text} for name, text in entries.items()],

@@ -8,9 +8,7 @@ from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
 from gpushare.fragmentation import Fragmentation
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.page import Field, Page, Section, field
-from kubectl_gpushare.output.table import NONE, Column, Table
+from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field
 from kubectl_gpushare.views import cell_figures
 
 _MAX_NAMES = 3  # pods named for one reason; documents name all
@@ -43,7 +41,7 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
     )
 
 
-def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
+def document(plan: DefragPlan, notes: Sequence[str]) -> Document:
     """Return the plan as the content of a `DefragmentationPlan`."""
     return {
         "before": cell_figures.fragmentation_document(plan.before),
@@ -120,7 +118,7 @@ def _row(number: int, move: Move) -> tuple[str, ...]:
     )
 
 
-def _move(move: Move) -> documents.Document:
+def _move(move: Move) -> Document:
     namespace, name = pod.namespaced_name(move.manifest)
     return {
         "pod": {"namespace": namespace, "name": name, "uid": pod.uid(move.manifest)},

@@ -9,11 +9,10 @@ from typing import Any
 
 from gpushare import contract, pod, quantity
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Row, Table, list_document, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
-from kubectl_gpushare.views import ages, cell_figures, gpu_summary
+from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -77,7 +76,7 @@ class RightsizeListing:
                 f"{changes} of {_shares(len(self.suggestions))} could have another size, which would free {free}"
             )
         if short := sum(suggestion.advice is Advice.TOO_SHORT for suggestion in self.suggestions):
-            least = ages.text(min_observed_seconds)
+            least = as_kubectl.age(min_observed_seconds)
             sentences.append(
                 f"{_shares(short)} seen for less than {least}, so nothing is suggested: see --min-observed"
             )
@@ -96,10 +95,10 @@ class RightsizeListing:
         """Yield A command line for each suggestion."""
         return commands(self.suggestions, self.manifests)
 
-    def document(self) -> documents.Document:
+    def document(self) -> Document:
         """Return all as a `RightsizingList`."""
         sums = rightsizing.freed(self.suggestions)
-        return documents.listing(
+        return list_document(
             "RightsizingList",
             (
                 _item(suggestion, self.gpu_names, container_of(suggestion, self.manifests))
@@ -125,7 +124,7 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
         quantity.format_bytes(suggestion.held.memory_bytes),
         UNKNOWN if peak.memory_bytes is None else quantity.format_bytes(peak.memory_bytes),
         _change(suggestion.held.memory_bytes, wanted.memory_bytes, quantity.format_exactly),
-        UNKNOWN if peak.memory_bytes is None else ages.text(peak.observed_seconds),
+        UNKNOWN if peak.memory_bytes is None else as_kubectl.age(peak.observed_seconds),
         Cell(str(suggestion.advice), _STYLES.get(suggestion.advice, "")),
         ",".join(suggestion.containers) or NONE,
         sentence(suggestion.reason),

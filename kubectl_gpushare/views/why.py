@@ -8,14 +8,11 @@ from typing import Any
 from gpushare import contract, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.page import Page, Section, field
-from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning import anywhere, remedies
-from kubectl_gpushare.planning.ranking import Choice
-from kubectl_gpushare.planning.reasons import Reasons
+from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field
+from kubectl_gpushare.planning import remedies
+from kubectl_gpushare.planning.reasons import Choice, Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
-from kubectl_gpushare.views.describe import pod_page as described
+from kubectl_gpushare.views import pod_page as described
 
 MAX_CANDIDATES = 24  # lines, the nearest misses; documents have all
 
@@ -46,7 +43,7 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
     return (*head, *field("Asks For", *described.requested(described_pod.manifest)[0]), *body, *missing)
 
 
-def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
+def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Document:
     """Return the same as the content of a `PodReasons`."""
     namespace, name = pod.namespaced_name(described_pod.manifest)
     return {
@@ -175,7 +172,7 @@ def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
 def _nearest(reasons: Reasons) -> list[Rejected]:
     missed = reasons.refusal.rejected if reasons.refusal else ()
     # A node that takes the pod once its agent is back is nearer than one that the pod does not want.
-    back = {change.placement.node for change in reasons.changes if change.kind == anywhere.AGENT}
+    back = {change.placement.node for change in reasons.changes if change.kind == remedies.AGENT}
     return sorted(
         missed,
         key=lambda miss: (
