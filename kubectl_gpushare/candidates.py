@@ -20,22 +20,18 @@ Candidates = list[Any]
 
 
 def top(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`top TYPE NAME`."""
     return _typed(context, incomplete, {"gpus": _gpus, "nodes": _nodes, "pods": _pods})
 
 
 def describe(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`describe TYPE NAME`."""
     return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes, "pod": _pods})
 
 
 def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`cordon gpu NAME` and `cordon node NAME`."""
     return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes})
 
 
 def pods(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """The `POD` argument."""
     return _quietly(_pods, context, incomplete)
 
 
@@ -46,34 +42,28 @@ def pods_or_workloads(context: click.Context, _parameter: click.Parameter, incom
 
 
 def policies(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """The policies of placement."""
     from gpushare.policies import POLICIES
 
     return [CompletionItem(name) for name in POLICIES if name.startswith(incomplete)]
 
 
 def nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`--node`."""
     return _quietly(_nodes, context, incomplete)
 
 
 def configurations(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`config show NODE|NAME`."""
     return _quietly(lambda chosen: [*_nodes(chosen), *_entries(chosen)], context, incomplete)
 
 
 def entries(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """The names of configurations."""
     return _quietly(_entries, context, incomplete)
 
 
 def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`-n`."""
     return _quietly(lambda chosen: _cluster(chosen).namespaces(), context, incomplete)
 
 
 def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`--context`."""
     return _quietly(lambda chosen: chosen.kubectl().contexts(), context, incomplete)
 
 

@@ -52,11 +52,9 @@ class Verbs(click.Group):
     """A group whose commands are modules: a verb costs nothing until it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return the verb's command."""
         if cmd_name not in VERBS:
             return None
         if cmd_name in self.commands:
@@ -176,7 +174,6 @@ def _file_problem(words: Sequence[str], error: Exception) -> str:
 
 
 def _hint(error: click.ClickException) -> str:
-    """Return the remedy for a flag before the verb: kubectl accepts it there, a plugin cannot."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
         return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
     return ""

@@ -28,8 +28,6 @@ _ATTEMPTS = 5  # at the compare-and-swap: others write the GPUNode too
 
 
 def _command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
-    """Return `cordon` or `uncordon`."""
-
     @click.command(verb, short_help=short_help, help=help_text)
     @click.argument("arguments", nargs=-1, metavar="gpu|node NAME...", shell_complete=candidates.cordon)
     @_reason(cordoned)
@@ -52,14 +50,12 @@ def _command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> c
 
 
 def _reason(cordoned: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the flag `--reason` of `cordon`."""
     if not cordoned:
         return lambda function: function
     return click.option("--reason", metavar="TEXT", help="Why, for `describe gpu` and `top -o wide`")
 
 
 def _note(origin: live_cluster.LiveCluster, reason: str | None) -> CordonNote:
-    """Return the note of a new cordon, with the name by which the API server knows the user."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         user = json.loads(origin.kubectl.post(_WHO, json.dumps(_WHO_BODY)).text())["status"]["userInfo"]["username"]
@@ -127,7 +123,7 @@ def _change(
 def swap(
     origin: live_cluster.LiveCluster, node: str, change: Callable[[GpuNode], CordonChange], *, dry_run: bool = False
 ) -> GpuNode:
-    """Return apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
+    """Apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
     for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:

@@ -122,7 +122,6 @@ class Screen:
         self.keys = keys  # file descriptor on which key strokes arrive, if there is one
 
     def draw(self, lines: Sequence[str], rows: int) -> None:
-        """Show the lines; if there are more than `rows`, show those that fit and the number of the others."""
         if len(lines) > rows:
             lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
         shown = self._shown or ()
@@ -142,7 +141,6 @@ class Screen:
         self._shown = None
 
     def quit_pressed(self) -> bool:
-        """Whether `q` was typed; ignores other keys."""
         if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
             return False
         typed = os.read(self.keys, 64)
@@ -202,7 +200,6 @@ class Feed:
 
     @property
     def nodes(self) -> list[GpuNode]:
-        """The GPUNodes as they are now."""
         return list(self._nodes.values())
 
     def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
@@ -226,7 +223,6 @@ class Feed:
         return changed
 
     def close(self) -> None:
-        """End the watch."""
         if self._watch is not None:
             self._watch.stop()
             self._watch = None

@@ -51,7 +51,6 @@ class Kubectl:
         return cls(flags, environment.get("KUBECTL_PATH") or "kubectl")
 
     def raw(self, path: str) -> Running:
-        """Start `kubectl get --raw PATH`; several may run at once."""
         return self._start("get", "--raw", path, *self.flags)
 
     def patch(
@@ -64,7 +63,6 @@ class Kubectl:
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
-        """Post JSON to an API path, such as an eviction, and wait for the answer."""
         running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
         return running.text()
 
@@ -87,7 +85,6 @@ class Kubectl:
         return text.strip() or "default"
 
     def contexts(self) -> list[str]:
-        """Return names of the kubeconfig's contexts."""
         flags = [flag for flag in self.flags if flag.startswith("--kubeconfig")]
         return self._start("config", "get-contexts", "--output=name", *flags).text().split()
 
@@ -148,7 +145,6 @@ class Running:
         return whole.decode()
 
     def finish(self) -> None:
-        """Wait for its end; raise `KubectlError` if it failed."""
         code = self._process.wait()
         self._listener.join()
         self.stdout.close()
@@ -158,7 +154,6 @@ class Running:
             )
 
     def stop(self) -> None:
-        """Kill kubectl, whose output is no longer needed."""
         self._process.kill()
         self._process.wait()
         self._listener.join(_LAST_WORDS_SECONDS)

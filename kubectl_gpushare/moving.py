@@ -140,7 +140,6 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
 
 
 def _unscheduled(manifest: pod.PodJson) -> str:
-    """Return the scheduler's own reason why a pod has no node; empty if there is none."""
     conditions = (manifest.get("status") or {}).get("conditions") or ()
     return next(
         (str(condition.get("message") or "") for condition in conditions if condition.get("type") == "PodScheduled"), ""

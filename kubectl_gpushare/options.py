@@ -53,11 +53,9 @@ class Options:
 
     @property
     def wide(self) -> bool:
-        """Whether every column is asked for."""
         return self.output == "wide"
 
     def kubectl(self) -> kubectl.Kubectl:
-        """Return the transport to the cluster these flags choose."""
         return kubectl.Kubectl.from_environment(self.connection, os.environ)
 
 
@@ -97,8 +95,6 @@ def is_name(text: str) -> bool:
 
 
 def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
-    """Add the flags that choose cluster and user, and `--from`."""
-
     def add(function: _Function) -> _Function:
         for name, text in reversed(tuple(CONNECTION.items())):
             settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
@@ -123,13 +119,10 @@ def connection(complete_context: Completer | None = None) -> Callable[[_Function
 
 
 def _parameter(flag: str) -> str:
-    """Return the Python name of a flag's parameter."""
     return f"{flag.replace('-', '_')}_user" if flag == "as" else flag.replace("-", "_")
 
 
 def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
-    """Add `-n` and, for verbs that list, `-A`."""
-
     def add(function: _Function) -> _Function:
         if all_namespaces:
             function = click.option("all_namespaces", "-A", "--all-namespaces", is_flag=True, help="All namespaces")(
@@ -148,7 +141,6 @@ def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True
 
 
 def selector(function: _Function) -> _Function:
-    """Add `-l`."""
     return click.option(
         "selector",
         "-l",
@@ -159,8 +151,6 @@ def selector(function: _Function) -> _Function:
 
 
 def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
-    """Add `-o` and `--color`."""
-
     def add(function: _Function) -> _Function:
         function = click.option(
             "color",
@@ -185,7 +175,6 @@ class _Format(_Choice):
     """An output format; an error names the formats that the verb has."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
-        """Return the format. Raises UsageError."""
         if value in self.choices:
             return value
         *others, last = self.choices
@@ -194,8 +183,6 @@ class _Format(_Choice):
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
-    """Add `--no-headers`, `--sort-by` and `-w`."""
-
     def add(function: _Function) -> _Function:
         function = click.option(
             "watch",

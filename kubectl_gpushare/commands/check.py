@@ -129,7 +129,7 @@ _WORDS = (
 
 
 def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
-    """Return A section per finding, the worst first; those that are fine only with `all_of_them`."""
+    """Return a section per finding, the worst first; those that are fine only with `all_of_them`."""
     worst_first = sorted(findings, key=lambda finding: -finding.severity)
     sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
     fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
@@ -147,7 +147,6 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 def document(findings: Sequence[Finding]) -> Document:
-    """Return all findings as a `CheckList`."""
     return list_document("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
 
 

@@ -147,14 +147,12 @@ def _with_node_objects(origin: chosen_source.Source, snapshot: Snapshot, name: s
 
 
 def _with_events(origin: chosen_source.Source, snapshot: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
-    """Return add the Events about one object."""
     notes = list(snapshot.notes)
     events = chosen_source.read(lambda: origin.events(kind, namespace, name), chosen_source.EVENTS, notes, unsaved="")
     return dataclasses.replace(snapshot, events=events, notes=tuple(notes))
 
 
 def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
-    """Add the usage that the agents of these nodes report."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return snapshot
     from kubectl_gpushare.source import agents

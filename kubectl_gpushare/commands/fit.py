@@ -124,7 +124,6 @@ _MAX_PLACES = 12
 
 
 def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
-    """Return the answer as a page."""
     several = len(answer.fits) > 1
     fields = tuple(entry for fit in answer.fits for entry in _fields(fit, several=several))
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -139,7 +138,6 @@ def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
 
 
 def document(answer: CapacityAnswer, notes: Sequence[str]) -> Document:
-    """Return the same as the content of a `FitResult`."""
     return {
         "fits": answer.all_fit,
         "pods": [
@@ -180,7 +178,6 @@ def _fields(fit: FitResult, *, several: bool) -> Iterator[Field]:
 
 
 def _places(gpus: Sequence[str]) -> str:
-    """Return `gpu-1/0` or `gpu-1/0 (2), gpu-1/1 and 5 more`."""
     counted = collections.Counter(gpus)
     words = [place if count == 1 else f"{place} ({count})" for place, count in counted.items()]
     more = len(words) - _MAX_PLACES

@@ -171,7 +171,6 @@ class _Maker:
         return VIEWS[self._kind]()(snapshot, self._names, self._chosen, now=time.time())
 
     def _snapshot(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
-        """Combine the GPUNodes with the pods or Nodes that the table shows."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
         if self._kind == "pods":
@@ -245,7 +244,6 @@ VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {
 
 
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
-    """Return the names that no node and no GPU has."""
     if not names:
         return []
     known = {node.name for node in nodes} | {f"{node.name}/{gpu.index}" for node in nodes for gpu in node.gpus}
@@ -253,5 +251,4 @@ def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
 
 
 def _concerned(node: GpuNode, names: Sequence[str]) -> bool:
-    """Whether something of the node is shown."""
     return bool(node.gpus) and (not names or any(name.partition("/")[0] == node.name for name in names))

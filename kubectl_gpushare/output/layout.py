@@ -85,12 +85,10 @@ def draw(
 
 
 def width(line: str) -> int:
-    """Return the number of visible characters in a line."""
     return len(re.sub(_ESCAPE, "", line)) if "\x1b" in line else len(line)
 
 
 def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…") -> str:
-    """Return `text` in at most `most` characters, with an ellipsis at its end or in its middle."""
     if len(text) <= most:
         return text
     if not middle:
@@ -100,7 +98,7 @@ def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…"
 
 
 def bar(part: float, width: int, *, style: str, place: Terminal) -> str:
-    """Return A bar of `width` characters, full to `part` (0 to 1)."""
+    """Return a bar of `width` characters, full to `part` (0 to 1)."""
     part = min(1.0, max(0.0, part))
     if not place.unicode:
         full = round(part * width)
@@ -208,7 +206,6 @@ def _drawn(cell: str | Cell, most: int, bar_width: int, place: Terminal) -> str:
 
 
 def _join(columns: Sequence[Sequence[str]], padding: int) -> list[str]:
-    """Return lines whose columns stand side by side; colours take no room."""
     if not columns or not columns[0]:
         return []
     import tabulate  # here: no other format needs it
@@ -289,7 +286,7 @@ def _page_table(block: Table, place: Terminal) -> Iterator[str]:
 
 
 def _records(block: Table, place: Terminal) -> Iterator[str]:
-    """Yield A table that is too wide for its place: a line for each cell, under the name of its column."""
+    """Yield a table that is too wide for its place: a line for each cell, under the name of its column."""
     indent = max(len(column.header) for column in block.columns) + 3
     for number, row in enumerate(block.rows):
         if number:

@@ -41,7 +41,6 @@ class LedgerListing(Listing, Protocol):
 
 
 def show(listing: Listing, options: Options) -> None:
-    """Print a listing in the chosen format."""
     if options.output in WRITERS:
         WRITERS[options.output](listing, sys.stdout)
     else:
@@ -98,21 +97,16 @@ def write_words(text: Iterable[str], stream: TextIO) -> None:
 
 
 def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
-    """Write JSON as kubectl prints it."""
-
     stream.writelines(json_parts(document))
     stream.flush()
 
 
 def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
-    """Write YAML in the order of the document."""
-
     stream.writelines(yaml_parts(document))
     stream.flush()
 
 
 def write_document(document: Mapping[str, Any], options: Options) -> None:
-    """Print a document that is not a listing, in the format asked for: JSON or YAML."""
     DOCUMENTS[options.output](document, sys.stdout)
 
 

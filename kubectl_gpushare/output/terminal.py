@@ -27,12 +27,11 @@ class Terminal:
 
     @property
     def interactive(self) -> bool:
-        """Whether the stream is a terminal."""
         return self.columns is not None
 
 
 def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
-    """Return A sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
+    """Return a sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
     text = printable.replaced(" ".join(text.split()))
     if terminal.columns is None:
         return [text]
@@ -98,5 +97,4 @@ def paint(text: str, style: str, *, on: bool) -> str:
 
 
 def tenant(text: str, position: int, *, on: bool) -> str:
-    """Return `text` on the colour of a GPU's tenant."""
     return f"\x1b[30;{TENANTS[position % len(TENANTS)]}m{text}\x1b[0m" if on and text else text

@@ -56,7 +56,6 @@ class Table:
 
     @property
     def totals_row(self) -> Row | None:
-        """The totals with a cell for each column, the word TOTAL in the first."""
         if self.totals is None:
             return None
         return (_TOTAL, *(self.totals.get(column.header, "") for column in self.columns[1:]))
@@ -115,7 +114,7 @@ Page = tuple[Field | Section, ...]
 
 
 def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
-    """Return A field; nothing if all values are empty."""
+    """Return a field; nothing if all values are empty."""
     said = tuple(value for value in values if value)
     return (Field(key, said, style),) if said else ()
 
@@ -132,12 +131,11 @@ Document = dict[str, Any]
 
 
 def list_document(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:
-    """Return A list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one,
+    """Return a list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one,
     once.
     """
     return {"apiVersion": API_VERSION, "kind": kind, "items": iter(items), **more}
 
 
 def single_document(kind: str, content: Mapping[str, Any]) -> Document:
-    """Return one object as a document."""
     return {"apiVersion": API_VERSION, "kind": kind, **content}

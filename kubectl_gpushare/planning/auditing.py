@@ -83,7 +83,6 @@ _MAX_FIGURE: Final = 2**63 - 1
 
 
 def parse_audit(text: str) -> ReportedAudit:
-    """Parse an agent's answer. Raises ValueError."""
     try:
         document = json.loads(text)
         return ReportedAudit(
@@ -206,7 +205,6 @@ class AuditVerdict:
 
     @property
     def uncertain(self) -> bool:
-        """Whether the state of some node or share is unknown."""
         return AuditState.UNKNOWN in self._states
 
     @property

@@ -43,7 +43,6 @@ class FitResult:
 
     @property
     def missing(self) -> int:
-        """How many do not fit."""
         return self.wanted.count - len(self.gpus)
 
 
@@ -63,7 +62,6 @@ class CapacityAnswer:
 
     @property
     def all_fit(self) -> bool:
-        """Whether every pod has a place."""
         return not any(fit.missing for fit in self.fits)
 
 

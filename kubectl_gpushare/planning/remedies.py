@@ -149,7 +149,6 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
 
 
 def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Yield the smallest pod whose end makes room."""
     for view, entry in _in_the_way(world, rejected):
         manifest = world.manifest(entry)
         if manifest is None:
@@ -222,7 +221,6 @@ def _counts(_world: World, asked: RequestingPod, key: str) -> Iterable[str]:
 
 
 def _share(asked: RequestingPod, key: str) -> Share:
-    """Return the share of the demand that an annotation belongs to."""
     demands = [demand for demand in asked.request.demands if _is_of(key, demand.containers)]
     return (demands or list(asked.request.demands))[0].share
 
@@ -333,7 +331,6 @@ def _uncordoned_node(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
 
 
 def _untainted(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
-    """Return the node without custom taints; Kubernetes' own taints report a state of the node."""
     custom = tuple(taint for taint in node_spec.taints if not taint.key.startswith("node.kubernetes.io/"))
     if not custom:
         return None
@@ -343,7 +340,6 @@ def _untainted(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
 
 
 def _reopened(node: GpuNode) -> GpuNode:
-    """Return the node as it would be if its stopped agent ran again."""
     conditions = tuple(condition for condition in node.conditions if condition.reason != contract.REASON_AGENT_STOPPED)
     return dataclasses.replace(node, conditions=conditions).as_closed("")
 

@@ -112,7 +112,7 @@ class Suggestion:
 
 
 def suggest(nodes: Iterable[GpuNode], reported: Mapping[ShareKey, ReportedPeak], rules: Rules) -> list[Suggestion]:
-    """Return A suggestion for each share of each pod, in the order of the ledger."""
+    """Return a suggestion for each share of each pod, in the order of the ledger."""
     return [
         _suggestion(node, entry, shares, reported, rules)
         for node in nodes
@@ -132,7 +132,6 @@ def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """Return the sum of the sizes."""
     whole = Size(0, 0)
     for size in sizes:
         whole = _plus(whole, size)

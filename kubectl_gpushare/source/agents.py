@@ -47,7 +47,6 @@ def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usag
 
 
 def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAnswers:
-    """Return the answers of these nodes' agents at the path `page`."""
     if not nodes:
         return AgentAnswers({}, {})
     program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))

@@ -57,7 +57,7 @@ class Source(Protocol):
         """Return the Events of a namespace about pods that could not be created; empty if unknown."""
 
     def workload(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return A workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
+        """Return a workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
 
     def budgets(self) -> list[dict[str, Any]] | None:
         """Return the PodDisruptionBudgets."""
@@ -73,7 +73,6 @@ class Source(Protocol):
 
 
 def from_options(chosen: options.Options) -> Source:
-    """Return the files of `--from`, or else the cluster."""
     if not chosen.files:
         return live_cluster.LiveCluster(chosen.kubectl())
     from kubectl_gpushare.source import files
@@ -178,7 +177,7 @@ def everything(
 
 
 def with_profile(origin: Source, snapshot: Snapshot) -> Snapshot:
-    """Return add the webhook's policy and mix; where they cannot be read, the defaults and a note."""
+    """Add the webhook's policy and mix; where they cannot be read, the defaults and a note."""
     notes = list(snapshot.notes)
     profile = _profile(origin, notes)
     return dataclasses.replace(snapshot, profile=profile, notes=tuple(notes))

@@ -44,7 +44,6 @@ class Files:
             )
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """Return the GPUNodes of the Nodes with these labels, or the one of that name."""
         nodes = [gpu_node for gpu_node in self._nodes.values() if not name or gpu_node.name == name]
         if not label_selector:
             return nodes
@@ -58,9 +57,6 @@ class Files:
         return [gpu_node for gpu_node in nodes if gpu_node.name in chosen]
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none
-        saved.
-        """
         if not self._pods:
             return None
         matches = parse_selector(label_selector)
@@ -74,53 +70,41 @@ class Files:
         ]
 
     def node_objects(self) -> list[NodeJson] | None:
-        """Return the Node objects; None: none were saved."""
         return self._node_objects or None
 
     def node_object(self, name: str) -> NodeJson | None:
-        """Return the Node object of that name."""
         return next((node_object for node_object in self._node_objects if node.name(node_object) == name), None)
 
     def configurations(self) -> dict[str, str] | None:
-        """Return the entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
         return self._configurations
 
     def placement(self) -> dict[str, str]:
-        """Return the ConfigMap with the placer's policy and mix; empty if it was not saved."""
         return self._placement
 
     def everybody(self) -> list[pod.PodJson] | None:
-        """Return all pods that have not ended, ours or not; None: none were saved."""
         return [manifest for manifest in self._pods.values() if not pod.is_terminal(manifest)] if self._pods else None
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json] | None:
-        """Return the Events about one object; None: none were saved."""
         wanted = (kind, namespace or "default", name)
         events = [event for event in self._events if _about(event) == wanted]
         return events if self._events else None
 
     def storage(self) -> dict[str, list[Json]] | None:
-        """Return claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
         return self._storage or None
 
     def failures(self, namespace: str) -> list[Json]:
-        """Return the Events of a namespace about pods that could not be created."""
         return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
     def workload(self, kind: str, namespace: str, name: str) -> Json | None:  # noqa: ARG002
-        """Return None: workloads are not saved."""
         return None
 
     def budgets(self) -> list[Json]:
-        """Return the PodDisruptionBudgets that the files have."""
         return self._budgets
 
     def quotas(self, namespace: str) -> list[Json]:
-        """Return the ResourceQuotas of a namespace."""
         return [quota for quota in self._quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """Return the pod of that name, ours or not."""
         if manifest := self._pods.get((namespace, name)):
             return manifest
         elsewhere = sorted(space for space, other in self._pods if other == name)
@@ -186,7 +170,7 @@ _COMMA = re.compile(r",(?![^()]*\))")  # not one inside parentheses
 
 
 def parse_selector(text: str) -> Selector:
-    """Return A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
+    """Return a function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
     terms = [_term(part.strip(), text) for part in _COMMA.split(text)] if text.strip() else []
     return lambda labels: all(term(labels) for term in terms)
 

@@ -18,7 +18,6 @@ from kubectl_gpushare import kubectl, plugin_errors
 
 
 def name(path: str) -> str:
-    """Return the file's name for a sentence."""
     return "standard input" if path == "-" else path
 
 
@@ -35,7 +34,6 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
 
 
 def text(path: str) -> str:
-    """Return the file's text. Raises `FileError`."""
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:
@@ -45,7 +43,7 @@ def text(path: str) -> str:
 
 
 def not_text(item: Mapping[str, Any]) -> str:
-    """Return name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a
+    """Name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a
     number.
     """
     metadata = item.get("metadata")

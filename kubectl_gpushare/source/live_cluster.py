@@ -38,11 +38,9 @@ class LiveCluster:
 
     @property
     def default_namespace(self) -> str:
-        """The namespace of the current context."""
         return self.kubectl.namespace()
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """Return the GPUNodes of the Nodes with these labels, or the one of that name; empty if there is none."""
         if not label_selector:
             return self.listing(name=name)[0]
         path = _labelled_path(label_selector)
@@ -55,7 +53,6 @@ class LiveCluster:
         return [gpu_node for gpu_node in nodes if gpu_node.name in names]
 
     def labelled(self, label_selector: str) -> frozenset[str]:
-        """Return the names of the Nodes with these labels."""
         # `--raw` returns whole Nodes. Asking kubectl for a table of names alone takes longer.
         try:
             return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
@@ -74,7 +71,6 @@ class LiveCluster:
             raise self._not_installed(error) from error
 
     def _not_installed(self, error: plugin_errors.NotInstalled) -> plugin_errors.NotInstalled:
-        """Return the error; or, if the cluster serves another version of the API, one that says so."""
         import json
 
         try:
@@ -101,7 +97,6 @@ class LiveCluster:
         )
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson]:
-        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels."""
         labels = ",".join(filter(None, (_SHARE, label_selector)))
         fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
         running = [
@@ -114,18 +109,15 @@ class LiveCluster:
                 process.stop()
 
     def node_objects(self) -> list[node.NodeJson]:
-        """Return the Node objects of the whole cluster, as the API server has them."""
         return list(_objects(self._run(_NODES).reader()))
 
     def node_object(self, name: str) -> node.NodeJson | None:
-        """Return the Node object of that name."""
         try:
             return _object(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader())
         except plugin_errors.KubectlNotFound:
             return None
 
     def configurations(self) -> dict[str, str]:
-        """Return the entries of the ConfigMap that nodes pick theirs from; none if there is none."""
         return dict((self.config_map()[1] or {}).get("data") or {})
 
     def config_map(self) -> tuple[tuple[str, str], Json | None]:
@@ -154,14 +146,12 @@ class LiveCluster:
                     yield namespace, name
 
     def placement(self) -> dict[str, str]:
-        """Return the ConfigMap with the placer's policy and mix; empty if there is none."""
         try:
             return dict(_object(self._run(_PLACEMENT).reader()).get("data") or {})
         except plugin_errors.KubectlNotFound:
             return {}
 
     def everybody(self) -> list[pod.PodJson]:
-        """Return all pods that have not ended, of all namespaces, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed
@@ -169,15 +159,12 @@ class LiveCluster:
         return manifests
 
     def everybody_of(self, *, namespace: str) -> list[pod.PodJson]:
-        """Return all pods of a namespace, ours or not."""
         return list(_objects(self.kubectl.raw(_pods_path(namespace)).reader()))
 
     def budgets(self) -> list[Json]:
-        """Return the PodDisruptionBudgets of all namespaces."""
         return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
 
     def quotas(self, namespace: str) -> list[Json]:
-        """Return the ResourceQuotas of a namespace."""
         return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
@@ -187,9 +174,6 @@ class LiveCluster:
         return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
 
     def failures(self, namespace: str) -> list[Json]:
-        """Return the Events of a namespace about pods that could not be created; none without the right to read
-        them.
-        """
         within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
         try:
             return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": "reason=FailedCreate"})).reader()))
@@ -197,9 +181,6 @@ class LiveCluster:
             return []
 
     def workload(self, kind: str, namespace: str, name: str) -> Json | None:
-        """Return A Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; None without the right to read
-        it.
-        """
         group = "batch" if kind.endswith("Job") else "apps"
         try:
             return self.document(f"/apis/{group}/v1/namespaces/{_quoted(namespace)}/{kind.lower()}s/{_quoted(name)}")
@@ -209,7 +190,6 @@ class LiveCluster:
             raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
 
     def storage(self) -> dict[str, list[Json]]:
-        """Return claims, volumes and the nodes' attach limits, by kind."""
         from gpushare.nodefilters import volumes
 
         running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
@@ -220,7 +200,6 @@ class LiveCluster:
                 process.stop()
 
     def end(self) -> None:
-        """End requests that were started and not read."""
         for running in self._begun.values():
             running.stop()
         self._begun.clear()
@@ -241,18 +220,15 @@ class LiveCluster:
         return 1 if wanted is None else int(wanted)
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """Return the pod of that name, ours or not."""
         try:
             return _object(self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}").reader())
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
     def document(self, path: str) -> Json:
-        """Return the single object at a path, such as the API server's version or its API groups."""
         return _object(self.kubectl.raw(path).reader())
 
     def namespaces(self) -> list[str]:
-        """Return names of all namespaces."""
         return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
 
 

@@ -35,7 +35,6 @@ class Used:
     bound: bool = False
 
     def plus(self, other: Used) -> Used:
-        """Return both measurements added."""
         return Used(
             self.memory_bytes + other.memory_bytes,
             self.compute_percent + other.compute_percent,
@@ -71,18 +70,15 @@ class Usage:
         return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
-        """Return the use by all shares of a GPU; None if unknown."""
         return self.gpus.get(uuid, Used()) if node in self.nodes else None
 
     def of_pod(self, node: str, namespace: str, name: str, uuids: Iterable[str]) -> Used | None:
-        """Return one pod's use of these GPUs; None if unknown."""
         if node not in self.nodes:
             return None
         return total(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
 
 
 def parse(answers: Mapping[str, str]) -> Usage:
-    """Return the usage in the metrics of some agents, by node."""
     memory: dict[tuple[str, ...], int] = {}
     compute: dict[tuple[str, ...], float] = {}
     devices = collections.defaultdict[str, list[GivenDevices]](list)
@@ -113,7 +109,6 @@ def parse(answers: Mapping[str, str]) -> Usage:
 
 
 def total(parts: Iterable[Used]) -> Used:
-    """Return the sum of the parts."""
     return functools.reduce(Used.plus, parts, Used())
 
 

@@ -157,7 +157,6 @@ def read_trace(path: str) -> list[TracePod]:
 
 
 def copied(manifest: Mapping[str, Any], number: int) -> Mapping[str, Any]:
-    """Return the pod under a new name."""
     metadata = manifest.get("metadata") or {}
     return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name') or 'pod'}-{number}"}}
 

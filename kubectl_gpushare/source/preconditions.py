@@ -193,7 +193,7 @@ def _pods(where: str) -> str:
 
 
 def _probe() -> Json:
-    """Return A pod that asks for a share and meets every Pod Security Standard."""
+    """Return a pod that asks for a share and meets every Pod Security Standard."""
     context = {
         "allowPrivilegeEscalation": False,
         "runAsNonRoot": True,

@@ -41,7 +41,6 @@ class Snapshot:
         return typical.by_default if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:
-        """Return the cluster in memory, to try changes on."""
         from gpushare.whatif.world import World
 
         return World(

@@ -81,7 +81,7 @@ def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson
 
 
 def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
-    """Return A sort key: gated pods first, then pods on no node, then pods that have not ended."""
+    """Return a sort key: gated pods first, then pods on no node, then pods that have not ended."""
     gated = contract.SCHEDULING_GATE in pod.gates(manifest)
     return not gated, bool((manifest.get("spec") or {}).get("nodeName")), pod.is_terminal(manifest)
 
@@ -106,7 +106,6 @@ def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
 
 
 def _is_run(owner: Mapping[str, Any], name: str) -> bool:
-    """Whether the CronJob of that name created this Job."""
     return owner.get("kind") == "Job" and re.fullmatch(rf"{re.escape(name)}-\d+", str(owner.get("name"))) is not None
 
 

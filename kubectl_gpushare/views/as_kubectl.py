@@ -114,7 +114,6 @@ def events_of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tu
 
 
 def event_items(events: Sequence[EventJson] | None) -> list[dict[str, Any]]:
-    """Return the same in a document."""
     return [
         {
             "type": str(event.get("type", "")),

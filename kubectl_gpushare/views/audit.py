@@ -42,15 +42,12 @@ class AuditListing:
     notes: Sequence[str]
 
     def table(self) -> Table:
-        """Return the table of limits that are not in force."""
         return problems_table(self.verdict, self.gpu_names)
 
     def document(self) -> Document:
-        """Return every share, as an `AuditList`."""
         return document(self.verdict, self.gpu_names, self.notes)
 
     def names(self) -> Iterator[str]:
-        """Yield the pods, GPUs and nodes of what is not in force."""
         return _names(self.verdict, self.gpu_names)
 
 
@@ -70,7 +67,7 @@ _FOREIGN = "Foreign"
 
 
 def problems_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """Return A row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
+    """Return a row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
     rows: list[Row] = [
         (node.name, Cell(str(node.state), "bad"), *[NONE] * 5, sentence(node.reason))
         for node in verdict.nodes
@@ -136,7 +133,7 @@ _STYLES = {AuditState.IN_FORCE: "good", AuditState.IDLE: "dim", AuditState.BROKE
 
 
 def shares_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """Return A row for each share on each GPU: the ledger's amounts, the enforced ones, and the use."""
+    """Return a row for each share on each GPU: the ledger's amounts, the enforced ones, and the use."""
     return Table(SHARE_COLUMNS, [_share(share, names) for share in verdict.shares], what="shares")
 
 
@@ -169,7 +166,6 @@ def _amounts(amounts: Amounts) -> str:
 
 
 def _pod(namespace: str, name: str) -> str:
-    """Return the cell of a pod: `ml/trainer`."""
     return f"{namespace}/{name}" if name else NONE
 
 
@@ -179,7 +175,6 @@ def _used(share: ShareVerdict) -> str:
 
 
 def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> Document:
-    """Return the verdict as an `AuditList`."""
     return list_document(
         "AuditList",
         [_share_document(share, names) for share in verdict.shares],
@@ -266,7 +261,6 @@ def summary(verdict: AuditVerdict) -> str:
 
 
 def notes(verdict: AuditVerdict) -> list[str]:
-    """Return sentences about what is unknown."""
     by_reason: dict[str, list[str]] = {}
     for node in verdict.nodes:
         if node.state is AuditState.UNKNOWN:

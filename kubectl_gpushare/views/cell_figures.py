@@ -22,7 +22,6 @@ _ONCE = functools.lru_cache(maxsize=4096)  # among thousands of GPUs many cells 
 
 
 def model(gpu: Gpu) -> str:
-    """Return the model in a cell, short: `A100-SXM4-80GB`."""
     return _model(gpu.model)
 
 
@@ -38,7 +37,6 @@ def capability(gpu: Gpu) -> str:
 
 @_ONCE
 def compute(used_percent: int, total_percent: int) -> Cell:
-    """Return `0.75/1` with its bar."""
     return _ratio(
         used_percent,
         total_percent,
@@ -50,7 +48,6 @@ def compute(used_percent: int, total_percent: int) -> Cell:
 
 @_ONCE
 def memory(used_bytes: int, total_bytes: int) -> Cell:
-    """Return `60Gi/80Gi` with its bar."""
     return _ratio(
         used_bytes, total_bytes, quantity.format_bytes(used_bytes), quantity.format_bytes(total_bytes), "memory"
     )
@@ -65,23 +62,19 @@ def _ratio(used: int, total: int, used_text: str, total_text: str, style: str) -
 
 @_ONCE
 def gpus(count: float) -> str:
-    """Return A number of GPUs: `0.25`, `11.4`, `1200`."""
     return f"{count:.2f}".rstrip("0").rstrip(".") if count < 10 else f"{count:.1f}".removesuffix(".0")
 
 
 @_ONCE
 def share(percent: int, memory_bytes: int) -> str:
-    """Return A share in a cell: compute and memory, `0.25+20Gi`."""
     return f"{quantity.format_compute(percent)}+{quantity.format_bytes(memory_bytes)}"
 
 
 def free(percent: int, memory_bytes: int) -> str:
-    """Return a cell with free compute and memory, `0.25+20Gi`, or `0`."""
     return share(percent, memory_bytes) if percent or memory_bytes else "0"
 
 
 def largest(gpu: gpu_summary.GpuSummary | None) -> str:
-    """Return the largest share that fits on a GPU."""
     fitting = gpu.largest if gpu else None
     return share(*fitting) if fitting else NONE
 
@@ -101,7 +94,6 @@ _WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
 
 @_ONCE
 def status(words: tuple[str, ...]) -> Cell:
-    """Return `Ready`, or the statuses."""
     if not words:
         return Cell("Ready", "good")
     bad = any(_WORST.get(word.partition(":")[0]) for word in words)
@@ -109,7 +101,6 @@ def status(words: tuple[str, ...]) -> Cell:
 
 
 def unknown() -> Cell:
-    """Return the cell of an unknown value."""
     return Cell(UNKNOWN, "dim")
 
 
@@ -151,7 +142,6 @@ def by_usage(measured: Used | None) -> tuple[int, float]:
 
 
 def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
-    """Return A sum by column; `used`: the usage of each GPU, None if agents were not asked."""
     return {
         "COMPUTE": compute(total.request_percent, total.total_percent),
         "MEMORY": memory(total.memory_bytes, total.total_memory_bytes),
@@ -164,12 +154,10 @@ def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dic
 
 
 def by_column(*usage: str | Cell) -> dict[str, str | Cell]:
-    """Return cells of usage by the header of their column."""
     return {column.header: cell for column, cell in zip(USED_COLUMNS, usage, strict=True)}
 
 
 def used_document(measured: Used | None) -> dict[str, Any]:
-    """Return the usage for a document; empty if unknown. The compute of a share that nothing measures is null."""
     if measured is None:
         return {}
     compute = None if measured.bound else round(measured.compute_percent, 2)
@@ -177,12 +165,10 @@ def used_document(measured: Used | None) -> dict[str, Any]:
 
 
 def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the columns without those of usage."""
     return tuple(column for column in columns if column not in USED_COLUMNS)
 
 
 def without(whole: Table, columns: Sequence[Column]) -> Table:
-    """Return the table without these columns."""
     kept = [place for place, column in enumerate(whole.columns) if column not in columns]
     return dataclasses.replace(
         whole,
@@ -192,7 +178,6 @@ def without(whole: Table, columns: Sequence[Column]) -> Table:
 
 
 def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
-    """Return A `Sum` in a document of `-o json`."""
     fitting = total.largest.largest if total.largest else None
     return {
         "gpus": total.gpus,
@@ -219,7 +204,6 @@ def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
 
 
 def fragmentation_document(measured: Fragmentation) -> dict[str, Any]:
-    """Return A cluster's fragmentation in a document."""
     return {
         "freeGpus": round(measured.free_gpus, 4),
         "strandedGpus": round(measured.stranded_gpus, 4),

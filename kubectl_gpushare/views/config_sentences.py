@@ -176,7 +176,6 @@ def _too_many(config: Config) -> str:
 
 
 def effective(config: Config) -> dict[str, Any]:
-    """Return the same configuration with all defaults written out."""
     values = node_settings.values_of(config)
     filled = {flag.key: values[flag.key] for flag in flags.IN_FILE if values[flag.key] or not flag.omitted}
     return writing.config(dataclasses.replace(config, flags=Flags(filled, frozenset(flags.SECTIONS))))

@@ -23,7 +23,7 @@ from kubectl_gpushare.views import config_sentences, gpu_summary
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
-    """Yield A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
+    """Yield a line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
     config = config_file.read(text)
     plan = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
@@ -120,7 +120,6 @@ class NodeEffect:
     problem: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Return it for people; a problem as a line that begins with `warning: `."""
         if self.problem:
             yield f"warning: {self.node} would stay as it is: {self.problem}"
             return
@@ -141,7 +140,6 @@ def of_entries(
 
 
 def of_labels(node: GpuNode, after: Labels, entries: Entries) -> NodeEffect:
-    """Return what the node would be with these labels."""
     return _effect(node, _followed(entries, after))
 
 

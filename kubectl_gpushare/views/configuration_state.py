@@ -103,7 +103,6 @@ def with_built_ins(entries: Entries) -> dict[str, str]:
 
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
-    """Return A node's configuration."""
     word, style, message = state.status
     return (
         *field("Name", state.node.name),
@@ -119,12 +118,11 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
 
 
 def table(states: Sequence[NodeConfigState]) -> Table:
-    """Return A row for each node."""
     return Table(COLUMNS, [_row(state) for state in states], what="nodes")
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
-    """Return A row for each configuration: how many nodes use it, and what it does."""
+    """Return a row for each configuration: how many nodes use it, and what it does."""
     rows = [
         (name, str(sum(node.config == name for node in followers)), _what(text) + " (built in)" * (name not in entries))
         for name, text in sorted(with_built_ins(entries).items())
@@ -133,7 +131,6 @@ def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
 
 
 def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
-    """Return A configuration, and the nodes that use it."""
     following = sorted((node.name for node in followers if node.config == name), key=gpu_summary.natural)
     checked = next(config_sentences.checked(name, text))
     return (
@@ -146,7 +143,6 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
 
 
 def document(states: Sequence[NodeConfigState], entries: Entries | None) -> Document:
-    """Return all as a `ConfigurationList`."""
     return list_document(
         "ConfigurationList",
         (_item(state) for state in states),
@@ -155,7 +151,6 @@ def document(states: Sequence[NodeConfigState], entries: Entries | None) -> Docu
 
 
 def effective(text: str) -> dict[str, Any]:
-    """Return the configuration with all defaults. Raises ConfigError."""
     return config_sentences.effective(config_file.read(text))
 
 

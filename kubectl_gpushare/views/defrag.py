@@ -42,7 +42,6 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
 
 
 def document(plan: DefragPlan, notes: Sequence[str]) -> Document:
-    """Return the plan as the content of a `DefragmentationPlan`."""
     return {
         "before": cell_figures.fragmentation_document(plan.before),
         "after": cell_figures.fragmentation_document(plan.after),
@@ -63,7 +62,6 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> Document:
 
 
 def _gained(plan: DefragPlan) -> Iterator[Field]:
-    """Return the purpose of moves that admit no pod."""
     if plan.gained is None:
         return
     rest = sum(len(step.moves) for step in plan.steps if step.asked is None)

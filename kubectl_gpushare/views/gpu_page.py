@@ -42,7 +42,6 @@ _DEVICES = (
 
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
-    """Return A node: its state, its GPUs with their tenants in pictures, its pods."""
     row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.gpus)
     shares = tenants.table(row.gpus, order, tenants.Pods.from_snapshot(snapshot), now=now)
@@ -65,7 +64,6 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
 
 
 def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
-    """Return the page of a GPU: its properties, and its shares in a picture and a table."""
     order = tenants.letters([gpu])
     shares = tenants.table([gpu], order, tenants.Pods.from_snapshot(snapshot), now=now)
     total = gpu_summary.add_up([gpu])
@@ -98,7 +96,6 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
 
 
 def node_document(described: GpuNode, snapshot: Snapshot) -> Document:
-    """Return A node as a `NodeDescription`."""
     row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     index = tenants.Pods.from_snapshot(snapshot)
     return {
@@ -112,7 +109,6 @@ def node_document(described: GpuNode, snapshot: Snapshot) -> Document:
 
 
 def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> Document:
-    """Return A GPU as a `GPUDescription`."""
     return {
         **gpu_table.item(gpu),
         "problems": gpu_summary.ledger_problems_of(owner, gpu),
@@ -124,7 +120,6 @@ def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> Documen
 
 
 def gpu_line(gpu: GpuSummary) -> str:
-    """Return A GPU in a line: index, model, state."""
     states = ", ".join(gpu.statuses) or "Ready"
     if gpu.gone:
         return f"{gpu.gpu.uuid}: Gone: {gpu.gpu.health_reason}"

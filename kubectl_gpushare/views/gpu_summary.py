@@ -67,7 +67,6 @@ class GpuSummary:
 
     @property
     def over_committed(self) -> bool:
-        """Whether the shares exceed the GPU's capacity."""
         return self.used.request_percent > 100 or self.used.memory_bytes > self.gpu.memory_bytes
 
     @property
@@ -82,7 +81,6 @@ class GpuSummary:
 
     @property
     def reason(self) -> str:
-        """The sentence that explains the status."""
         return "; ".join(filter(None, (f"cordoned {self.note}" if str(self.note) else "", self._reason)))
 
     @property
@@ -141,7 +139,6 @@ class Sum:
 
     @property
     def fragmentation(self) -> float:
-        """Stranded part of what is free, 0 to 1."""
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
@@ -224,7 +221,6 @@ def _gone(uuid: str) -> Gpu:
 
 
 def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
-    """Return the name of every GPU, by UUID."""
     return {gpu.gpu.uuid: gpu.name for gpu in summarize(nodes)}
 
 
@@ -248,7 +244,7 @@ def add_up(gpus: Sequence[GpuSummary]) -> Sum:
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """Return A sort key by which `node-2` comes before `node-10`."""
+    """Return a sort key by which `node-2` comes before `node-10`."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
 
 

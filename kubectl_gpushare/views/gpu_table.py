@@ -66,7 +66,6 @@ def build(
     typical_of: TypicalOf = typical.by_default,
     usage: Usage | None = None,
 ) -> list[GpuSummary]:
-    """Return all GPUs of the nodes, sorted by a column, then by name."""
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
     gpus = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, node_objects), typical_of, usage)
@@ -74,7 +73,6 @@ def build(
 
 
 def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
-    """Return the GPUs as a table with totals, and with usage if agents were asked."""
     total = gpu_summary.add_up(gpus)
     rows = [_row(gpu, with_used=with_used) for gpu in gpus]
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
@@ -83,7 +81,6 @@ def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
 
 
 def document(gpus: Sequence[GpuSummary]) -> Document:
-    """Return the GPUs as a `GPUList`."""
     items = ({**item(gpu), **cell_figures.used_document(gpu.measured)} for gpu in gpus)
     return list_document("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(gpus)))
 
@@ -96,19 +93,15 @@ class GpuListing:
     snapshot: Snapshot
 
     def table(self) -> Table:
-        """Return the GPUs as a table, with usage if agents were asked."""
         return table(self.gpus, with_used=self.snapshot.usage is not None)
 
     def document(self) -> Document:
-        """Return the GPUs as a `GPUList`."""
         return document(self.gpus)
 
     def names(self) -> Iterator[str]:
-        """Yield the names for `-o name`."""
         return map(name, self.gpus)
 
     def problems(self) -> Sequence[str]:
-        """Return sentences about the ledger, about sick GPUs, and about what could not be read."""
         unhealthy = [gpu for gpu in self.gpus if not gpu.gpu.healthy and not gpu.gone]
         sick = [f"{gpu.name} is unhealthy: {gpu.reason}" for gpu in unhealthy if gpu.reason]
         more = [f"{len(sick) - _MAX_SICK} more GPUs are unhealthy"] if len(sick) > _MAX_SICK else []
@@ -128,7 +121,6 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
 
 
 def item(summary: GpuSummary) -> dict[str, Any]:
-    """Return A GPU in a document."""
     percent, memory_bytes = summary.free
     free, stranded = summary.parts
     gpu = summary.gpu
@@ -167,7 +159,6 @@ def item(summary: GpuSummary) -> dict[str, Any]:
 
 
 def name(gpu: GpuSummary) -> str:
-    """Return the name for `-o name`."""
     return f"gpu.gpushare.io/{gpu.name}"
 
 

@@ -122,7 +122,6 @@ def build(
     typical_of: TypicalOf = typical.by_default,
     usage: Usage | None = None,
 ) -> list[NodeRow]:
-    """Return A row for each node, sorted by a column, then by name."""
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     absent = unavailable_nodes.find(nodes, node_objects)
@@ -134,7 +133,6 @@ def build(
 
 
 def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
-    """Return the nodes as a table with totals, and with usage if agents were asked. `now`: for their ages."""
     gpus = [gpu for row in rows for gpu in row.gpus]
     total = gpu_summary.add_up(gpus)
     lines = [_row(row, now, with_used=with_used) for row in rows]
@@ -144,7 +142,6 @@ def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0)
 
 
 def document(rows: Sequence[NodeRow]) -> Document:
-    """Return the nodes as a `NodeList`."""
     total = gpu_summary.add_up([gpu for row in rows for gpu in row.gpus])
     items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
     return list_document("NodeList", items, totals=cell_figures.sum_document(total))
@@ -159,19 +156,15 @@ class NodeListing:
     now: float
 
     def table(self) -> Table:
-        """Return the nodes as a table, with usage if agents were asked."""
         return table(self.rows, with_used=self.snapshot.usage is not None, now=self.now)
 
     def document(self) -> Document:
-        """Return the nodes as a `NodeList`."""
         return document(self.rows)
 
     def names(self) -> Iterator[str]:
-        """Yield the names for `-o name`."""
         return map(name, self.rows)
 
     def problems(self) -> Sequence[str]:
-        """Return sentences about the ledger, and about what could not be read."""
         gpus = (gpu for row in self.rows for gpu in row.gpus)
         return (*gpu_summary.ledger_problems(self.snapshot.nodes, gpus), *self.snapshot.notes)
 
@@ -191,7 +184,6 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
 
 
 def item(row: NodeRow) -> dict[str, Any]:
-    """Return A node in a document."""
     return {
         "name": row.node.name,
         "created": row.node.created,
@@ -206,7 +198,6 @@ def item(row: NodeRow) -> dict[str, Any]:
 
 
 def name(row: NodeRow) -> str:
-    """Return the name for `-o name`."""
     return f"gpunode.gpushare.io/{row.node.name}"
 
 
@@ -249,7 +240,6 @@ def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | No
 
 
 def mixed(words: Iterable[str]) -> str:
-    """Return the word if all are equal, else each with its count."""
     counts = counted(words)
     if len(counts) < 2:
         return counts[0][0] if counts else NONE
@@ -261,5 +251,4 @@ def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def counted(words: Iterable[str]) -> list[tuple[str, int]]:
-    """Return each word with its count, the most frequent first."""
     return sorted(collections.Counter(words).items(), key=lambda entry: (-entry[1], entry[0]))

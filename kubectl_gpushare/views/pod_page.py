@@ -35,12 +35,10 @@ class DescribedPod:
 
     @property
     def ours(self) -> bool:
-        """Whether it asks for a share."""
         return pod.asks_for_share(self.manifest)
 
     @property
     def gated(self) -> bool:
-        """Whether it waits for a placement."""
         return contract.SCHEDULING_GATE in pod.gates(self.manifest)
 
     @property
@@ -75,7 +73,6 @@ def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = Tr
 
 
 def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
-    """Return the pod as a page."""
     namespace, name = pod.namespaced_name(described.manifest)
     head = (
         *field("Name", name),
@@ -107,7 +104,6 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
 
 
 def document(described: DescribedPod, snapshot: Snapshot) -> Document:
-    """Return the pod as the content of a `PodDescription`."""
     namespace, name = pod.namespaced_name(described.manifest)
     wanted, wrong = requested(described.manifest) if described.ours else ([], [])
     held = _held(described)

@@ -50,22 +50,18 @@ class PodRow:
 
     @property
     def request_percent(self) -> int:
-        """The pod's compute, over all its GPUs."""
         return ledger.held_in_all(self.entry)[0] if self.entry else 0
 
     @property
     def memory_bytes(self) -> int:
-        """The pod's memory, over all its GPUs."""
         return ledger.held_in_all(self.entry)[1] if self.entry else 0
 
     @property
     def limits_percent(self) -> list[int]:
-        """The different limits of its shares."""
         return sorted({share.limit_percent for share in self.entry.shares}) if self.entry else []
 
     @property
     def created(self) -> str:
-        """When the pod was created: RFC 3339, or empty."""
         return str(((self.manifest or {}).get("metadata") or {}).get("creationTimestamp") or "")
 
 
@@ -85,7 +81,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 
 
 def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
-    """Return A row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
+    """Return a row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
     there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.summarize(snapshot.nodes)}
     holders = _holders(snapshot)
     rows = []
@@ -106,7 +102,6 @@ def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = Non
 
 
 def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
-    """Return the pods as a table with totals."""
     whole = Table(COLUMNS, [_row(row, now) for row in rows], _totals(rows), what="pods that share GPUs")
     if not with_used:
         whole = cell_figures.without(whole, cell_figures.USED_COLUMNS)
@@ -114,12 +109,10 @@ def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_u
 
 
 def document(rows: Sequence[PodRow]) -> Document:
-    """Return the pods as a `PodList`."""
     return list_document("PodList", map(item, rows))
 
 
 def item(row: PodRow) -> dict[str, Any]:
-    """Return A pod in a document."""
     return {
         "namespace": row.namespace,
         "name": row.name,
@@ -148,24 +141,19 @@ class PodListing:
     namespaces: bool
 
     def table(self) -> Table:
-        """Return the pods as a table, with usage if agents were asked."""
         return table(self.rows, now=self.now, namespaces=self.namespaces, with_used=self.snapshot.usage is not None)
 
     def document(self) -> Document:
-        """Return the pods as a `PodList`."""
         return document(self.rows)
 
     def names(self) -> Iterator[str]:
-        """Yield the names for `-o name`."""
         return (f"pod/{row.name}" for row in self.rows)
 
     def problems(self) -> Sequence[str]:
-        """Return sentences about what could not be read."""
         return self.snapshot.notes
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> PodListing:
-    """Return the list of the named pods, or of all."""
     rows = [row for row in build(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
     return PodListing(rows, snapshot, now, namespaces=not chosen.namespace)
 
@@ -228,7 +216,6 @@ def _row(row: PodRow, now: float) -> Row:
 
 
 def _held(row: PodRow) -> tuple[str, str, str]:
-    """Return REQUEST, LIMIT and MEMORY of a pod that holds an allocation."""
     desired = _desired(row)
     return (
         _change(quantity.format_compute, row.request_percent, desired.request_percent),

@@ -99,7 +99,6 @@ def _suffix(manifest: pod.PodJson, container: str) -> str:
 
 
 def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
-    """Return the plan as a page."""
     used = ledger.use(plan.node)
     free = [
         f"{plan.node.name}/{gpu.index}: {quantity.format_compute(max(0, 100 - used[gpu.uuid].request_percent))} GPU "
@@ -118,7 +117,6 @@ def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
 
 
 def document(manifest: pod.PodJson, plan: ResizePlan) -> Document:
-    """Return the plan as the content of a `Resize`."""
     namespace, name = pod.namespaced_name(manifest)
     return {
         "namespace": namespace,

@@ -53,13 +53,11 @@ class RightsizeListing:
     namespaces: bool = True
 
     def table(self) -> Table:
-        """Return A row for each share."""
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
         whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
-        """Yield the freed amounts, GPU by GPU."""
         sums = rightsizing.freed(self.suggestions)
         rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.summarize(nodes) if gpu.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
@@ -85,18 +83,15 @@ class RightsizeListing:
         return sentences or [f"all {_shares(len(self.suggestions))} fit"]
 
     def names(self) -> Iterator[str]:
-        """Yield the pods that could have another size, as `-o name` has them."""
         changing = dict.fromkeys(
             (suggestion.namespace, suggestion.pod) for suggestion in self.suggestions if suggestion.wanted is not None
         )
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
-        """Yield A command line for each suggestion."""
         return commands(self.suggestions, self.manifests)
 
     def document(self) -> Document:
-        """Return all as a `RightsizingList`."""
         sums = rightsizing.freed(self.suggestions)
         return list_document(
             "RightsizingList",
@@ -211,7 +206,6 @@ _FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
 
 
 def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
-    """Yield A command line for each suggestion."""
     for suggestion in suggestions:
         if suggestion.wanted is None:
             continue

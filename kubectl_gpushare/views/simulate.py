@@ -38,14 +38,12 @@ _LINES = (
 
 
 def table(outcome: SimulatedPod) -> Table:
-    """Return the moments, evenly chosen, the last one among them."""
     step = max(1, -(-len(outcome.moments) // MAX_LINES))
     chosen = [*reversed(outcome.moments[::-1][::step])]
     return Table(COLUMNS, [_row(moment, outcome) for moment in chosen], what="pods")
 
 
 def summary(outcome: SimulatedPod) -> str:
-    """Return the outcome as a sentence."""
     text = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
     if ran:
@@ -56,7 +54,6 @@ def summary(outcome: SimulatedPod) -> str:
 
 
 def document(outcome: SimulatedPod) -> Document:
-    """Return all moments as the content of a `Simulation`."""
     return {
         "arrived": outcome.arrived,
         "waited": outcome.waited,
@@ -67,7 +64,6 @@ def document(outcome: SimulatedPod) -> Document:
 
 
 def picture(outcome: SimulatedPod) -> Drawing:
-    """Return the moments drawn: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((moment.arrived for moment in outcome.moments), default=1)
 
@@ -180,7 +176,6 @@ class Drawing:
 
 
 def svg(drawing: Drawing) -> str:
-    """Return the drawing as SVG."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {drawing.width} {drawing.height}" '
     head += 'font-family="sans-serif" font-size="12">'
     page = '<rect width="100%" height="100%" fill="white"/>'

@@ -45,7 +45,6 @@ class Pods:
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> Pods:
-        """Return an index of the pods of a snapshot."""
         listed = snapshot.pods or ()
         return cls(
             {pod.uid(manifest): manifest for manifest in listed if pod.uid(manifest)},
@@ -55,7 +54,6 @@ class Pods:
         )
 
     def holder(self, entry: Allocation) -> pod.PodJson | None:
-        """Return the pod of an allocation."""
         if entry.pod.uid:
             return self.by_uid.get(entry.pod.uid)
         return self.by_name.get((entry.pod.namespace, entry.pod.name))
@@ -98,7 +96,7 @@ def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Pictur
 
 
 def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
-    """Return A row for each share on the GPUs; a share on several GPUs is one row."""
+    """Return a row for each share on the GPUs; a share on several GPUs is one row."""
     names = {gpu.gpu.uuid: str(gpu.gpu.index) if not gpu.gone else gpu.gpu.uuid for gpu in gpus}
     holders = {holder.id: holder for gpu in gpus for holder in gpu.used.holders}
     rows = [
@@ -112,7 +110,6 @@ def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, n
 
 
 def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
-    """Return the GPU's tenants in a document."""
     return [
         {
             "allocation": holder.id,

@@ -31,7 +31,6 @@ _CHOICES = (
 
 
 def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Page:
-    """Return the pod's reasons as a page."""
     namespace, name = pod.namespaced_name(described_pod.manifest)
     head = (
         *field("Name", name),
@@ -44,7 +43,6 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
 
 
 def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Document:
-    """Return the same as the content of a `PodReasons`."""
     namespace, name = pod.namespaced_name(described_pod.manifest)
     return {
         "namespace": namespace,
