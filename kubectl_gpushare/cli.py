@@ -42,10 +42,7 @@ VERBS: Mapping[str, str] = {
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",
 }
-_ELSEWHERE: Mapping[str, tuple[str, str]] = {
-    "cordon": ("cordoning", "cordon"),
-    "uncordon": ("cordoning", "uncordon"),
-}
+_ELSEWHERE: Mapping[str, tuple[str, str]] = {"cordon": ("cordoning", "cordon"), "uncordon": ("cordoning", "uncordon")}
 
 
 class Verbs(click.Group):

@@ -32,8 +32,7 @@ _KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 
 _NAMESPACE_OF_POD = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
-_VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
-_USAGE_VIEWER = "gpushare-usage-viewer"  # likewise
+_VIEWER, _USAGE_VIEWER = "gpushare-viewer", "gpushare-usage-viewer"  # ClusterRoles of config/base/rbac
 _LOOKING = frozenset({"get", "list", "watch"})  # the verbs that _VIEWER allows
 _RIGHT = r'(?s)User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)'
 
@@ -63,17 +62,14 @@ class Kubectl:
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
-        running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
-        return running.text()
+        return self.post(path, body).text()
 
     def post(self, path: str, body: str) -> Running:
         """Start a POST of JSON that changes nothing: a review, or a dry run. Several may run at once."""
         return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
 
     def namespace(self) -> str:
-        """Return the namespace of the kubeconfig's current context; in a pod without a kubeconfig the pod's, as kubectl
-        does.
-        """
+        """Return the namespace of the current context; in a pod without a kubeconfig the pod's, as kubectl does."""
         try:
             text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()
         except plugin_errors.KubectlError:
@@ -92,10 +88,7 @@ class Kubectl:
         whole = (self.program, *arguments)
         try:
             process = subprocess.Popen(
-                whole,
-                stdin=None if sent is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                whole, stdin=None if sent is None else subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
             raise plugin_errors.KubectlError(
@@ -149,9 +142,8 @@ class Running:
         self._listener.join()
         self.stdout.close()
         if code:
-            raise explain(
-                "\n".join(self._said) or f"kubectl ended with code {code}; the reason, if it gave one, is above"
-            )
+            unsaid = f"kubectl ended with code {code}; the reason, if it gave one, is above"
+            raise explain("\n".join(self._said) or unsaid)
 
     def stop(self) -> None:
         self._process.kill()

@@ -33,9 +33,6 @@ CONNECTION: Mapping[str, str] = {
 }
 
 
-_REPEATED = "as-group"  # the only one that may occur more than once
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
     """The values of the common flags; a flag that a verb lacks keeps its default."""
@@ -61,31 +58,16 @@ class Options:
 
 def collect(params: dict[str, Any]) -> Options:
     """Take the options out of click's parameters `params`. Raises UsageError."""
-    flags: dict[str, tuple[str, ...]] = {}
+    flags: list[str] = []
     for name in CONNECTION:
         value = params.pop(_parameter(name), None) or ()
-        flags[name] = value if isinstance(value, tuple) else (value,)
-    own = {
-        field.name: params.pop(field.name)
-        for field in dataclasses.fields(Options)
-        if params.get(field.name) is not None
-    }
-    for field in dataclasses.fields(Options):
-        params.pop(field.name, None)
-    chosen = Options(connection=_connection_flags(flags), **own)
+        flags += [f"--{name}={text}" for text in (value if isinstance(value, tuple) else (value,)) if text]
+    values = {field.name: params.pop(field.name, None) for field in dataclasses.fields(Options)}
+    own = {name: value for name, value in values.items() if value is not None}
+    chosen = Options(**{**own, "connection": tuple(flags)})
     if chosen.namespace and not is_name(chosen.namespace):
         raise click.UsageError(f'-n "{chosen.namespace}" cannot be the name of a namespace')
     return chosen
-
-
-def _connection_flags(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return kubectl's flags from the values of each; the last value counts for a flag that cannot be repeated."""
-    return tuple(
-        f"--{name}={value}"
-        for name, given in values.items()
-        for value in (given if name == _REPEATED else given[-1:])
-        if value
-    )
 
 
 def is_name(text: str) -> bool:
@@ -94,81 +76,79 @@ def is_name(text: str) -> bool:
     return plain.isascii() and plain.isalnum() and text[0] not in "-." and text[-1] not in "-."
 
 
-def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
+def _together(*flags: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
+    """Return one decorator for several flags, in the order of `--help`."""
+
     def add(function: _Function) -> _Function:
-        for name, text in reversed(tuple(CONNECTION.items())):
-            settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
-            if name == _REPEATED:
-                settings["multiple"] = True
-            if name == "kubeconfig":
-                settings |= {"type": click.Path(), "metavar": "FILE"}
-            if name == "context" and complete_context:
-                settings["shell_complete"] = complete_context
-            function = click.option(_parameter(name), f"--{name}", **settings)(function)
-        return click.option(
-            "files",
-            "--from",
-            multiple=True,
-            type=click.Path(allow_dash=True),
-            metavar="FILE",
-            help="Read GPUNodes and pods from a saved file, JSON or YAML, instead of the cluster; - is standard input; "
-            "may be repeated",
-        )(function)
+        for flag in reversed(flags):
+            function = flag(function)
+        return function
 
     return add
+
+
+def connection(complete_context: Completer) -> Callable[[_Function], _Function]:
+    special: Mapping[str, Mapping[str, Any]] = {
+        "context": {"shell_complete": complete_context},
+        "kubeconfig": {"type": click.Path(), "metavar": "FILE"},
+        "as-group": {"multiple": True},
+    }
+    files = click.option(
+        "files",
+        "--from",
+        multiple=True,
+        type=click.Path(allow_dash=True),
+        metavar="FILE",
+        help="Read GPUNodes and pods from a saved file, JSON or YAML, instead of the cluster; - is standard input; "
+        "may be repeated",
+    )
+    return _together(
+        files,
+        *(
+            click.option(_parameter(name), f"--{name}", **{"help": text, "metavar": "TEXT", **special.get(name, {})})
+            for name, text in CONNECTION.items()
+        ),
+    )
 
 
 def _parameter(flag: str) -> str:
-    return f"{flag.replace('-', '_')}_user" if flag == "as" else flag.replace("-", "_")
+    return f"{flag}_user" if flag == "as" else flag.replace("-", "_")  # `as` is a keyword
 
 
-def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
-    def add(function: _Function) -> _Function:
-        if all_namespaces:
-            function = click.option("all_namespaces", "-A", "--all-namespaces", is_flag=True, help="All namespaces")(
-                function
-            )
-        return click.option(
-            "namespace",
-            "-n",
-            "--namespace",
-            metavar="TEXT",
-            shell_complete=complete,
-            help="The namespace",
-        )(function)
-
-    return add
+def namespaced(complete: Completer, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
+    """Add `-n` and, for verbs that list, `-A`."""
+    one = click.option("namespace", "-n", "--namespace", metavar="TEXT", shell_complete=complete, help="The namespace")
+    every = click.option("all_namespaces", "-A", "--all-namespaces", is_flag=True, help="All namespaces")
+    return _together(one, every) if all_namespaces else one
 
 
-def selector(function: _Function) -> _Function:
-    return click.option(
-        "selector",
-        "-l",
-        "--selector",
-        metavar="TEXT",
-        help="Label selector for Nodes, or for pods where those are listed, such as key=value,key2 in (a,b)",
-    )(function)
+selector = click.option(
+    "selector",
+    "-l",
+    "--selector",
+    metavar="TEXT",
+    help="Label selector for Nodes, or for pods where those are listed, such as key=value,key2 in (a,b)",
+)
 
 
 def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
-    def add(function: _Function) -> _Function:
-        function = click.option(
-            "color",
-            "--color",
-            type=click.Choice(("auto", "always", "never")),
-            default="auto",
-            help="Use colours: on a terminal (auto), always or never",
-        )(function)
-        return click.option(
+    return _together(
+        click.option(
             "output",
             "-o",
             "--output",
             type=_Format(tuple(formats)),
             metavar="FORMAT",
             help=f"Output format: {', '.join(formats)}",
-        )(function)
-
-    return add
+        ),
+        click.option(
+            "color",
+            "--color",
+            type=click.Choice(("auto", "always", "never")),
+            default="auto",
+            help="Use colours: on a terminal (auto), always or never",
+        ),
+    )
 
 
 class _Format(_Choice):
@@ -183,23 +163,21 @@ class _Format(_Choice):
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
-    def add(function: _Function) -> _Function:
-        function = click.option(
-            "watch",
-            "-w",
-            "--watch",
-            is_flag=True,
-            help="Update on every change until interrupted; q quits on a terminal",
-        )(function)
-        function = click.option(
+    """Add the flags of lists that can be sorted and watched."""
+    return _together(
+        click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals"),
+        click.option(
             "sort_by",
             "--sort-by",
             type=click.Choice(tuple(sort_keys)),
             metavar="COLUMN",
             help=f"Sort by a column, numbers largest first: {', '.join(sort_keys)}",
-        )(function)
-        return click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")(
-            function
-        )
-
-    return add
+        ),
+        click.option(
+            "watch",
+            "-w",
+            "--watch",
+            is_flag=True,
+            help="Update on every change until interrupted; q quits on a terminal",
+        ),
+    )

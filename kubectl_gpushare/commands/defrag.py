@@ -27,10 +27,7 @@ _MOVES = 50
 @click.option("--memory", metavar="8Gi", help="Make room for a share with this memory")
 @click.option("--gpus", metavar="N", help="Number of GPUs on one node")
 @click.option(
-    "--moves",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Make the most of all GPUs, with at most N moves",
+    "--moves", type=click.IntRange(1, 10_000), metavar="N", help="Make the most of all GPUs, with at most N moves"
 )
 @click.option(
     "--empty-nodes", "is_emptying", is_flag=True, help="Free as many nodes as possible of shares, to remove them"

@@ -162,10 +162,7 @@ def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuN
 
 
 def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
-    return (
-        lambda: described_gpus.node(node, snapshot, now=now),
-        lambda: described_gpus.node_document(node, snapshot),
-    )
+    return (lambda: described_gpus.node(node, snapshot, now=now), lambda: described_gpus.node_document(node, snapshot))
 
 
 def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:

@@ -60,9 +60,7 @@ _MEASURED = frozenset({"used", "busy"})  # sort keys that need an agent's figure
 @click.command(short_help="Show what is allocated, used and free, one line per GPU, node or pod")
 @click.argument("arguments", nargs=-1, metavar="[gpus|nodes|pods] [NAME...]", shell_complete=candidates.top)
 @click.option(
-    "--usage/--no-usage",
-    default=None,
-    help="Ask the agent of each node for the actual use (default: on few nodes)",
+    "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual use (default: on few nodes)"
 )
 @options.listed(tuple(dict.fromkeys(key for keys in SORT_KEYS.values() for key in keys)))
 @options.printed(options.LISTS)
@@ -155,12 +153,7 @@ class _Maker:
     """Builds the table from GPUNodes, and reads Nodes and the placer's profile again after _AROUND_SECONDS."""
 
     def __init__(
-        self,
-        kind: str,
-        names: Sequence[str],
-        chosen: options.Options,
-        origin: chosen_source.Source,
-        usage: bool | None,
+        self, kind: str, names: Sequence[str], chosen: options.Options, origin: chosen_source.Source, usage: bool | None
     ) -> None:
         self._kind, self._names, self._chosen, self._origin, self._usage = kind, names, chosen, origin, usage
         self._cluster: Snapshot | None = None
@@ -236,11 +229,7 @@ def _pods() -> Callable[..., LedgerListing]:
 
 
 # kind -> its view, which only a `top` of that kind imports
-VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {
-    "gpus": _gpus,
-    "nodes": _nodes,
-    "pods": _pods,
-}
+VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {"gpus": _gpus, "nodes": _nodes, "pods": _pods}
 
 
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:

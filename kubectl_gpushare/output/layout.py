@@ -14,18 +14,7 @@ from collections.abc import Iterator, Sequence
 from gpushare import printable
 from kubectl_gpushare.output import terminal
 from kubectl_gpushare.output.terminal import Terminal, broken
-from kubectl_gpushare.output.values import (
-    Cell,
-    Column,
-    Commands,
-    Field,
-    Page,
-    Picture,
-    Row,
-    Section,
-    Table,
-    letter,
-)
+from kubectl_gpushare.output.values import Cell, Column, Commands, Field, Page, Picture, Row, Section, Table, letter
 
 _PADDING = 3  # kubectl's
 _NARROW_PADDING = 2
@@ -275,9 +264,7 @@ def _section(entry: Section, place: Terminal) -> Iterator[str]:
 
 def _page_table(block: Table, place: Terminal) -> Iterator[str]:
     narrower = Terminal(
-        columns=place.columns - 2 if place.columns else None,
-        colours=place.colours,
-        unicode=place.unicode,
+        columns=place.columns - 2 if place.columns else None, colours=place.colours, unicode=place.unicode
     )
     drawn, _ = draw(block, narrower, dashes=True)
     if narrower.columns and max(map(width, drawn), default=0) > narrower.columns:

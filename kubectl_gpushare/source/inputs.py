@@ -43,9 +43,7 @@ def text(path: str) -> str:
 
 
 def not_text(item: Mapping[str, Any]) -> str:
-    """Name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a
-    number.
-    """
+    """Name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a number."""
     metadata = item.get("metadata")
     for field in ("annotations", "labels"):
         written = metadata.get(field) if isinstance(metadata, Mapping) else None
@@ -59,13 +57,21 @@ _CHUNK_BYTES = 1 << 20
 
 
 def objects(paths: Iterable[str]) -> list[Json]:
-    """Return every object in these files; `-` is standard input. Raises `FileError`."""
-    return [{"kind": kind, **item} for path in paths for kind, item in _all_in(path)]
+    """Return every object in these files. Raises `FileError`, also for anything else in them."""
+    found = []
+    for path in paths:
+        for kind, item in items(path):
+            if isinstance(item, dict):
+                found.append({"kind": kind, **item})
+            elif item is not None:
+                raise plugin_errors.FileError(
+                    f"{name(path)} has something in it that is not a Kubernetes object: {str(item)[:60]}"
+                )
+    return found
 
 
 def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the kind of each object in the file, and the object; ("", description) for anything else. Raises
-    `FileError`.
+    """Yield kind and content of each object in the file; ("", description) for anything else. Raises `FileError`.
 
     hint: what to do about a file that cannot be read.
     """
@@ -83,16 +89,6 @@ def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
         raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}{hint}") from error
     except json_objects.NotJson as error:
         raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
-
-
-def _all_in(path: str) -> Iterator[tuple[str, Json]]:
-    for kind, item in items(path):
-        if isinstance(item, dict):
-            yield kind, item
-        elif item is not None:
-            raise plugin_errors.FileError(
-                f"{name(path)} has something in it that is not a Kubernetes object: {str(item)[:60]}"
-            )
 
 
 def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, Any]]:

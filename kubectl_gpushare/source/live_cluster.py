@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpushare import contract, node, pod
 from kubectl_gpushare import kubectl, plugin_errors
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from gpushare.json_objects import Json
 
+_Key = TypeVar("_Key")
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
 _ASKS = "Please enter Username"  # kubectl's prompt on standard output when it has no credentials
@@ -29,12 +30,21 @@ class LiveCluster:
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
     def begin(self, *, node_objects: bool = False, pods: bool = False) -> None:
-        """Start to read GPUNodes, so that they arrive while Python imports what shows them; `gpu_nodes` returns them.
+        """Start to read GPUNodes, so that they arrive while Python imports what shows them.
 
         node_objects: also Nodes, and the placer's profile; pods: also all pods.
         """
         for path in (node_path(), *([_NODES, _PLACEMENT] if node_objects else []), *([_EVERYBODY] if pods else [])):
             self._begun[path] = self.kubectl.raw(path)
+
+    def end(self) -> None:
+        """End requests that were started and not read."""
+        for running in self._begun.values():
+            running.stop()
+        self._begun.clear()
+
+    def _run(self, path: str) -> kubectl.Running:
+        return self._begun.pop(path, None) or self.kubectl.raw(path)
 
     @property
     def default_namespace(self) -> str:
@@ -43,7 +53,7 @@ class LiveCluster:
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
         if not label_selector:
             return self.listing(name=name)[0]
-        path = _labelled_path(label_selector)
+        path = _path(_NODES, {"labelSelector": label_selector})
         self._begun[path] = self.kubectl.raw(path)  # arrives while the GPUNodes are read
         try:
             nodes, _ = self.listing(name=name)
@@ -55,7 +65,7 @@ class LiveCluster:
     def labelled(self, label_selector: str) -> frozenset[str]:
         # `--raw` returns whole Nodes. Asking kubectl for a table of names alone takes longer.
         try:
-            return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
+            return frozenset(map(node.name, self._list(_path(_NODES, {"labelSelector": label_selector}))))
         except plugin_errors.KubectlForbidden as error:
             raise plugin_errors.KubectlForbidden(f"-l goes by the labels of Nodes, and {error}") from error
 
@@ -85,35 +95,21 @@ class LiveCluster:
 
     def watching(self, version: str) -> kubectl.Running:
         """Start a watch of the GPUNodes; its output is one event a line."""
-        return self.kubectl.raw(
-            node_path(
-                more={
-                    "watch": "true",
-                    "allowWatchBookmarks": "true",
-                    "resourceVersion": version,
-                    "timeoutSeconds": "600",
-                },
-            )
-        )
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": "600"}
+        return self.kubectl.raw(_path(contract.GPUNODE_PATH, query))
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson]:
         labels = ",".join(filter(None, (_SHARE, label_selector)))
         fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
-        running = [
-            self.kubectl.raw(_pods_path(namespace, labelSelector=labels, fieldSelector=field)) for field in fields
-        ]
-        try:
-            return [item for process in running for item in _objects(process.reader())]
-        finally:
-            for process in running:
-                process.stop()
+        paths = [_pods_path(namespace, labelSelector=labels, fieldSelector=field) for field in fields]
+        return [item for items in self._lists(dict(enumerate(paths))).values() for item in items]
 
     def node_objects(self) -> list[node.NodeJson]:
-        return list(_objects(self._run(_NODES).reader()))
+        return self._list(_NODES)
 
     def node_object(self, name: str) -> node.NodeJson | None:
         try:
-            return _object(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader())
+            return self.document(f"{_NODES}/{_quoted(name)}")
         except plugin_errors.KubectlNotFound:
             return None
 
@@ -136,7 +132,7 @@ class LiveCluster:
         usual = (contract.SYSTEM_NAMESPACE, contract.CONFIG_MAP)
         yield usual
         try:
-            agent = _object(self.kubectl.raw(_AGENT).reader())
+            agent = self.document(_AGENT)
         except (plugin_errors.KubectlNotFound, plugin_errors.KubectlForbidden):
             return
         for container in agent["spec"]["template"]["spec"]["containers"]:
@@ -147,7 +143,7 @@ class LiveCluster:
 
     def placement(self) -> dict[str, str]:
         try:
-            return dict(_object(self._run(_PLACEMENT).reader()).get("data") or {})
+            return dict(self.document(_PLACEMENT).get("data") or {})
         except plugin_errors.KubectlNotFound:
             return {}
 
@@ -159,24 +155,25 @@ class LiveCluster:
         return manifests
 
     def everybody_of(self, *, namespace: str) -> list[pod.PodJson]:
-        return list(_objects(self.kubectl.raw(_pods_path(namespace)).reader()))
+        """Return all pods of a namespace, ours or not."""
+        return self._list(_pods_path(namespace))
 
     def budgets(self) -> list[Json]:
-        return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
+        return self._list("/apis/policy/v1/poddisruptionbudgets")
 
     def quotas(self, namespace: str) -> list[Json]:
-        return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
+        return self._list(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas")
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
-        """Return the Events about one object; those of cluster-wide objects are in `default`."""
-        fields = f"involvedObject.kind={kind},involvedObject.name={name}"
-        within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
-        return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
+        # The Events of cluster-wide objects are in `default`.
+        return self._events(namespace or "default", f"involvedObject.kind={kind},involvedObject.name={name}")
+
+    def _events(self, namespace: str, fields: str) -> list[Json]:
+        return self._list(_path(f"/api/v1/namespaces/{_quoted(namespace)}/events", {"fieldSelector": fields}))
 
     def failures(self, namespace: str) -> list[Json]:
-        within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
         try:
-            return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": "reason=FailedCreate"})).reader()))
+            return self._events(namespace, "reason=FailedCreate")
         except plugin_errors.KubectlForbidden:
             return []
 
@@ -192,20 +189,7 @@ class LiveCluster:
     def storage(self) -> dict[str, list[Json]]:
         from gpushare.nodefilters import volumes
 
-        running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
-        try:
-            return {kind: list(_objects(process.reader())) for kind, process in running.items()}
-        finally:
-            for process in running.values():
-                process.stop()
-
-    def end(self) -> None:
-        for running in self._begun.values():
-            running.stop()
-        self._begun.clear()
-
-    def _run(self, path: str) -> kubectl.Running:
-        return self._begun.pop(path, None) or self.kubectl.raw(path)
+        return self._lists(volumes.PATHS)
 
     def replicas(self, manifest: pod.PodJson) -> int:
         """Return the replicas that a pod's ReplicaSet, StatefulSet or ReplicationController wants."""
@@ -221,15 +205,31 @@ class LiveCluster:
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         try:
-            return _object(self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}").reader())
+            return self.document(f"{_pods_path(namespace)}/{_quoted(name)}")
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
     def document(self, path: str) -> Json:
-        return _object(self.kubectl.raw(path).reader())
+        """Return the single object at a path, such as the API server's version or its API groups."""
+        item = next(_objects(self._run(path).reader()), None)
+        if item is None:
+            raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
+        return item
+
+    def _list(self, path: str) -> list[Any]:
+        return list(_objects(self._run(path).reader()))
+
+    def _lists(self, paths: Mapping[_Key, str]) -> dict[_Key, list[Any]]:
+        """Read several lists at once."""
+        running = {key: self.kubectl.raw(path) for key, path in paths.items()}
+        try:
+            return {key: list(_objects(process.reader())) for key, process in running.items()}
+        finally:
+            for process in running.values():
+                process.stop()
 
     def namespaces(self) -> list[str]:
-        return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
+        return [str(item["metadata"]["name"]) for item in self._list("/api/v1/namespaces")]
 
 
 def _objects(reader: kubectl.Reader) -> Iterator[Json]:
@@ -247,23 +247,9 @@ def _objects(reader: kubectl.Reader) -> Iterator[Json]:
         raise plugin_errors.KubectlError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 
-def _object(reader: kubectl.Reader) -> Json:
-    item = next(_objects(reader), None)
-    if item is None:
-        raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
-    return item
-
-
-def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:
-    """Return the API path of some GPUNodes. A single one is listed too: if it is missing, the list is empty, and no
-    error.
-    """
-    fields = f"metadata.name={name}" if name else ""
-    return _path(contract.GPUNODE_PATH, {"fieldSelector": fields, **(more or {})})
-
-
-def _labelled_path(label_selector: str) -> str:
-    return _path(_NODES, {"labelSelector": label_selector})
+def node_path(*, name: str = "") -> str:
+    # A single one is listed too: if it is missing, the list is empty, and no error.
+    return _path(contract.GPUNODE_PATH, {"fieldSelector": f"metadata.name={name}" if name else ""})
 
 
 def _pods_path(namespace: str = "", **query: str) -> str:

@@ -17,8 +17,7 @@ DEVICES = "gpushare_container_devices"  # of GPUs that the kubelet hands out: MI
 _OF_DEVICES = ("namespace", "pod", "container", "resource", "gpu")
 
 _TOO_MUCH = 2.0**63  # bytes, ratios, seconds: a larger value is invalid
-# Compiled on first use.
-_LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"
+_LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"  # compiled on first use, as those below
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?'
 _ESCAPED = r"\\(.)"
 
@@ -35,11 +34,8 @@ class Used:
     bound: bool = False
 
     def plus(self, other: Used) -> Used:
-        return Used(
-            self.memory_bytes + other.memory_bytes,
-            self.compute_percent + other.compute_percent,
-            self.bound or other.bound,
-        )
+        compute_percent = self.compute_percent + other.compute_percent
+        return Used(self.memory_bytes + other.memory_bytes, compute_percent, self.bound or other.bound)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -33,10 +33,10 @@ class Manifest:
 
 # kind -> where its pod template is, and where it says how many
 _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "Deployment": (("spec", "template"), ("spec", "replicas")),
-    "ReplicaSet": (("spec", "template"), ("spec", "replicas")),
-    "StatefulSet": (("spec", "template"), ("spec", "replicas")),
-    "ReplicationController": (("spec", "template"), ("spec", "replicas")),
+    **dict.fromkeys(
+        ("Deployment", "ReplicaSet", "StatefulSet", "ReplicationController"),
+        (("spec", "template"), ("spec", "replicas")),
+    ),
     "Job": (("spec", "template"), ("spec", "parallelism")),
     "CronJob": (("spec", "jobTemplate", "spec", "template"), ("spec", "jobTemplate", "spec", "parallelism")),
     "DaemonSet": (("spec", "template"), ()),
@@ -44,15 +44,10 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def read(path: str, *, namespace: str) -> list[Manifest]:
-    """Return the pods of a file that ask for a share; `-` is standard input. Raises `FileError`, also for a misspelt
-    key.
-    """
+    """Return the pods of a file that ask for a share. Raises `FileError`, also for a misspelt key."""
     where = inputs.name(path)
-    every = [
-        manifest
-        for document in inputs.documents(inputs.text(path), where)
-        for manifest in _manifests(document, namespace)
-    ]
+    documents = inputs.documents(inputs.text(path), where)
+    every = [manifest for document in documents for manifest in _manifests(document, namespace)]
     manifests = [manifest for manifest in every if _asks(manifest.pod)]
     for manifest in every:
         if not _asks(manifest.pod) and (wrong := inputs.misspelt(manifest.pod)):
@@ -191,14 +186,8 @@ def _line(row: Mapping[str, str | None], number: int) -> TracePod | None:
     end = cells.get("end") or cells.get("deletion_time")
     duration = cells.get("duration")
     name = re.sub(r"[^a-z0-9.-]", "-", (cells.get("name") or "pod").lower())
-    host = {
-        resource: text
-        for resource, text in (
-            ("cpu", f"{cells['cpu_milli']}m" if cells.get("cpu_milli") else ""),
-            ("memory", f"{cells['memory_mib']}Mi" if cells.get("memory_mib") else ""),
-        )
-        if text
-    }
+    amounts = (("cpu", "cpu_milli", "m"), ("memory", "memory_mib", "Mi"))
+    host = {resource: f"{cells[column]}{unit}" for resource, column, unit in amounts if cells.get(column)}
     metadata = {"name": f"{name}-{number}", "namespace": "simulated", "annotations": asked}
     spec = {"containers": [{"name": "main", "resources": {"requests": host}}]}
     left = float(duration) if duration else max(0.0, float(end) - start) if end else None

@@ -69,9 +69,7 @@ def _pod_of(origin: chosen_source.Source, kind: str, namespace: str, name: str) 
 
 
 def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson], failed_at: str) -> str:
-    """Return `1 of 2 pods`, or `pods` where their number is unknown and none was created since; empty if none is
-    missing.
-    """
+    """Return `1 of 2 pods`, or `pods` if their number is unknown and none was created since; empty if it has all."""
     wanted = ((workload or {}).get("spec") or {}).get("replicas")
     if wanted is not None:
         count = int(wanted) - sum(not pod.is_terminal(manifest) for manifest in manifests)

@@ -34,11 +34,7 @@ _CONDITION_COLUMNS = (
 )
 
 
-_DEVICES = (
-    Column("Pod", least=14, wrap=True),
-    Column("Container", least=10, wrap=True),
-    Column("Devices"),
-)
+_DEVICES = (Column("Pod", least=14, wrap=True), Column("Container", least=10, wrap=True), Column("Devices"))
 
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:

@@ -129,13 +129,7 @@ def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
 
 
 def _row(
-    holder: Allocation,
-    share: GivenShare,
-    names: Mapping[str, str],
-    position: int,
-    pods: Pods,
-    node: str,
-    now: float,
+    holder: Allocation, share: GivenShare, names: Mapping[str, str], position: int, pods: Pods, node: str, now: float
 ) -> Row:
     uuids = [uuid for uuid in share.gpu_uuids if uuid in names]
     state, style = _state(holder, pods)

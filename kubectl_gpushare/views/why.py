@@ -16,11 +16,7 @@ from kubectl_gpushare.views import pod_page as described
 
 MAX_CANDIDATES = 24  # lines, the nearest misses; documents have all
 
-_MISSES = (
-    Column("GPU", least=12, middle=True),
-    Column("Rule"),
-    Column("Why-Not", least=24, wrap=True),
-)
+_MISSES = (Column("GPU", least=12, middle=True), Column("Rule"), Column("Why-Not", least=24, wrap=True))
 _CHOICES = (
     Column("Rank"),
     Column("GPU", least=12, middle=True),
@@ -55,12 +51,7 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "heldBack": list(reasons.held_back),
         "fitsOn": reasons.fits,
         "candidates": [
-            {
-                "gpu": _place(miss),
-                "rule": miss.rule,
-                "reason": miss.detail,
-                "shortfall": round(miss.shortfall, 4),
-            }
+            {"gpu": _place(miss), "rule": miss.rule, "reason": miss.detail, "shortfall": round(miss.shortfall, 4)}
             for miss in _nearest(reasons)
         ],
         "changes": [
@@ -173,12 +164,7 @@ def _nearest(reasons: Reasons) -> list[Rejected]:
     back = {change.placement.node for change in reasons.changes if change.kind == remedies.AGENT}
     return sorted(
         missed,
-        key=lambda miss: (
-            miss.shortfall,
-            miss.node not in back,
-            gpu_summary.natural(miss.node),
-            miss.gpu_index or 0,
-        ),
+        key=lambda miss: (miss.shortfall, miss.node not in back, gpu_summary.natural(miss.node), miss.gpu_index or 0),
     )
 
 
