@@ -79,10 +79,6 @@ def _of_node(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.Gp
 
 
 def _named(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
-    return [_gpu(origin, name)]
-
-
-def _gpu(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(name=node)
     if any(gpu_node.name == name for gpu_node in nodes):
@@ -92,7 +88,7 @@ def _gpu(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     gpu = gpu_summary.named(gpu_summary.summarize(nodes), name)
     if gpu.gone:
         raise plugin_errors.KubectlNotFound(f'{gpu.node} has no GPU "{gpu.gpu.uuid}" any more')
-    return gpu
+    return [gpu]
 
 
 def _change(
@@ -117,7 +113,13 @@ def _change(
     word = "cordoned" if cordoned else "uncordoned"
     for gpu in gpus:
         already = "already " if (gpu.gpu.uuid in before) is cordoned else ""
-        yield f"{gpu.name} {already}{word}{_stay(gpu, cordoned)}{' (dry run)' * (dry_run and not already)}"
+        count = sum(not holder.is_backfill_reservation for holder in gpu.used.holders)
+        stay = (
+            f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"
+            if cordoned and count
+            else ""
+        )
+        yield f"{gpu.name} {already}{word}{stay}{' (dry run)' * (dry_run and not already)}"
 
 
 def swap(
@@ -145,13 +147,6 @@ def swap(
         else:
             return before
     raise AssertionError("there is always another attempt")
-
-
-def _stay(gpu: gpu_summary.GpuSummary, cordoned: bool) -> str:
-    count = len([holder for holder in gpu.used.holders if not holder.is_backfill_reservation])
-    if not cordoned or not count:
-        return ""
-    return f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"
 
 
 cordon = _command(

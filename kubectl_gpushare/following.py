@@ -31,10 +31,8 @@ _BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
 
 
-def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
-    """Show the list that `make` builds of the GPUNodes until interrupted. `polled`: on a terminal also every
-    POLL_SECONDS.
-    """
+def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str) -> None:
+    """Show the list that `make` builds of the GPUNodes until interrupted; on a terminal also every POLL_SECONDS."""
     gc.enable()  # `__main__` has turned it off, and this may run for days
     # Any signal must restore the terminal and end the watching kubectl.
     cli.interrupt_on_any_signal()
@@ -42,23 +40,22 @@ def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, lab
     try:
         if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:
             with opened(sys.stdout) as page:
-                _redraw(feed, page, make, chosen, polled=polled)
+                _redraw(feed, page, make, chosen)
         else:
             _reprint(feed, make, chosen)
     finally:
         feed.close()
 
 
-def _redraw(feed: Feed, page: Screen, make: Make, chosen: Options, *, polled: bool) -> None:
+def _redraw(feed: Feed, page: Screen, make: Make, chosen: Options) -> None:
     size = None
     changed = True
     drawn_at = 0.0
     while not page.quit_pressed():
         place = terminal.detect(sys.stdout, color=chosen.color)
-        due = polled and time.monotonic() - drawn_at >= POLL_SECONDS
         if place != size:
             page.forget()
-        if changed or due or place != size:
+        if changed or place != size or time.monotonic() - drawn_at >= POLL_SECONDS:
             size = place
             listing = make(feed.nodes)
             page.draw(_page(listing, feed.trouble, place, chosen), place.rows)
@@ -203,9 +200,7 @@ class Feed:
         return list(self._nodes.values())
 
     def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
-        """Wait at most `seconds` for a change, or for input on a descriptor of `also`; return whether anything
-        changed.
-        """
+        """Wait at most `seconds` for a change, or for input on a descriptor of `also`; return whether there was one."""
         if self._watch is None:
             return self._reconnect(seconds, also)
         output = self._watch.stdout.fileno()
@@ -217,10 +212,8 @@ class Feed:
             self._ended()
             return bool(self.trouble)
         *complete, self._line = (self._line + data).split(b"\n")
-        changed = False
-        for line in complete:
-            changed |= bool(line.strip()) and self._apply(_event(line))
-        return changed
+        changes = [self._apply(_event(line)) for line in complete if line.strip()]
+        return any(changes)
 
     def close(self) -> None:
         if self._watch is not None:

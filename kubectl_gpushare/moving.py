@@ -59,9 +59,7 @@ def apply(
 
 
 def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Wait for the room that a step was to make; return where the share is or would go. Raises `PluginError` on
-    timeout.
-    """
+    """Wait for the room that a step was to make; return where the share is. Raises `PluginError` on timeout."""
     until = time.monotonic() + timeout_seconds
     while True:
         where, reason = _looked_for(step, asked, origin)
@@ -127,6 +125,8 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
     annotations = pod.annotations_of(manifest)
     is_cpu_only = not pod.asks_for_share(manifest)
     scheduled = str((manifest.get("spec") or {}).get("nodeName") or "")
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    messages = {condition.get("type"): condition.get("message") for condition in conditions}
     return Sibling(
         uid=pod.uid(manifest),
         name="/".join(pod.namespaced_name(manifest)),
@@ -134,15 +134,8 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
         is_placed=bool(scheduled) if is_cpu_only else contract.ALLOCATION in annotations,
         is_gated=contract.SCHEDULING_GATE in pod.gates(manifest),
         is_live=not pod.is_terminal(manifest) and not manifest["metadata"].get("deletionTimestamp"),
-        reason=_unscheduled(manifest) if is_cpu_only else annotations.get(contract.REASON, ""),
+        reason=str(messages.get("PodScheduled") or "") if is_cpu_only else annotations.get(contract.REASON, ""),
         is_cpu_only=is_cpu_only,
-    )
-
-
-def _unscheduled(manifest: pod.PodJson) -> str:
-    conditions = (manifest.get("status") or {}).get("conditions") or ()
-    return next(
-        (str(condition.get("message") or "") for condition in conditions if condition.get("type") == "PodScheduled"), ""
     )
 
 
@@ -197,8 +190,7 @@ class TemporaryCordon:
 
     def close(self, wanted: Closed, *, seconds: float) -> None:
         """Cordon the `wanted` GPUs for at most `seconds`, and uncordon all others of this run."""
-        nodes = dict.fromkeys([*self._ours, *(name for name, _ in wanted)])
-        for name in nodes:
+        for name in dict.fromkeys([*self._ours, *(name for name, _ in wanted)]):
             uuids = frozenset(uuid for node, uuid in wanted if node == name)
             before = self._ours.get(name, frozenset())
             if before - uuids:
@@ -238,7 +230,6 @@ class TemporaryCordon:
 
 def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
     """Uncordon the GPUs of a node whose marks satisfy `may_open`; return their UUIDs."""
-
     before = cordoning.swap(origin, name, lambda now: cordons.release(now, may_open))
     return frozenset(cordons.release(before, may_open).marks)
 

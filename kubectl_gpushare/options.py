@@ -87,18 +87,21 @@ def _together(*flags: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
     return add
 
 
+def file(*names: str, **settings: Any) -> Callable[[_Function], _Function]:
+    """Return a flag that takes a file or, as -, standard input."""
+    return click.option(*names, type=click.Path(allow_dash=True), metavar="FILE", **settings)
+
+
 def connection(complete_context: Completer) -> Callable[[_Function], _Function]:
     special: Mapping[str, Mapping[str, Any]] = {
         "context": {"shell_complete": complete_context},
         "kubeconfig": {"type": click.Path(), "metavar": "FILE"},
         "as-group": {"multiple": True},
     }
-    files = click.option(
+    files = file(
         "files",
         "--from",
         multiple=True,
-        type=click.Path(allow_dash=True),
-        metavar="FILE",
         help="Read GPUNodes and pods from a saved file, JSON or YAML, instead of the cluster; - is standard input; "
         "may be repeated",
     )
@@ -117,13 +120,12 @@ def _parameter(flag: str) -> str:
 
 def namespaced(complete: Completer, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
     """Add `-n` and, for verbs that list, `-A`."""
-    one = click.option("namespace", "-n", "--namespace", metavar="TEXT", shell_complete=complete, help="The namespace")
-    every = click.option("all_namespaces", "-A", "--all-namespaces", is_flag=True, help="All namespaces")
+    one = click.option("-n", "--namespace", metavar="TEXT", shell_complete=complete, help="The namespace")
+    every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces")
     return _together(one, every) if all_namespaces else one
 
 
 selector = click.option(
-    "selector",
     "-l",
     "--selector",
     metavar="TEXT",
@@ -134,7 +136,6 @@ selector = click.option(
 def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
     return _together(
         click.option(
-            "output",
             "-o",
             "--output",
             type=_Format(tuple(formats)),
@@ -142,7 +143,6 @@ def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
             help=f"Output format: {', '.join(formats)}",
         ),
         click.option(
-            "color",
             "--color",
             type=click.Choice(("auto", "always", "never")),
             default="auto",
@@ -165,19 +165,14 @@ class _Format(_Choice):
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
     """Add the flags of lists that can be sorted and watched."""
     return _together(
-        click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals"),
+        click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no totals"),
         click.option(
-            "sort_by",
             "--sort-by",
             type=click.Choice(tuple(sort_keys)),
             metavar="COLUMN",
             help=f"Sort by a column, numbers largest first: {', '.join(sort_keys)}",
         ),
         click.option(
-            "watch",
-            "-w",
-            "--watch",
-            is_flag=True,
-            help="Update on every change until interrupted; q quits on a terminal",
+            "-w", "--watch", is_flag=True, help="Update on every change until interrupted; q quits on a terminal"
         ),
     )

@@ -22,7 +22,7 @@ IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 
 @click.command(short_help="Prove that limits are in force, and name processes without one")
 @click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=candidates.nodes)
-@click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
+@click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
 @options.printed(options.LISTS)
 @options.selector
 @click.option(

@@ -24,22 +24,18 @@ _NAMESPACE = "default"  # of the trial pod: every cluster has this namespace
 
 @click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")
 @click.option(
-    "before_install",
     "--before-install",
     is_flag=True,
     help="Check what an installation needs: your permissions, GPUs in use, the network to the webhook",
 )
-@click.option(
+@options.file(
     "manifests",
     "-f",
     "--filename",
     multiple=True,
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
     help="Manifests to check, instead of the installed or the default ones; - is standard input; may be repeated",
 )
 @click.option(
-    "fail_on",
     "--fail-on",
     type=click.Choice(("warning", "blocking")),
     default="warning",

@@ -16,12 +16,10 @@ from typing import Any
 import click
 
 from gpushare import contract, errors, printable
-from gpushare import errors as domain
-from gpushare import node as node_objects
-from gpushare import node as nodes
+from gpushare import node as node_json
 from gpushare.config import config_choice
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import printing
+from kubectl_gpushare.output import printing, terminal
 from kubectl_gpushare.source import chosen_source, inputs, live_cluster
 from kubectl_gpushare.views import config_sentences, configuration_change
 
@@ -44,7 +42,7 @@ def command() -> None:
     """
 
 
-MANAGER = "kubectl-gpushare"
+_MANAGER = "kubectl-gpushare"
 _LABEL_VALUE = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _LATER = "each GPU changes as soon as no pod uses it: kubectl gpushare config show"
 
@@ -54,13 +52,10 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Ask the API server whet
 
 @command.command("set", short_help="Write a configuration into the ConfigMap, after showing what it changes")
 @click.argument("name", metavar="NAME", shell_complete=candidates.entries)
-@click.option(
-    "filename",
+@options.file(
     "-f",
     "--filename",
     required=True,
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
     help="The configuration, or a manifest of a ConfigMap with an entry NAME; - is standard input",
 )
 @_yes
@@ -98,12 +93,14 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
     if not before:
         # The only entry would be followed by all nodes without a label.
         after = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text, **after}
-    labels = {nodes.name(node_object): nodes.labels(node_object) for node_object in origin.node_objects()}
+    labels = {node_json.name(node_object): node_json.labels(node_object) for node_object in origin.node_objects()}
     effects = configuration_change.of_entries(origin.gpu_nodes(), labels, before, after)
     _show(line for effect in effects for line in effect.lines())
     if not effects:
         printing.write_words([f"no node follows {name}, so no GPU changes"], sys.stdout)
-    _warn_of_helm(config_map or {}, name)
+    declared = (((config_map or {}).get("metadata") or {}).get("annotations") or {}).get(contract.WRITTEN_BY_HELM, "")
+    if f'"{name}":' in declared:
+        printing.warn([f"Helm declares {name}: helm upgrade fails until config.data.{name} is the same text"])
     _ask(f"write the entry {name} of the ConfigMap {'/'.join(location)}", filename, yes=yes or dry_run)
     _write(origin, location, config_map, {key: after[key] for key in after if after[key] != before.get(key)}, dry_run)
     if any(not effect.problem for effect in effects):
@@ -146,26 +143,25 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
         raise plugin_errors.KubectlNotFound(f'nodes "{node}" not found')
     entries = origin.configurations()
     if name and name not in config_choice.BUILT_INS:
-        _known(entries, name)
+        try:
+            config_choice.select(entries, label=name)
+        except errors.ConfigError as error:
+            raise plugin_errors.PluginError(f"{error}; nothing was changed") from error
     key = contract.NODE_CONFIG_LABEL
-    before = nodes.labels(node_object)
+    before = node_json.labels(node_object)
     after = {**before, key: name or ""}
     if before.get(key, "") == after[key]:
-        printing.write_words(
-            [f"node/{node} unchanged: it has {f'the label {key}={name}' if name else f'no label {key}'}"], sys.stdout
-        )
+        has = f"the label {key}={name}" if name else f"no label {key}"
+        printing.write_words([f"node/{node} unchanged: it has {has}"], sys.stdout)
         return
-    gpu_nodes = origin.gpu_nodes(name=node)
-    if gpu_nodes:
+    if gpu_nodes := origin.gpu_nodes(name=node):
         _show(configuration_change.of_labels(gpu_nodes[0], after, entries).lines())
     else:
-        printing.write_words(
-            [f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"], sys.stdout
-        )
+        _show([f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"])
     what = f"set the label {key}={name} of the node {node}" if name else f"remove the label {key} of the node {node}"
     _ask(what, "", yes=yes or dry_run)
     patch = json.dumps({"metadata": {"labels": {key: name}}})
-    origin.kubectl.patch("node", node, patch, dry_run, manager=MANAGER)
+    origin.kubectl.patch("node", node, patch, dry_run, manager=_MANAGER)
     done = "labelled" if name else "unlabelled"
     printing.write_words([f"node/{node} {done}{' (dry run)' if dry_run else f'; {_LATER} {node}'}"], sys.stdout)
 
@@ -193,16 +189,11 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
       # All entries of the ConfigMap in the cluster
       kubectl -n gpushare-system get configmap gpushare-config -o yaml | kubectl gpushare config validate -
     """
-    from kubectl_gpushare.output import printing
-    from kubectl_gpushare.views import config_sentences
-
     refused = 0
     for file in files:
-        for checked in config_sentences.checked(
-            file, inputs.text(file), strict=strict_compatibility, is_for_known_gpus=True
-        ):
-            for warning in checked.warnings:
-                printing.write_words([f"warning: {checked.name}: {warning}"], sys.stderr)
+        text = inputs.text(file)
+        for checked in config_sentences.checked(file, text, strict=strict_compatibility, is_for_known_gpus=True):
+            printing.write_words([f"warning: {checked.name}: {warning}" for warning in checked.warnings], sys.stderr)
             if checked.problem:
                 printing.write_words([f"error: {checked.name}: {checked.problem}"], sys.stderr)
                 refused += 1
@@ -212,17 +203,11 @@ def validate(files: tuple[str, ...], strict_compatibility: bool) -> int:
 
 
 @command.command("diff", short_help="Say what a configuration would change on a node")
-@click.option("node", "--node", required=True, metavar="NODE", help="The node", shell_complete=candidates.nodes)
-@click.option(
-    "filename",
-    "-f",
-    "--filename",
-    required=True,
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="The configuration, or a manifest of the ConfigMap; - is standard input",
+@click.option("--node", required=True, metavar="NODE", help="The node", shell_complete=candidates.nodes)
+@options.file(
+    "-f", "--filename", required=True, help="The configuration, or a manifest of the ConfigMap; - is standard input"
 )
-@click.option("entry", "--entry", default="default", metavar="NAME", help="Entry of the ConfigMap (default: default)")
+@click.option("--entry", default="default", metavar="NAME", help="Entry of the ConfigMap (default: default)")
 @click.option("--strict-compatibility", is_flag=True, help="Compare for an agent with --strict-compatibility")
 @options.connection(candidates.contexts)
 def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **params: Any) -> None:
@@ -238,9 +223,6 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **par
       # What an entry of the ConfigMap would change
       kubectl gpushare config diff --node gpu-1 -f configmap.yaml --entry mps
     """
-    from kubectl_gpushare.output import printing
-    from kubectl_gpushare.views import configuration_change
-
     nodes = chosen_source.from_options(options.collect(params)).gpu_nodes(name=node)
     if not nodes:
         raise plugin_errors.KubectlNotFound(f'gpunodes.{contract.GROUP_NAME} "{node}" not found')
@@ -248,7 +230,7 @@ def diff(node: str, filename: str, entry: str, strict_compatibility: bool, **par
         text = configuration_change.text_of(inputs.text(filename), entry)
         for line in configuration_change.lines(nodes[0], text, strict=strict_compatibility):
             printing.write_words([line], sys.stderr if line.startswith("warning: ") else sys.stdout)
-    except domain.ConfigError as error:
+    except errors.ConfigError as error:
         raise plugin_errors.PluginError(f"{filename}: {error}") from error
 
 
@@ -275,7 +257,7 @@ def show(name: str | None, **params: Any) -> None:
       # The complete configuration, with all defaults
       kubectl gpushare config show gpu-1 -o yaml
     """
-    from kubectl_gpushare.output import layout, printing, terminal
+    from kubectl_gpushare.output import layout
     from kubectl_gpushare.views import configuration_state as view
 
     chosen = options.collect(params)
@@ -307,7 +289,7 @@ def show(name: str | None, **params: Any) -> None:
             (unread := list(notes)),
             unsaved="there is no such Node object",
         )
-        labels = None if node_object is None else node_objects.labels(node_object)
+        labels = None if node_object is None else node_json.labels(node_object)
         state = view.for_node(node, labels, entries)
         text = state.in_force.text if state.in_force is not None else None
         page = view.page(state, unread)
@@ -324,7 +306,7 @@ def show(name: str | None, **params: Any) -> None:
         raise plugin_errors.PluginError(f"the text of the configuration that is in force on {name} is unknown: {why}")
     try:
         printing.write_document(view.effective(text), chosen)
-    except domain.ConfigError as error:
+    except errors.ConfigError as error:
         raise plugin_errors.PluginError(f"{name}: {error}") from error
 
 
@@ -349,22 +331,9 @@ def _text(filename: str, name: str) -> str:
     return text
 
 
-def _known(entries: Mapping[str, str], name: str) -> None:
-    try:
-        config_choice.select(entries, label=name)
-    except errors.ConfigError as error:
-        raise plugin_errors.PluginError(f"{error}; nothing was changed") from error
-
-
 def _show(lines: Iterable[str]) -> None:
     for line in lines:
         printing.write_words([line], sys.stderr if line.lstrip().startswith("warning: ") else sys.stdout)
-
-
-def _warn_of_helm(config_map: Mapping[str, Any], name: str) -> None:
-    declared = ((config_map.get("metadata") or {}).get("annotations") or {}).get(contract.WRITTEN_BY_HELM, "{}")
-    if f'"{name}":' in declared:
-        printing.warn([f"Helm declares {name}: helm upgrade fails until config.data.{name} is the same text"])
 
 
 def _ask(what: str, filename: str, *, yes: bool) -> None:
@@ -387,9 +356,9 @@ def _write(
     if config_map is not None:
         version = config_map["metadata"]["resourceVersion"]  # what was shown
         patch = json.dumps({"metadata": {"resourceVersion": version}, "data": data})
-        origin.kubectl.patch("configmap", name, patch, dry_run, namespace=namespace, manager=MANAGER)
+        origin.kubectl.patch("configmap", name, patch, dry_run, namespace=namespace, manager=_MANAGER)
         return
     metadata = {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": "gpushare"}}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
-    query = f"fieldManager={MANAGER}{'&dryRun=All' if dry_run else ''}"
+    query = f"fieldManager={_MANAGER}{'&dryRun=All' if dry_run else ''}"
     origin.kubectl.create(f"/api/v1/namespaces/{namespace}/configmaps?{query}", json.dumps(body))

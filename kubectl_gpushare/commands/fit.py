@@ -43,16 +43,11 @@ def _flags(function: Any) -> Any:
 
 
 @click.command(short_help="Check whether a pod fits now, where it would go, and how many more would fit")
-@click.option(
-    "filename",
-    "-f",
-    "--filename",
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML; - is standard input",
+@options.file(
+    "-f", "--filename", help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML; - is standard input"
 )
 @_flags
-@click.option("count", "--count", type=click.IntRange(1, 1000), metavar="N", help="Number of pods (default: 1)")
+@click.option("--count", type=click.IntRange(1, 1000), metavar="N", help="Number of pods (default: 1)")
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)

@@ -26,7 +26,7 @@ _STAYS = "the request stays, and is carried out as soon as possible"
 
 @click.command(short_help="Give a running pod more or less compute and memory of the GPUs it is on")
 @click.argument("name", metavar="POD", shell_complete=candidates.pods)
-@click.option("container", "-c", "--container", metavar="NAME", help="The container, in a pod with several shares")
+@click.option("-c", "--container", metavar="NAME", help="The container, in a pod with several shares")
 @click.option("--request", metavar="0.5", help="Guaranteed compute as a fraction of one GPU")
 @click.option("--limit", metavar="1", help="Maximum compute while the GPU has idle time")
 @click.option("--memory", metavar="8Gi", help="Device memory, such as 8Gi or 25%")

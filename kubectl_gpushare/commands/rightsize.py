@@ -33,15 +33,10 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
     metavar="TIME",
     help="Skip shares that were observed for less, such as 2h (default: 30m)",
 )
-@click.option(
-    "metrics",
-    "--metrics",
-    multiple=True,
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Read the peaks from saved metrics of agents or Prometheus; may be repeated",
+@options.file(
+    "--metrics", multiple=True, help="Read the peaks from saved metrics of agents or Prometheus; may be repeated"
 )
-@click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
+@click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
 @options.printed((*options.LISTS, "commands"))
 @options.selector
 @options.namespaced(candidates.namespaces)

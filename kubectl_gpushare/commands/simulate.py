@@ -26,7 +26,6 @@ from kubectl_gpushare.source import chosen_source
     help="Pods or workloads, in JSON or YAML, that arrive one after the other; may be repeated",
 )
 @click.option(
-    "trace",
     "--trace",
     type=click.Path(allow_dash=True),
     metavar="FILE.csv",
@@ -42,8 +41,8 @@ from kubectl_gpushare.source import chosen_source
     metavar="NxG[:MODEL[:MEMORY]]",
     help="Made-up nodes instead of the cluster's, N with G GPUs each, by default A100-SXM4-80GB; may be repeated",
 )
-@click.option("empty", "--empty", is_flag=True, help="Use the nodes of the cluster without their pods")
-@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Also draw a plot as FILE.svg")
+@click.option("--empty", is_flag=True, help="Use the nodes of the cluster without their pods")
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Also draw a plot as FILE.svg")
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
 def command(
