@@ -21,6 +21,7 @@ from gpushare.gpunode import GpuNode
 from kubectl_gpushare import cli, kubectl, plugin_errors
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import printing, terminal
+from kubectl_gpushare.output.values import Listing
 from kubectl_gpushare.source import live_cluster
 
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
@@ -28,7 +29,7 @@ POLL_SECONDS = 5.0  # between redraws for figures that no watch reports, such as
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
 _BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 
-Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
+Make = Callable[[Sequence[GpuNode]], Listing]
 
 
 def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str) -> None:
@@ -63,7 +64,7 @@ def _redraw(feed: Feed, page: Screen, make: Make, chosen: Options) -> None:
         changed = _settled(feed, (page.keys,) if page.keys is not None else ())
 
 
-def _page(listing: printing.LedgerListing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
+def _page(listing: Listing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
     """Return the list, with connection trouble above and its warnings below; without room, only their number."""
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)

@@ -82,7 +82,7 @@ def print_verdict(
     place = terminal.detect(sys.stdout, color=chosen.color)
     names = gpu_summary.names(nodes)
     said = (*notes, *audit.notes(verdict))
-    listing = audit.AuditListing(verdict, names, said)
+    listing = audit.listing(verdict, names, said)
     if chosen.output in printing.WRITERS:
         printing.show(listing, chosen)
         if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it

@@ -14,6 +14,7 @@ from gpushare import errors, pod, printable
 from gpushare.config import durations
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing, terminal
+from kubectl_gpushare.output.values import Listing
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.source import agents, chosen_source, inputs, live_cluster
 
@@ -115,7 +116,7 @@ def _print(
     if chosen.output == "commands":
         printing.write_words(listing.commands(), sys.stdout)
         return
-    printing.show(listing, chosen)
+    printing.show(Listing(listing.table, listing.document, listing.names), chosen)
     if not listing.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
         return
     place = terminal.detect(sys.stdout, color=chosen.color)

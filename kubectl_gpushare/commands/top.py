@@ -19,7 +19,7 @@ from kubectl_gpushare.source import chosen_source, live_cluster
 # Views, and code that reads GPUNodes, are imported while kubectl waits for the API server.
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
-    from kubectl_gpushare.output.printing import LedgerListing
+    from kubectl_gpushare.output.values import Listing
     from kubectl_gpushare.source.snapshot import Snapshot
 
 _NO_NODES = (
@@ -145,7 +145,7 @@ class _Maker:
         self._cluster: Snapshot | None = None
         self._read_at = 0.0  # monotonic
 
-    def __call__(self, gpu_nodes: Sequence[GpuNode]) -> LedgerListing:
+    def __call__(self, gpu_nodes: Sequence[GpuNode]) -> Listing:
         snapshot = self._with_usage(self._snapshot(gpu_nodes))
         return _listing(self._kind)(snapshot, self._names, self._chosen, now=time.time())
 
@@ -194,7 +194,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return kind, tuple(arguments[1:])
 
 
-def _listing(kind: str) -> Callable[..., LedgerListing]:
+def _listing(kind: str) -> Callable[..., Listing]:
     """Import the view of that kind, which no other `top` needs."""
     if kind == "pods":
         from kubectl_gpushare.views import pod_table

@@ -7,37 +7,17 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from gpushare import printable
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import terminal
-from kubectl_gpushare.output.values import Document, Page, Table, single_document
+from kubectl_gpushare.output.values import Document, Listing, Page, Table, single_document
 
 # Characters with which a spreadsheet's formula begins, including the wide forms of East Asian keyboards
 # (https://owasp.org/www-community/attacks/CSV_Injection). A number or a lone dash is no formula.
 _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
-
-
-class Listing(Protocol):
-    """The rows of a list, and all forms of it: only that of the chosen format is made."""
-
-    def table(self) -> Table:
-        """Return the table for people."""
-
-    def document(self) -> Document:
-        """Return the document for programs; each of its `items` is also a row of CSV."""
-
-    def names(self) -> Iterable[str]:
-        """Return the names for `-o name`."""
-
-
-class LedgerListing(Listing, Protocol):
-    """A listing of what is in the ledger."""
-
-    def problems(self) -> Sequence[str]:
-        """Return sentences for standard error: problems of the ledger, and facts that could not be read."""
 
 
 def show(listing: Listing, options: Options) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 NONE = "<none>"
@@ -128,6 +128,19 @@ def letter(position: int) -> str:
 API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server serves them
 
 Document = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """A list in all its forms; only that of the chosen format is made. Each of the document's `items` is a row of CSV.
+
+    names: for `-o name`. problems: sentences for standard error, of the ledger and of facts that could not be read.
+    """
+
+    table: Callable[[], Table]
+    document: Callable[[], Document]
+    names: Callable[[], Iterable[str]]
+    problems: Callable[[], Sequence[str]] = tuple
 
 
 def list_document(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpushare import quantity
@@ -17,17 +17,16 @@ from kubectl_gpushare.views import gpu_summary
 
 USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=1))
 
-_VENDOR = "NVIDIA "
 _ONCE = functools.lru_cache(maxsize=4096)  # among thousands of GPUs many cells are equal
-
-
-def model(gpu: Gpu) -> str:
-    return _model(gpu.model)
 
 
 @_ONCE
 def _model(name: str) -> str:
-    return plain(name.removeprefix(_VENDOR))
+    return plain(name.removeprefix("NVIDIA "))
+
+
+def model(gpu: Gpu) -> str:
+    return _model(gpu.model)
 
 
 def capability(gpu: Gpu) -> str:
@@ -37,27 +36,18 @@ def capability(gpu: Gpu) -> str:
 
 @_ONCE
 def compute(used_percent: int, total_percent: int) -> Cell:
-    return _ratio(
-        used_percent,
-        total_percent,
-        quantity.format_compute(used_percent),
-        quantity.format_compute(total_percent),
-        "compute",
-    )
+    return _ratio(used_percent, total_percent, quantity.format_compute, "compute")
 
 
 @_ONCE
 def memory(used_bytes: int, total_bytes: int) -> Cell:
-    return _ratio(
-        used_bytes, total_bytes, quantity.format_bytes(used_bytes), quantity.format_bytes(total_bytes), "memory"
-    )
+    return _ratio(used_bytes, total_bytes, quantity.format_bytes, "memory")
 
 
-def _ratio(used: int, total: int, used_text: str, total_text: str, style: str) -> Cell:
-    over = used > total
-    return Cell(
-        f"{used_text}/{total_text}", "bad" if over else "", used / total if total else 0.0, "bad" if over else style
-    )
+def _ratio(used: int, total: int, write: Callable[[int], str], style: str) -> Cell:
+    """Return `0.75/1` or `60Gi/80Gi` with its bar."""
+    over = "bad" if used > total else ""
+    return Cell(f"{write(used)}/{write(total)}", over, used / total if total else 0.0, over or style)
 
 
 @_ONCE
@@ -89,14 +79,11 @@ def fragmentation(free: float, stranded: float) -> str | Cell:
     return Cell(text, "bad" if part >= 0.75 else "warn")
 
 
-_WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
-
-
 @_ONCE
 def status(words: tuple[str, ...]) -> Cell:
     if not words:
         return Cell("Ready", "good")
-    bad = any(_WORST.get(word.partition(":")[0]) for word in words)
+    bad = any(word.partition(":")[0] in {"OverCommitted", "Unhealthy", "Gone"} for word in words)
     return Cell(",".join(words), "bad" if bad else "warn")
 
 
@@ -105,9 +92,7 @@ def unknown() -> Cell:
 
 
 def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cell, str | Cell]:
-    """Return USED and BUSY of `count` GPUs; coloured if less than a quarter of the granted memory is used, or more than
-    it.
-    """
+    """Return USED and BUSY of `count` GPUs; coloured if they use more than their memory, or less than a quarter."""
     if measured is None:
         return unknown(), unknown()
     text = quantity.format_bytes(measured.memory_bytes)
@@ -116,9 +101,7 @@ def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cel
 
 
 def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, str | Cell]:
-    """Return USED and BUSY of `count` GPUs in all; of a sum with an unknown part the least that is used, as
-    `≥0.34/4`.
-    """
+    """Return USED and BUSY of `count` GPUs in all; with an unknown part the least that is used, as `≥0.34/4`."""
     known = [part for part in parts if part is not None]
     if not known:
         return (unknown(), unknown()) if parts else ("", "")
@@ -128,9 +111,7 @@ def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, s
 
 
 def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
-    """Return `0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and how many GPUs there
-    are.
-    """
+    """Return `0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and all GPUs."""
     least = bound or measured.bound
     text = gpus(measured.compute_percent / 100)
     return unknown() if least and text == "0" else f"{'≥' if least else ''}{text}/{count}"

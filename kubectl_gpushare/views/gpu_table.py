@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpushare import typical
@@ -15,7 +15,7 @@ from gpushare.node import NodeJson
 from gpushare.typical import TypicalOf
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output.values import NONE, Cell, Column, Document, Row, Table, list_document, sentence
+from kubectl_gpushare.output.values import NONE, Cell, Column, Document, Listing, Row, Table, list_document, sentence
 from kubectl_gpushare.source.live_usage import Usage
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import cell_figures, gpu_summary
@@ -75,8 +75,10 @@ def build(
 def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
     total = gpu_summary.add_up(gpus)
     rows = [_row(gpu, with_used=with_used) for gpu in gpus]
+    used = [gpu.measured for gpu in gpus if gpu.shared] if with_used else None
+    count = f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}"
+    totals = {"MODEL": count, **cell_figures.sum_cells(total, used)}
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
-    totals = _totals(total, gpus, with_used=with_used)
     return Table(columns, rows, totals, gpu_summary.free_sentence(gpus, total), "GPUs")
 
 
@@ -85,39 +87,27 @@ def document(gpus: Sequence[GpuSummary]) -> Document:
     return list_document("GPUList", items, totals=cell_figures.sum_document(gpu_summary.add_up(gpus)))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class GpuListing:
-    """The GPUs that are shown."""
-
-    gpus: Sequence[GpuSummary]
-    snapshot: Snapshot
-
-    def table(self) -> Table:
-        return table(self.gpus, with_used=self.snapshot.usage is not None)
-
-    def document(self) -> Document:
-        return document(self.gpus)
-
-    def names(self) -> Iterator[str]:
-        return map(name, self.gpus)
-
-    def problems(self) -> Sequence[str]:
-        unhealthy = [gpu for gpu in self.gpus if not gpu.gpu.healthy and not gpu.gone]
-        sick = [f"{gpu.name} is unhealthy: {gpu.reason}" for gpu in unhealthy if gpu.reason]
-        more = [f"{len(sick) - _MAX_SICK} more GPUs are unhealthy"] if len(sick) > _MAX_SICK else []
-        said = gpu_summary.ledger_problems(self.snapshot.nodes, self.gpus)
-        return (*said, *sick[:_MAX_SICK], *more, *self.snapshot.notes)
-
-
-def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> GpuListing:  # noqa: ARG001
-    """Return the list of the named GPUs, or of all; with -n, of those that pods of the namespace share."""
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
+    """Return the named GPUs, or all; with -n, those that pods of the namespace share."""
     gpus = [
         gpu
         for gpu in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
         if (not names or gpu.node in names or gpu.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in gpu.used.holders))
     ]
-    return GpuListing(gpus, snapshot)
+
+    def problems() -> Sequence[str]:
+        unhealthy = [gpu for gpu in gpus if not gpu.gpu.healthy and not gpu.gone]
+        sick = [f"{gpu.name} is unhealthy: {gpu.reason}" for gpu in unhealthy if gpu.reason]
+        more = [f"{len(sick) - _MAX_SICK} more GPUs are unhealthy"] if len(sick) > _MAX_SICK else []
+        return (*gpu_summary.ledger_problems(snapshot.nodes, gpus), *sick[:_MAX_SICK], *more, *snapshot.notes)
+
+    return Listing(
+        lambda: table(gpus, with_used=snapshot.usage is not None),
+        lambda: document(gpus),
+        lambda: (f"gpu.gpushare.io/{gpu.name}" for gpu in gpus),
+        problems,
+    )
 
 
 def item(summary: GpuSummary) -> dict[str, Any]:
@@ -158,10 +148,6 @@ def item(summary: GpuSummary) -> dict[str, Any]:
     }
 
 
-def name(gpu: GpuSummary) -> str:
-    return f"gpu.gpushare.io/{gpu.name}"
-
-
 def _row(summary: GpuSummary, *, with_used: bool) -> Row:
     gpu, used = summary.gpu, summary.used
     free, stranded = summary.parts
@@ -170,7 +156,7 @@ def _row(summary: GpuSummary, *, with_used: bool) -> Row:
     return (
         summary.name,
         cell_figures.model(gpu),
-        NONE if summary.gone else _mode(gpu.mode),
+        NONE if summary.gone else gpu.mode.value if gpu.mode is Mode.FRACTIONAL else Cell(gpu.mode.value, "dim"),
         cell_figures.compute(used.request_percent, 0 if summary.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
         *(cell_figures.used(summary.measured, used.memory_bytes, 1) if with_used else ()),
@@ -188,20 +174,9 @@ def _row(summary: GpuSummary, *, with_used: bool) -> Row:
     )
 
 
-def _totals(total: gpu_summary.Sum, gpus: Sequence[GpuSummary], *, with_used: bool) -> dict[str, str | Cell]:
-    return {
-        "MODEL": f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}",
-        **cell_figures.sum_cells(total, [gpu.measured for gpu in gpus if gpu.shared] if with_used else None),
-    }
-
-
 def _pods(gpu: GpuSummary) -> int:
     """Return the number of pods on the GPU: from the ledger, else from the kubelet as the agent reports it."""
     return len(gpu.holders) or len({(given.namespace, given.pod) for given in gpu.devices or ()})
-
-
-def _mode(mode: Mode) -> str | Cell:
-    return mode.value if mode is Mode.FRACTIONAL else Cell(mode.value, "dim")
 
 
 def _ratio(free: float, stranded: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpushare import typical
@@ -20,6 +20,7 @@ from kubectl_gpushare.output.values import (
     Cell,
     Column,
     Document,
+    Listing,
     Row,
     Table,
     list_document,
@@ -147,30 +148,8 @@ def document(rows: Sequence[NodeRow]) -> Document:
     return list_document("NodeList", items, totals=cell_figures.sum_document(total))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class NodeListing:
-    """The nodes that are shown; `now`: for their ages."""
-
-    rows: Sequence[NodeRow]
-    snapshot: Snapshot
-    now: float
-
-    def table(self) -> Table:
-        return table(self.rows, with_used=self.snapshot.usage is not None, now=self.now)
-
-    def document(self) -> Document:
-        return document(self.rows)
-
-    def names(self) -> Iterator[str]:
-        return map(name, self.rows)
-
-    def problems(self) -> Sequence[str]:
-        gpus = (gpu for row in self.rows for gpu in row.gpus)
-        return (*gpu_summary.ledger_problems(self.snapshot.nodes, gpus), *self.snapshot.notes)
-
-
-def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> NodeListing:
-    """Return the list of the named nodes, or of all; with -n, of those that pods of the namespace are on."""
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """Return the named nodes, or all; with -n, those that pods of the namespace are on. `now`: for their ages."""
     rows = [
         row
         for row in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
@@ -180,7 +159,13 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
             or any(holder.pod.namespace == chosen.namespace for gpu in row.gpus for holder in gpu.used.holders)
         )
     ]
-    return NodeListing(rows, snapshot, now)
+    gpus = [gpu for row in rows for gpu in row.gpus]
+    return Listing(
+        lambda: table(rows, with_used=snapshot.usage is not None, now=now),
+        lambda: document(rows),
+        lambda: (f"gpunode.gpushare.io/{row.node.name}" for row in rows),
+        lambda: (*gpu_summary.ledger_problems(snapshot.nodes, gpus), *snapshot.notes),
+    )
 
 
 def item(row: NodeRow) -> dict[str, Any]:
@@ -195,10 +180,6 @@ def item(row: NodeRow) -> dict[str, Any]:
         "reason": row.reason,
         **cell_figures.sum_document(row.total),
     }
-
-
-def name(row: NodeRow) -> str:
-    return f"gpunode.gpushare.io/{row.node.name}"
 
 
 def models(gpus: Iterable[GpuSummary]) -> str:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushare import codec, contract, ledger, pod, quantity
 from gpushare.allocation import Allocation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Row, Table, list_document, sentence
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Listing,
+    Row,
+    Table,
+    list_document,
+    sentence,
+)
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
@@ -131,31 +142,16 @@ def item(row: PodRow) -> dict[str, Any]:
     }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PodListing:
-    """The pods that are shown; `now`: for their ages; `namespaces`: whether the table has a column of them."""
-
-    rows: Sequence[PodRow]
-    snapshot: Snapshot
-    now: float
-    namespaces: bool
-
-    def table(self) -> Table:
-        return table(self.rows, now=self.now, namespaces=self.namespaces, with_used=self.snapshot.usage is not None)
-
-    def document(self) -> Document:
-        return document(self.rows)
-
-    def names(self) -> Iterator[str]:
-        return (f"pod/{row.name}" for row in self.rows)
-
-    def problems(self) -> Sequence[str]:
-        return self.snapshot.notes
-
-
-def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> PodListing:
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """Return the named pods, or all. `now`: for their ages."""
     rows = [row for row in build(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
-    return PodListing(rows, snapshot, now, namespaces=not chosen.namespace)
+    with_used, namespaces = snapshot.usage is not None, not chosen.namespace
+    return Listing(
+        lambda: table(rows, now=now, namespaces=namespaces, with_used=with_used),
+        lambda: document(rows),
+        lambda: (f"pod/{row.name}" for row in rows),
+        lambda: snapshot.notes,
+    )
 
 
 def _holders(snapshot: Snapshot) -> dict[str, Allocation]:
