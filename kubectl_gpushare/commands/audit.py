@@ -57,6 +57,7 @@ def command(names: tuple[str, ...], **params: Any) -> int:
       # The nodes with one model, as JSON
       kubectl gpushare audit -l nvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB -o json
     """
+    from gpushare.gpu import Mode
     from kubectl_gpushare.planning import auditing
 
     chosen = options.collect(params)
@@ -65,7 +66,13 @@ def command(names: tuple[str, ...], **params: Any) -> int:
     missing = [name for name in names if name not in {node.name for node in known}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
-    nodes = [node for node in known if _is_shared(node) and (not names or node.name in names)]
+    nodes = [
+        node
+        for node in known
+        if (not names or node.name in names)
+        # It has, or may get, shares with limits.
+        and (node.allocations or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus))
+    ]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
     verdict = auditing.check(nodes, answers, ready=ready)
     print_verdict(verdict, nodes, notes, chosen)
@@ -95,19 +102,10 @@ def print_verdict(
     printing.warn(said)
 
 
-def _is_shared(node: GpuNode) -> bool:
-    """Whether the node has, or may get, shares with limits."""
-    from gpushare.gpu import Mode
-
-    return bool(node.allocations) or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus)
-
-
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown and
-    why.
-    """
+    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)

@@ -105,8 +105,6 @@ def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
 
 
 def _code(findings: Sequence[Finding], fail_on: str) -> int:
-    from gpushare.preflight.finding import Severity
-
     least = Severity[fail_on.upper()]
     if any(finding.severity >= least for finding in findings):
         return NOT_FINE

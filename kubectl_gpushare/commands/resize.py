@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -115,15 +115,7 @@ def command(
         return NO_ROOM if lacks else 0
     done = f"pod/{name} asks for {resizing.amounts(plan.desired)}"
     if waits:
-        held = _wait(
-            manifest,
-            plan,
-            origin,
-            lambda said: printing.write_words([said], sys.stderr),
-            timeout_seconds=timeout_seconds,
-            keep=keep,
-        )
-        done = f"pod/{name} holds {held}"
+        done = f"pod/{name} holds {_wait(manifest, plan, origin, timeout_seconds=timeout_seconds, keep=keep)}"
     printing.write_words([done], sys.stderr if chosen.output else sys.stdout)
     return 0
 
@@ -138,13 +130,7 @@ def _annotate(
 
 
 def _wait(
-    manifest: pod.PodJson,
-    plan: ResizePlan,
-    origin: live_cluster.LiveCluster,
-    say: Callable[[str], None],
-    *,
-    timeout_seconds: float,
-    keep: bool,
+    manifest: pod.PodJson, plan: ResizePlan, origin: live_cluster.LiveCluster, *, timeout_seconds: float, keep: bool
 ) -> str:
     """Wait until the resize is done; return the pod's new amounts, in words.
 
@@ -152,21 +138,15 @@ def _wait(
     restored the old annotations by then. When interrupted, or when the cluster is unreachable, it says that they stay.
     """
     try:
-        return _poll(manifest, plan, origin, say, timeout_seconds=timeout_seconds, keep=keep)
+        return _poll(manifest, plan, origin, timeout_seconds=timeout_seconds, keep=keep)
     except (KeyboardInterrupt, plugin_errors.KubectlError) as error:
         if not isinstance(error, plugin_errors.KubectlNotFound):  # the pod itself is gone
-            say(f"no longer waiting: {_STAYS}")
+            printing.write_words([f"no longer waiting: {_STAYS}"], sys.stderr)
         raise
 
 
 def _poll(
-    manifest: pod.PodJson,
-    plan: ResizePlan,
-    origin: live_cluster.LiveCluster,
-    say: Callable[[str], None],
-    *,
-    timeout_seconds: float,
-    keep: bool,
+    manifest: pod.PodJson, plan: ResizePlan, origin: live_cluster.LiveCluster, *, timeout_seconds: float, keep: bool
 ) -> str:
     until = time.monotonic() + timeout_seconds
     said = ""
@@ -178,7 +158,7 @@ def _poll(
         if is_over or (cause is ResizeCause.USE and not keep):
             break
         if waits_for != said and cause is not ResizeCause.NOTHING:
-            say(f"waits: {waits_for}")
+            printing.write_words([f"waits: {waits_for}"], sys.stderr)
             said = waits_for
         time.sleep(POLL_SECONDS)
     late = f"not done after {timeout_seconds:.0f} s: " if cause is not ResizeCause.USE else ""
