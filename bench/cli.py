@@ -30,7 +30,7 @@ from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Gpu, GpuNode
 
 ROOT = Path(__file__).resolve().parents[1]
-PLUGIN = ("-c", "import sys; from kubectl_gpushare.start import main; sys.exit(main())")  # like an installed script
+PLUGIN = ("-c", "import sys; from kubectl_gpushare.__main__ import main; sys.exit(main())")  # like an installed script
 GIB = 2**30
 GPUS = 8
 ROUNDS = 3

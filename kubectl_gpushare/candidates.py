@@ -6,145 +6,98 @@ Completion must not get in the way: requests are small and time out after 3 s; a
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from kubectl_gpushare import options
 
+if TYPE_CHECKING:
+    from kubectl_gpushare.source.chosen_source import Source
+
 _TIMEOUT = "--request-timeout=3s"
 Candidates = list[Any]
+# Options and the text so far -> names, or names with descriptions.
+_Names = Callable[[options.Options, str], Iterable[str | tuple[str, str]]]
 
 
-def top(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`top TYPE NAME`."""
-    return _typed(context, incomplete, {"gpus": _gpus, "nodes": _nodes, "pods": _pods})
+def _named(names: _Names) -> options.Completer:
+    """Return the completer of an argument or flag that takes one of these names."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
+        try:
+            chosen = options.collect(dict(context.params))
+            if not any(flag.startswith("--request-timeout") for flag in chosen.connection):
+                chosen = dataclasses.replace(chosen, connection=(*chosen.connection, _TIMEOUT))
+            found = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen, incomplete)]
+        except Exception:
+            return []
+        return [CompletionItem(name, help=text) for name, text in found if name.startswith(incomplete)]
+
+    return complete
 
 
-def describe(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`describe TYPE NAME`."""
-    return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes, "pod": _pods})
+def _typed(names: Mapping[str, options.Completer]) -> options.Completer:
+    """Return the completer of `TYPE NAME…`."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> Candidates:
+        words = context.params.get("arguments") or ()
+        if not words:
+            return [CompletionItem(word) for word in names if word.startswith(incomplete)]
+        kind = next((word for word in names if str(words[0]).rstrip("s") == word.rstrip("s")), "")
+        found = names[kind](context, parameter, incomplete) if kind else []
+        return [item for item in found if item.value not in words[1:]]
+
+    return complete
 
 
-def cordon(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`cordon gpu NAME` and `cordon node NAME`."""
-    return _typed(context, incomplete, {"gpu": _gpus, "node": _nodes})
-
-
-def pods(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """The `POD` argument."""
-    return _quietly(_pods, context, incomplete)
-
-
-def pods_or_workloads(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """Names of pods; after `TYPE/`, of workloads with such pods."""
-    kind, slash, _ = incomplete.partition("/")
-    return _quietly(functools.partial(_workloads, kind) if slash else _pods, context, incomplete)
-
-
-def policies(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """The policies of placement."""
-    from gpushare.policies import POLICIES
-
-    return [CompletionItem(name) for name in POLICIES if name.startswith(incomplete)]
-
-
-def nodes(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`--node`."""
-    return _quietly(_nodes, context, incomplete)
-
-
-def configurations(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`config show NODE|NAME`."""
-    return _quietly(lambda chosen: [*_nodes(chosen), *_entries(chosen)], context, incomplete)
-
-
-def entries(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """The names of configurations."""
-    return _quietly(_entries, context, incomplete)
-
-
-def namespaces(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`-n`."""
-    return _quietly(lambda chosen: _cluster(chosen).namespaces(), context, incomplete)
-
-
-def contexts(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
-    """`--context`."""
-    return _quietly(lambda chosen: chosen.kubectl().contexts(), context, incomplete)
-
-
-_Names = Callable[[options.Options], Iterable[str | tuple[str, str]]]
-
-
-def _typed(context: click.Context, incomplete: str, names: dict[str, _Names]) -> Candidates:
-    words = context.params.get("arguments") or ()
-    if not words:
-        return [CompletionItem(word) for word in names if word.startswith(incomplete)]
-    kind = next((word for word in names if str(words[0]).rstrip("s") == word.rstrip("s")), "")
-    if not kind:
-        return []
-    return [item for item in _quietly(names[kind], context, incomplete) if item.value not in words[1:]]
-
-
-def _quietly(names: _Names, context: click.Context, incomplete: str) -> Candidates:
-    chosen = options.collect(dict(context.params))
-    if not any(flag.startswith("--request-timeout") for flag in chosen.connection):
-        chosen = dataclasses.replace(chosen, connection=(*chosen.connection, _TIMEOUT))
-    try:
-        candidates = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen)]
-    except Exception:
-        return []
-    return [CompletionItem(name, help=text) for name, text in candidates if name.startswith(incomplete)]
-
-
-def _gpus(chosen: options.Options) -> Iterable[tuple[str, str]]:
+def _source(chosen: options.Options) -> Source:
     from kubectl_gpushare.source import chosen_source
+
+    return chosen_source.from_options(chosen)
+
+
+def _gpus(chosen: options.Options, _incomplete: str) -> Iterable[tuple[str, str]]:
     from kubectl_gpushare.views import cell_figures, gpu_summary
 
-    for gpu in gpu_summary.summarize(chosen_source.from_options(chosen).gpu_nodes(label_selector=chosen.selector)):
-        yield (
-            gpu.name,
-            f"{cell_figures.model(gpu.gpu)} {','.join(gpu.statuses) or 'free ' + cell_figures.largest(gpu)}",
-        )
+    for gpu in gpu_summary.summarize(_source(chosen).gpu_nodes(label_selector=chosen.selector)):
+        state = ",".join(gpu.statuses) or f"free {cell_figures.largest(gpu)}"
+        yield gpu.name, f"{cell_figures.model(gpu.gpu)} {state}"
 
 
-def _nodes(chosen: options.Options) -> Iterable[str]:
-    from kubectl_gpushare.source import chosen_source
+def _nodes(chosen: options.Options, _incomplete: str) -> Iterable[str]:
     from kubectl_gpushare.views import gpu_summary
 
-    nodes = chosen_source.from_options(chosen).gpu_nodes(label_selector=chosen.selector)
-    return sorted((node.name for node in nodes), key=gpu_summary.natural)
+    gpu_nodes = _source(chosen).gpu_nodes(label_selector=chosen.selector)
+    return sorted((node.name for node in gpu_nodes), key=gpu_summary.natural)
 
 
-def _entries(chosen: options.Options) -> Iterable[str]:
+def _entries(chosen: options.Options, _incomplete: str) -> Iterable[str]:
     from gpushare.config import config_choice
-    from kubectl_gpushare.source import chosen_source
 
-    entries = chosen_source.from_options(chosen).configurations()
-    return sorted({*(entries or ()), *config_choice.BUILT_INS})
+    return sorted({*(_source(chosen).configurations() or ()), *config_choice.BUILT_INS})
 
 
-def _pods(chosen: options.Options) -> Iterable[str]:
+def _pods(chosen: options.Options, _incomplete: str) -> Iterable[str]:
     from gpushare import pod
-    from kubectl_gpushare.source import chosen_source
 
-    origin = chosen_source.from_options(chosen)
-    manifests = (
-        origin.pods(namespace=chosen.namespace or origin.default_namespace, label_selector=chosen.selector) or ()
-    )
+    origin = _source(chosen)
+    namespace = chosen.namespace or origin.default_namespace
+    manifests = origin.pods(namespace=namespace, label_selector=chosen.selector) or ()
     return sorted(pod.namespaced_name(manifest)[1] for manifest in manifests)
 
 
-def _workloads(kind: str, chosen: options.Options) -> Iterable[str]:
-    """`KIND/NAME` of the workloads of this kind whose pods ask for shares."""
+def _pods_or_workloads(chosen: options.Options, incomplete: str) -> Iterable[str]:
+    """Return names of pods; after `KIND/`, those of the workloads of this kind whose pods ask for shares."""
+    kind, slash, _ = incomplete.partition("/")
+    if not slash:
+        return _pods(chosen, incomplete)
     from gpushare import pod
-    from kubectl_gpushare.source import chosen_source, workloads
+    from kubectl_gpushare.source import workloads
 
-    origin, wanted = chosen_source.from_options(chosen), workloads.KINDS.get(kind.lower(), "")
+    origin, wanted = _source(chosen), workloads.KINDS.get(kind.lower(), "")
     names = set()
     for manifest in origin.pods(namespace=chosen.namespace or origin.default_namespace) or ():
         owner = pod.controller(manifest)
@@ -155,7 +108,23 @@ def _workloads(kind: str, chosen: options.Options) -> Iterable[str]:
     return sorted(f"{kind}/{name}" for name in names if name)
 
 
-def _cluster(chosen: options.Options) -> Any:
+def _policies(_chosen: options.Options, _incomplete: str) -> Iterable[str]:
+    from gpushare.policies import POLICIES
+
+    return POLICIES
+
+
+def _namespaces(chosen: options.Options, _incomplete: str) -> Iterable[str]:
     from kubectl_gpushare.source import live_cluster
 
-    return live_cluster.LiveCluster(chosen.kubectl())
+    return live_cluster.LiveCluster(chosen.kubectl()).namespaces()
+
+
+nodes, pods, entries = _named(_nodes), _named(_pods), _named(_entries)
+pods_or_workloads, policies, namespaces = _named(_pods_or_workloads), _named(_policies), _named(_namespaces)
+contexts = _named(lambda chosen, _: chosen.kubectl().contexts())
+configurations = _named(lambda chosen, _: [*_nodes(chosen, ""), *_entries(chosen, "")])
+_types = {"gpu": _named(_gpus), "node": nodes, "pod": pods}
+top = _typed({f"{kind}s": complete for kind, complete in _types.items()})
+describe = _typed(_types)
+cordon = _typed({kind: _types[kind] for kind in ("gpu", "node")})

@@ -6,11 +6,13 @@ import importlib
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 import click
 
+import gpushare
 from gpushare import printable
 from kubectl_gpushare import plugin_errors
 
@@ -22,7 +24,7 @@ _WITHOUT_NUMPY = "this verb needs numpy, which {python} lacks: `{python} -m pip 
 _SHAPE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _SAVE_AGAIN = "save it again with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
 
-# verb -> its one-line help; the command itself is `kubectl_gpushare.commands.VERB.command`.
+# verb -> its one-line help; the command itself is `kubectl_gpushare.commands.VERB.command`, or in `_ELSEWHERE`.
 VERBS: Mapping[str, str] = {
     "top": "Show what is allocated, used and free, one line per GPU, node or pod",
     "describe": "Show who shares a node or GPU, or what a pod got and why",
@@ -40,20 +42,22 @@ VERBS: Mapping[str, str] = {
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",
 }
+_ELSEWHERE: Mapping[str, tuple[str, str]] = {"cordon": ("cordoning", "cordon"), "uncordon": ("cordoning", "uncordon")}
 
 
 class Verbs(click.Group):
     """A group whose commands are modules: a verb costs nothing until it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names of all verbs."""
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return the verb's command."""
         if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(f"kubectl_gpushare.commands.{cmd_name}").command
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
+        module, name = _ELSEWHERE.get(cmd_name, (f"commands.{cmd_name}", "command"))
+        command = getattr(importlib.import_module(f"kubectl_gpushare.{module}"), name)
         return command if isinstance(command, click.Command) else None
 
     def resolve_command(
@@ -104,6 +108,12 @@ def group(context: click.Context) -> None:
         print(context.get_help())
 
 
+@group.command(short_help="Print the version of the plugin")
+def version() -> None:
+    """Print the version of the plugin."""
+    print(f"kubectl-gpushare v{gpushare.__version__}")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the plugin; return the exit code: 0, 1 for any error, 130 when interrupted, or what the verb says."""
     _prepare()
@@ -140,6 +150,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def interrupt_on_any_signal() -> None:
+    """Make SIGTERM and SIGHUP (a closed terminal) raise `KeyboardInterrupt`, as SIGINT does, so that clean-up runs."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, signal.default_int_handler)
+
+
 def _file_problem(words: Sequence[str], error: Exception) -> str:
     """Describe the error as a problem of the files that these words name; empty if they name none."""
     problems = []
@@ -154,7 +171,6 @@ def _file_problem(words: Sequence[str], error: Exception) -> str:
 
 
 def _hint(error: click.ClickException) -> str:
-    """Return the remedy for a flag before the verb: kubectl accepts it there, a plugin cannot."""
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
         return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
     return ""

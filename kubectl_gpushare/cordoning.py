@@ -1,4 +1,4 @@
-"""Cordons GPUs, so that they take no new pods, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
+"""`cordon` and `uncordon` of GPUs, by one compare-and-swap of each GPUNode's `spec.cordoned`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ _WHO_BODY = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectRevie
 _ATTEMPTS = 5  # at the compare-and-swap: others write the GPUNode too
 
 
-def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
-    """Return `cordon` or `uncordon`."""
-
+def _command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> click.Command:
     @click.command(verb, short_help=short_help, help=help_text)
     @click.argument("arguments", nargs=-1, metavar="gpu|node NAME...", shell_complete=candidates.cordon)
     @_reason(cordoned)
@@ -51,14 +49,12 @@ def command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> cl
 
 
 def _reason(cordoned: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the flag `--reason` of `cordon`."""
     if not cordoned:
         return lambda function: function
     return click.option("--reason", metavar="TEXT", help="Why, for `describe gpu` and `top -o wide`")
 
 
 def _note(origin: live_cluster.LiveCluster, reason: str | None) -> CordonNote:
-    """Return the note of a new cordon, with the name by which the API server knows the user."""
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
         user = json.loads(origin.kubectl.post(_WHO, json.dumps(_WHO_BODY)).text())["status"]["userInfo"]["username"]
@@ -82,10 +78,6 @@ def _of_node(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.Gp
 
 
 def _named(origin: live_cluster.LiveCluster, name: str) -> list[gpu_summary.GpuSummary]:
-    return [_gpu(origin, name)]
-
-
-def _gpu(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(name=node)
     if any(gpu_node.name == name for gpu_node in nodes):
@@ -95,7 +87,7 @@ def _gpu(origin: live_cluster.LiveCluster, name: str) -> gpu_summary.GpuSummary:
     gpu = gpu_summary.named(gpu_summary.summarize(nodes), name)
     if gpu.gone:
         raise plugin_errors.KubectlNotFound(f'{gpu.node} has no GPU "{gpu.gpu.uuid}" any more')
-    return gpu
+    return [gpu]
 
 
 def _change(
@@ -120,13 +112,19 @@ def _change(
     word = "cordoned" if cordoned else "uncordoned"
     for gpu in gpus:
         already = "already " if (gpu.gpu.uuid in before) is cordoned else ""
-        yield f"{gpu.name} {already}{word}{_stay(gpu, cordoned)}{' (dry run)' * (dry_run and not already)}"
+        count = sum(not holder.is_backfill_reservation for holder in gpu.used.holders)
+        stay = (
+            f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"
+            if cordoned and count
+            else ""
+        )
+        yield f"{gpu.name} {already}{word}{stay}{' (dry run)' * (dry_run and not already)}"
 
 
 def swap(
     origin: live_cluster.LiveCluster, node: str, change: Callable[[GpuNode], CordonChange], *, dry_run: bool = False
 ) -> GpuNode:
-    """Return apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
+    """Apply `change` to the current GPUNode by compare-and-swap; return the GPUNode as it was before."""
     for attempt in itertools.count(1):
         nodes = origin.gpu_nodes(name=node)
         if not nodes:
@@ -150,8 +148,44 @@ def swap(
     raise AssertionError("there is always another attempt")
 
 
-def _stay(gpu: gpu_summary.GpuSummary, cordoned: bool) -> str:
-    count = len([holder for holder in gpu.used.holders if not holder.is_backfill_reservation])
-    if not cordoned or not count:
-        return ""
-    return f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"
+cordon = _command(
+    "cordon",
+    """Keep new pods off a GPU; those on it stay.
+
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node, which still
+    takes other pods (`kubectl cordon` keeps those off). The GPUNode records who cordoned a GPU, when and why. Needs
+    permission to patch GPUNodes.
+
+    \b
+    Examples:
+      # Keep new pods off one GPU
+      kubectl gpushare cordon gpu gpu-1/0 --reason "ECC errors, ticket 4711"
+    \b
+      # Keep new pods off all GPUs of a node
+      kubectl gpushare cordon node gpu-1
+    \b
+      # Check whether you may cordon two GPUs, and change nothing
+      kubectl gpushare cordon gpu gpu-1/0 gpu-1/1 --dry-run
+    """,
+    "Keep new pods off a GPU",
+    cordoned=True,
+)
+
+uncordon = _command(
+    "uncordon",
+    """Allow new pods on a GPU again.
+
+    A GPU is named as NODE/INDEX, or by its UUID or the beginning of it; `node` means all GPUs of a node. Needs
+    permission to patch GPUNodes.
+
+    \b
+    Examples:
+      # One GPU is back in service
+      kubectl gpushare uncordon gpu gpu-1/0
+    \b
+      # Named by the beginning of its UUID
+      kubectl gpushare uncordon gpu GPU-6770752d31-0000
+    """,
+    "Allow new pods on a GPU again",
+    cordoned=False,
+)

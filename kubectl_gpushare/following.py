@@ -1,58 +1,62 @@
-"""`-w`: shows a list again after every change: in place on a terminal, appended in a pipe."""
+"""`-w`: shows a list again after every change: in place on a terminal, appended in a pipe.
+
+A watch keeps the GPUNodes up to date: the API server sends each change. Only figures that no watch reports are polled.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
+import json
 import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TextIO
 
+from gpushare import codec, contract, errors
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import interruption
+from kubectl_gpushare import cli, kubectl, plugin_errors
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import colour, printing, terminal
-from kubectl_gpushare.source import live, live_cluster
+from kubectl_gpushare.output import printing, terminal
+from kubectl_gpushare.output.values import Listing
+from kubectl_gpushare.source import live_cluster
 
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
 POLL_SECONDS = 5.0  # between redraws for figures that no watch reports, such as usage
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
 _BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 
-Make = Callable[[Sequence[GpuNode]], printing.LedgerListing]
+Make = Callable[[Sequence[GpuNode]], Listing]
 
 
-def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str, polled: bool) -> None:
-    """Show the list that `make` builds of the GPUNodes until interrupted. `polled`: on a terminal also every
-    POLL_SECONDS.
-    """
-    gc.enable()  # `start` has turned it off, and this may run for days
+def follow(origin: live_cluster.LiveCluster, make: Make, chosen: Options, *, label_selector: str) -> None:
+    """Show the list that `make` builds of the GPUNodes until interrupted; on a terminal also every POLL_SECONDS."""
+    gc.enable()  # `__main__` has turned it off, and this may run for days
     # Any signal must restore the terminal and end the watching kubectl.
-    interruption.by_any_signal()
-    feed = live.Feed(origin, label_selector=label_selector)
+    cli.interrupt_on_any_signal()
+    feed = Feed(origin, label_selector=label_selector)
     try:
         if sys.stdout.isatty() and chosen.output in {"", "table", "wide"}:
             with opened(sys.stdout) as page:
-                _redraw(feed, page, make, chosen, polled=polled)
+                _redraw(feed, page, make, chosen)
         else:
             _reprint(feed, make, chosen)
     finally:
         feed.close()
 
 
-def _redraw(feed: live.Feed, page: Screen, make: Make, chosen: Options, *, polled: bool) -> None:
+def _redraw(feed: Feed, page: Screen, make: Make, chosen: Options) -> None:
     size = None
     changed = True
     drawn_at = 0.0
     while not page.quit_pressed():
         place = terminal.detect(sys.stdout, color=chosen.color)
-        due = polled and time.monotonic() - drawn_at >= POLL_SECONDS
         if place != size:
             page.forget()
-        if changed or due or place != size:
+        if changed or place != size or time.monotonic() - drawn_at >= POLL_SECONDS:
             size = place
             listing = make(feed.nodes)
             page.draw(_page(listing, feed.trouble, place, chosen), place.rows)
@@ -60,7 +64,7 @@ def _redraw(feed: live.Feed, page: Screen, make: Make, chosen: Options, *, polle
         changed = _settled(feed, (page.keys,) if page.keys is not None else ())
 
 
-def _page(listing: printing.LedgerListing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
+def _page(listing: Listing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
     """Return the list, with connection trouble above and its warnings below; without room, only their number."""
     old = _warnings([trouble] if trouble else [], place)
     table = printing.lines(listing.table(), place, chosen)
@@ -73,13 +77,13 @@ def _page(listing: printing.LedgerListing, trouble: str, place: terminal.Termina
 
 def _warnings(sentences: Sequence[str], place: terminal.Terminal) -> list[str]:
     return [
-        colour.paint(line, "warn", on=place.colours)
+        terminal.paint(line, "warn", on=place.colours)
         for sentence in sentences
         for line in terminal.wrapped(f"warning: {sentence}", place)
     ]
 
 
-def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
+def _reprint(feed: Feed, make: Make, chosen: Options) -> None:
     last_trouble = ""
     while True:
         printing.show(make(feed.nodes), chosen)
@@ -91,7 +95,7 @@ def _reprint(feed: live.Feed, make: Make, chosen: Options) -> None:
         print(_BETWEEN.get(chosen.output, ""), flush=True)
 
 
-def _settled(feed: live.Feed, also: tuple[int, ...]) -> bool:
+def _settled(feed: Feed, also: tuple[int, ...]) -> bool:
     """Wait at most _LOOK_SECONDS for a change, and for those that follow closely; return whether there was one."""
     changed = feed.wait(_LOOK_SECONDS, also=also)
     until = time.monotonic() + _LOOK_SECONDS
@@ -116,7 +120,6 @@ class Screen:
         self.keys = keys  # file descriptor on which key strokes arrive, if there is one
 
     def draw(self, lines: Sequence[str], rows: int) -> None:
-        """Show the lines; if there are more than `rows`, show those that fit and the number of the others."""
         if len(lines) > rows:
             lines = [*lines[: rows - 1], f"… {len(lines) - rows + 1} more lines below the window"]
         shown = self._shown or ()
@@ -136,7 +139,6 @@ class Screen:
         self._shown = None
 
     def quit_pressed(self) -> bool:
-        """Whether `q` was typed; ignores other keys."""
         if self.keys is None or not select.select([self.keys], [], [], 0)[0]:
             return False
         typed = os.read(self.keys, 64)
@@ -172,3 +174,129 @@ def _keys() -> Iterator[int | None]:
         yield keys
     finally:
         termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+RETRY_SECONDS = (0.5, 2.0, 5.0, 10.0)
+_READ_BYTES = 1 << 16
+
+
+class Feed:
+    """The GPUNodes of a cluster, kept up to date by a watch."""
+
+    def __init__(self, source: live_cluster.LiveCluster, *, label_selector: str = "") -> None:
+        """List once. Raises `PluginError` if that fails."""
+        self._source = source
+        self._selector = label_selector
+        self._nodes: dict[str, GpuNode] = {}
+        self._chosen: frozenset[str] | None = None  # names; None: all
+        self._watch: kubectl.Running | None = None
+        self._line = b""
+        self._failures = 0
+        self._retry_at = 0.0
+        self.trouble = ""  # why the list may be out of date; empty if it is current
+        self._list()
+
+    @property
+    def nodes(self) -> list[GpuNode]:
+        return list(self._nodes.values())
+
+    def wait(self, seconds: float, *, also: tuple[int, ...] = ()) -> bool:
+        """Wait at most `seconds` for a change, or for input on a descriptor of `also`; return whether there was one."""
+        if self._watch is None:
+            return self._reconnect(seconds, also)
+        output = self._watch.stdout.fileno()
+        ready, _, _ = select.select([output, *also], [], [], seconds)
+        if output not in ready:
+            return False
+        data = os.read(output, _READ_BYTES)
+        if not data:
+            self._ended()
+            return bool(self.trouble)
+        *complete, self._line = (self._line + data).split(b"\n")
+        changes = [self._apply(_event(line)) for line in complete if line.strip()]
+        return any(changes)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+
+    def _list(self) -> None:
+        self._chosen = self._source.labelled(self._selector) if self._selector else None
+        nodes, version = self._source.listing()
+        self._nodes = {node.name: node for node in nodes if self._is_chosen(node)}
+        self._watch = self._source.watching(version)
+        self._line = b""
+
+    def _reconnect(self, seconds: float, also: tuple[int, ...]) -> bool:
+        pause = min(seconds, self._retry_at - time.monotonic())
+        if pause > 0:
+            select.select(list(also), [], [], pause)
+            return False
+        before, trouble = self._nodes, self.trouble
+        try:
+            self._list()
+        except plugin_errors.PluginError as error:
+            self._failed(str(error))
+            return True
+        self.trouble = ""
+        return bool(trouble) or _unversioned(before) != _unversioned(self._nodes)
+
+    def _ended(self) -> None:
+        """List again: soon after a watch that timed out as planned, with growing pauses after errors."""
+        if self._watch is None:
+            return
+        watch, self._watch = self._watch, None
+        self._retry_at = time.monotonic() + RETRY_SECONDS[0]
+        try:
+            watch.finish()
+        except plugin_errors.PluginError as error:
+            self._failed(str(error))
+
+    def _is_chosen(self, node: GpuNode) -> bool:
+        return self._chosen is None or node.name in self._chosen
+
+    def _list_again(self) -> None:
+        self.close()
+        self._retry_at = time.monotonic() + RETRY_SECONDS[0]
+
+    def _failed(self, reason: str) -> None:
+        self.trouble = reason
+        self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
+        self._failures += 1
+
+    def _apply(self, event: dict[str, object]) -> bool:
+        item = event.get("object")
+        kind = event.get("type")
+        if kind == "ERROR" or not isinstance(item, dict):
+            self._list_again()  # mostly 410 Gone: the resourceVersion is too old
+            return False
+        self._failures = 0
+        if item.get("kind") != contract.GPUNODE_KIND or kind == "BOOKMARK":
+            return False
+        try:
+            node = codec.read(item)
+        except errors.CodecError:
+            return False  # an object without a name, which no API server sends
+        if not self._is_chosen(node):
+            if kind == "ADDED":  # its labels are not known yet
+                self._list_again()
+            return False
+        before = self._nodes.pop(node.name, None)
+        if kind == "DELETED":
+            return before is not None
+        self._nodes[node.name] = node
+        return before is None or dataclasses.replace(before, version=node.version) != node
+
+
+def _unversioned(nodes: Mapping[str, GpuNode]) -> dict[str, GpuNode]:
+    return {name: dataclasses.replace(node, version="") for name, node in nodes.items()}
+
+
+def _event(line: bytes) -> dict[str, object]:
+    """Return the event in a line of a watch; empty, like an error, for anything else, such as a proxy's error page."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}

@@ -12,14 +12,14 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING
 
 from gpushare import contract, printable
 from kubectl_gpushare import plugin_errors
 
 if TYPE_CHECKING:
-    from kubectl_gpushare.source import objects
+    from gpushare.object_parsers import Json
 
 _CHUNK_BYTES = 1 << 20
 # to read the stderr of a killed kubectl: a login program that it started may keep the pipe open
@@ -32,8 +32,7 @@ _KLOG = r"[IWEF]\d{4} \d\d:\d\d:\d\d"
 
 _NAMESPACE_OF_POD = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _GPUNODES = f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}"
-_VIEWER = "gpushare-viewer"  # the ClusterRole of config/base/rbac
-_USAGE_VIEWER = "gpushare-usage-viewer"  # likewise
+_VIEWER, _USAGE_VIEWER = "gpushare-viewer", "gpushare-usage-viewer"  # ClusterRoles of config/base/rbac
 _LOOKING = frozenset({"get", "list", "watch"})  # the verbs that _VIEWER allows
 _RIGHT = r'(?s)User "([^"]*)" cannot (\w+) resource "([^"]*)"(?: in API group "([^"]*)")?(.*)'
 
@@ -51,7 +50,6 @@ class Kubectl:
         return cls(flags, environment.get("KUBECTL_PATH") or "kubectl")
 
     def raw(self, path: str) -> Running:
-        """Start `kubectl get --raw PATH`; several may run at once."""
         return self._start("get", "--raw", path, *self.flags)
 
     def patch(
@@ -64,18 +62,14 @@ class Kubectl:
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
-        """Post JSON to an API path, such as an eviction, and wait for the answer."""
-        running = self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
-        return running.text()
+        return self.post(path, body).text()
 
     def post(self, path: str, body: str) -> Running:
         """Start a POST of JSON that changes nothing: a review, or a dry run. Several may run at once."""
         return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
 
     def namespace(self) -> str:
-        """Return the namespace of the kubeconfig's current context; in a pod without a kubeconfig the pod's, as kubectl
-        does.
-        """
+        """Return the namespace of the current context; in a pod without a kubeconfig the pod's, as kubectl does."""
         try:
             text = self._start("config", "view", "--minify", "--output=jsonpath={..namespace}", *self.flags).text()
         except plugin_errors.KubectlError:
@@ -87,7 +81,6 @@ class Kubectl:
         return text.strip() or "default"
 
     def contexts(self) -> list[str]:
-        """Return names of the kubeconfig's contexts."""
         flags = [flag for flag in self.flags if flag.startswith("--kubeconfig")]
         return self._start("config", "get-contexts", "--output=name", *flags).text().split()
 
@@ -95,10 +88,7 @@ class Kubectl:
         whole = (self.program, *arguments)
         try:
             process = subprocess.Popen(
-                whole,
-                stdin=None if sent is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                whole, stdin=None if sent is None else subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
             raise plugin_errors.KubectlError(
@@ -134,11 +124,8 @@ class Running:
             raise
         self.finish()
 
-    def reader(self) -> objects.Reader:
-        """Return the objects in its output."""
-        from kubectl_gpushare.source import objects  # imported while kubectl runs
-
-        return objects.Reader(self.chunks())
+    def reader(self) -> Reader:
+        return Reader(self.chunks())
 
     def text(self, max_bytes: int | None = None) -> str:
         """Return kubectl's whole output. Raises `KubectlError` and stops reading after `max_bytes`."""
@@ -151,17 +138,14 @@ class Running:
         return whole.decode()
 
     def finish(self) -> None:
-        """Wait for its end; raise `KubectlError` if it failed."""
         code = self._process.wait()
         self._listener.join()
         self.stdout.close()
         if code:
-            raise explain(
-                "\n".join(self._said) or f"kubectl ended with code {code}; the reason, if it gave one, is above"
-            )
+            unsaid = f"kubectl ended with code {code}; the reason, if it gave one, is above"
+            raise explain("\n".join(self._said) or unsaid)
 
     def stop(self) -> None:
-        """Kill kubectl, whose output is no longer needed."""
         self._process.kill()
         self._process.wait()
         self._listener.join(_LAST_WORDS_SECONDS)
@@ -175,6 +159,29 @@ class Running:
             elif text and not re.match(_KLOG, text):
                 print(printable.replaced(text.expandtabs()), file=sys.stderr, flush=True)
         stream.close()
+
+
+class Reader:
+    """Iterates over `(kind, object)` of every JSON document in `chunks`, in order.
+
+    After the iteration, `version` is the resourceVersion of the last document. Raises `object_parsers.NotJson`.
+    """
+
+    def __init__(self, chunks: Iterable[bytes]) -> None:
+        from gpushare import object_parsers
+
+        self._chunks = chunks
+        self._reader = object_parsers.ObjectReader()
+
+    def __iter__(self) -> Iterator[tuple[str, Json]]:
+        for chunk in self._chunks:
+            yield from self._reader.feed(chunk)
+        yield from self._reader.feed(b"", is_last=True)
+
+    @property
+    def version(self) -> str:
+        metadata = self._reader.fields.get("metadata")
+        return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 
 
 def explain(said: str) -> plugin_errors.KubectlError:

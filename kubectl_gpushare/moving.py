@@ -1,22 +1,29 @@
 """Carries out a defragmentation plan: one move at a time, each watched to its end; stops at the first failure.
 
-After each step it checks that the planned room exists: the waiting pod has its share, or the share would fit.
+After each step it checks that the planned room exists: the waiting pod has its share, or the share would fit. GPUs on
+which it makes room are cordoned meanwhile, and always uncordoned at the end. A label names the run that cordoned a GPU,
+so that a later run can remove the cordons of a killed one; those of an admin are never removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpushare import contract, pod
 from gpushare.defragmentation import cordons, evicting
+from gpushare.defragmentation.cordons import Cordon, CordonChange
 from gpushare.defragmentation.evicting import Sibling
-from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move
+from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Move
+from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod
-from kubectl_gpushare import closing, plugin_errors
+from kubectl_gpushare import cordoning, plugin_errors
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 LOOK_SECONDS = 1.0
@@ -27,7 +34,7 @@ def apply(
 ) -> None:
     """Make the moves of the plan in order. Raises `PluginError` at the first that fails."""
     total, done = len(plan.moves), 0
-    keeper = closing.TemporaryCordon(origin, say)
+    keeper = TemporaryCordon(origin, say)
     try:
         for step in plan.steps:
             if not step.moves:
@@ -52,9 +59,7 @@ def apply(
 
 
 def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster, timeout_seconds: float) -> str:
-    """Wait for the room that a step was to make; return where the share is or would go. Raises `PluginError` on
-    timeout.
-    """
+    """Wait for the room that a step was to make; return where the share is. Raises `PluginError` on timeout."""
     until = time.monotonic() + timeout_seconds
     while True:
         where, reason = _looked_for(step, asked, origin)
@@ -120,6 +125,8 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
     annotations = pod.annotations_of(manifest)
     is_cpu_only = not pod.asks_for_share(manifest)
     scheduled = str((manifest.get("spec") or {}).get("nodeName") or "")
+    conditions = (manifest.get("status") or {}).get("conditions") or ()
+    messages = {condition.get("type"): condition.get("message") for condition in conditions}
     return Sibling(
         uid=pod.uid(manifest),
         name="/".join(pod.namespaced_name(manifest)),
@@ -127,14 +134,105 @@ def _sibling(manifest: pod.PodJson) -> Sibling:
         is_placed=bool(scheduled) if is_cpu_only else contract.ALLOCATION in annotations,
         is_gated=contract.SCHEDULING_GATE in pod.gates(manifest),
         is_live=not pod.is_terminal(manifest) and not manifest["metadata"].get("deletionTimestamp"),
-        reason=_unscheduled(manifest) if is_cpu_only else annotations.get(contract.REASON, ""),
+        reason=str(messages.get("PodScheduled") or "") if is_cpu_only else annotations.get(contract.REASON, ""),
         is_cpu_only=is_cpu_only,
     )
 
 
-def _unscheduled(manifest: pod.PodJson) -> str:
-    """Return the scheduler's own reason why a pod has no node; empty if there is none."""
-    conditions = (manifest.get("status") or {}).get("conditions") or ()
-    return next(
-        (str(condition.get("message") or "") for condition in conditions if condition.get("type") == "PodScheduled"), ""
-    )
+Say = Callable[[str], None]
+
+
+def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Say) -> None:
+    """Uncordon GPUs that interrupted runs left behind. Raises `PluginError` if another run is under way."""
+    now = time.time()
+    kept = cordons.sentences(nodes, now=now, only_active=True)
+    if kept:
+        raise plugin_errors.PluginError(
+            f"{'; '.join(kept)}: wait until it ends; if it was killed, run `kubectl gpushare uncordon` for them"
+        )
+    for node in nodes:
+        if left := cordons.left_behind(node, now=now):
+            # Only unchanged marks: a mark that was renewed in the meantime belongs to a run that is still alive.
+            opened = _open(origin, node.name, functools.partial(_is_among, left))
+            if opened:
+                whose = "a defrag --apply that did not come to its end had left them so"
+                say(f"uncordoned {_gpus(opened)} of {node.name}: {whose}")
+
+
+def _is_among(left: Mapping[str, Cordon], uuid: str, mark: Cordon) -> bool:
+    return left.get(uuid) == mark
+
+
+class TemporaryCordon:
+    """The GPUs that one run keeps cordoned."""
+
+    def __init__(self, origin: live_cluster.LiveCluster, say: Say) -> None:
+        self._origin = origin
+        self._say = say
+        self._by = secrets.token_hex(4)
+        self._ours: dict[str, frozenset[str]] = {}  # by node
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Uncordon everything at the end; if that fails, print the command that does it by hand."""
+        first: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            first = error
+        for name in self._ours:
+            try:
+                self._release(name, self._ours[name])
+            except BaseException as error:  # `_release` has reported it; go on with the other nodes
+                first = first or error
+        if first is not None:  # the first error is the cause
+            raise first
+
+    def close(self, wanted: Closed, *, seconds: float) -> None:
+        """Cordon the `wanted` GPUs for at most `seconds`, and uncordon all others of this run."""
+        for name in dict.fromkeys([*self._ours, *(name for name, _ in wanted)]):
+            uuids = frozenset(uuid for node, uuid in wanted if node == name)
+            before = self._ours.get(name, frozenset())
+            if before - uuids:
+                self._release(name, before - uuids)
+            if uuids:
+                self._cordon(name, uuids, time.time() + seconds)
+
+    def _cordon(self, name: str, uuids: frozenset[str], until: float) -> None:
+        def change(now: GpuNode) -> CordonChange:
+            kept = cordons.extend(now, uuids, Cordon(self._by, until))
+            if kept is None:
+                raise plugin_errors.PluginError(f"another `defrag --apply` is at work on {name}: make a new plan")
+            return kept
+
+        fresh = uuids - self._ours.get(name, frozenset())
+        # Record it before the write, which may succeed although its answer is lost.
+        self._ours[name] = self._ours.get(name, frozenset()) | uuids
+        before = cordoning.swap(self._origin, name, change)
+        if fresh - before.cordoned:
+            self._say(f"cordoned {_gpus(fresh - before.cordoned)} of {name} for the time being")
+
+    def _release(self, name: str, uuids: frozenset[str]) -> None:
+        if not uuids:
+            return
+        try:
+            opened = _open(self._origin, name, lambda uuid, mark: uuid in uuids and mark.by == self._by)
+        except BaseException:
+            self._say(
+                f"warning: {_gpus(uuids)} of {name} may be left cordoned: a later `kubectl gpushare defrag --apply` "
+                f"uncordons what is left, or do it now with `kubectl gpushare uncordon gpu {' '.join(sorted(uuids))}`"
+            )
+            raise
+        self._ours[name] -= uuids
+        if opened:
+            self._say(f"uncordoned {_gpus(opened)} of {name} again")
+
+
+def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
+    """Uncordon the GPUs of a node whose marks satisfy `may_open`; return their UUIDs."""
+    before = cordoning.swap(origin, name, lambda now: cordons.release(now, may_open))
+    return frozenset(cordons.release(before, may_open).marks)
+
+
+def _gpus(uuids: frozenset[str]) -> str:
+    return "1 GPU" if len(uuids) == 1 else f"{len(uuids)} GPUs"

@@ -33,9 +33,6 @@ CONNECTION: Mapping[str, str] = {
 }
 
 
-_REPEATED = "as-group"  # the only one that may occur more than once
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
     """The values of the common flags; a flag that a verb lacks keeps its default."""
@@ -53,41 +50,24 @@ class Options:
 
     @property
     def wide(self) -> bool:
-        """Whether every column is asked for."""
         return self.output == "wide"
 
     def kubectl(self) -> kubectl.Kubectl:
-        """Return the transport to the cluster these flags choose."""
         return kubectl.Kubectl.from_environment(self.connection, os.environ)
 
 
 def collect(params: dict[str, Any]) -> Options:
     """Take the options out of click's parameters `params`. Raises UsageError."""
-    flags: dict[str, tuple[str, ...]] = {}
+    flags: list[str] = []
     for name in CONNECTION:
         value = params.pop(_parameter(name), None) or ()
-        flags[name] = value if isinstance(value, tuple) else (value,)
-    own = {
-        field.name: params.pop(field.name)
-        for field in dataclasses.fields(Options)
-        if params.get(field.name) is not None
-    }
-    for field in dataclasses.fields(Options):
-        params.pop(field.name, None)
-    chosen = Options(connection=_connection_flags(flags), **own)
+        flags += [f"--{name}={text}" for text in (value if isinstance(value, tuple) else (value,)) if text]
+    values = {field.name: params.pop(field.name, None) for field in dataclasses.fields(Options)}
+    own = {name: value for name, value in values.items() if value is not None}
+    chosen = Options(**{**own, "connection": tuple(flags)})
     if chosen.namespace and not is_name(chosen.namespace):
         raise click.UsageError(f'-n "{chosen.namespace}" cannot be the name of a namespace')
     return chosen
-
-
-def _connection_flags(values: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return kubectl's flags from the values of each; the last value counts for a flag that cannot be repeated."""
-    return tuple(
-        f"--{name}={value}"
-        for name, given in values.items()
-        for value in (given if name == _REPEATED else given[-1:])
-        if value
-    )
 
 
 def is_name(text: str) -> bool:
@@ -96,96 +76,85 @@ def is_name(text: str) -> bool:
     return plain.isascii() and plain.isalnum() and text[0] not in "-." and text[-1] not in "-."
 
 
-def connection(complete_context: Completer | None = None) -> Callable[[_Function], _Function]:
-    """Add the flags that choose cluster and user, and `--from`."""
+def _together(*flags: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
+    """Return one decorator for several flags, in the order of `--help`."""
 
     def add(function: _Function) -> _Function:
-        for name, text in reversed(tuple(CONNECTION.items())):
-            settings: dict[str, Any] = {"help": text, "metavar": "TEXT"}
-            if name == _REPEATED:
-                settings["multiple"] = True
-            if name == "kubeconfig":
-                settings |= {"type": click.Path(), "metavar": "FILE"}
-            if name == "context" and complete_context:
-                settings["shell_complete"] = complete_context
-            function = click.option(_parameter(name), f"--{name}", **settings)(function)
-        return click.option(
-            "files",
-            "--from",
-            multiple=True,
-            type=click.Path(allow_dash=True),
-            metavar="FILE",
-            help="Read GPUNodes and pods from a saved file, JSON or YAML, instead of the cluster; - is standard input; "
-            "may be repeated",
-        )(function)
+        for flag in reversed(flags):
+            function = flag(function)
+        return function
 
     return add
+
+
+def file(*names: str, **settings: Any) -> Callable[[_Function], _Function]:
+    """Return a flag that takes a file or, as -, standard input."""
+    return click.option(*names, type=click.Path(allow_dash=True), metavar="FILE", **settings)
+
+
+def connection(complete_context: Completer) -> Callable[[_Function], _Function]:
+    special: Mapping[str, Mapping[str, Any]] = {
+        "context": {"shell_complete": complete_context},
+        "kubeconfig": {"type": click.Path(), "metavar": "FILE"},
+        "as-group": {"multiple": True},
+    }
+    files = file(
+        "files",
+        "--from",
+        multiple=True,
+        help="Read GPUNodes and pods from a saved file, JSON or YAML, instead of the cluster; - is standard input; "
+        "may be repeated",
+    )
+    return _together(
+        files,
+        *(
+            click.option(_parameter(name), f"--{name}", **{"help": text, "metavar": "TEXT", **special.get(name, {})})
+            for name, text in CONNECTION.items()
+        ),
+    )
 
 
 def _parameter(flag: str) -> str:
-    """Return the Python name of a flag's parameter."""
-    return f"{flag.replace('-', '_')}_user" if flag == "as" else flag.replace("-", "_")
+    return f"{flag}_user" if flag == "as" else flag.replace("-", "_")  # `as` is a keyword
 
 
-def namespaced(complete: Completer | None = None, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
+def namespaced(complete: Completer, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
     """Add `-n` and, for verbs that list, `-A`."""
-
-    def add(function: _Function) -> _Function:
-        if all_namespaces:
-            function = click.option("all_namespaces", "-A", "--all-namespaces", is_flag=True, help="All namespaces")(
-                function
-            )
-        return click.option(
-            "namespace",
-            "-n",
-            "--namespace",
-            metavar="TEXT",
-            shell_complete=complete,
-            help="The namespace",
-        )(function)
-
-    return add
+    one = click.option("-n", "--namespace", metavar="TEXT", shell_complete=complete, help="The namespace")
+    every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces")
+    return _together(one, every) if all_namespaces else one
 
 
-def selector(function: _Function) -> _Function:
-    """Add `-l`."""
-    return click.option(
-        "selector",
-        "-l",
-        "--selector",
-        metavar="TEXT",
-        help="Label selector for Nodes, or for pods where those are listed, such as key=value,key2 in (a,b)",
-    )(function)
+selector = click.option(
+    "-l",
+    "--selector",
+    metavar="TEXT",
+    help="Label selector for Nodes, or for pods where those are listed, such as key=value,key2 in (a,b)",
+)
 
 
 def printed(formats: Sequence[str]) -> Callable[[_Function], _Function]:
-    """Add `-o` and `--color`."""
-
-    def add(function: _Function) -> _Function:
-        function = click.option(
-            "color",
-            "--color",
-            type=click.Choice(("auto", "always", "never")),
-            default="auto",
-            help="Use colours: on a terminal (auto), always or never",
-        )(function)
-        return click.option(
-            "output",
+    return _together(
+        click.option(
             "-o",
             "--output",
             type=_Format(tuple(formats)),
             metavar="FORMAT",
             help=f"Output format: {', '.join(formats)}",
-        )(function)
-
-    return add
+        ),
+        click.option(
+            "--color",
+            type=click.Choice(("auto", "always", "never")),
+            default="auto",
+            help="Use colours: on a terminal (auto), always or never",
+        ),
+    )
 
 
 class _Format(_Choice):
     """An output format; an error names the formats that the verb has."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
-        """Return the format. Raises UsageError."""
         if value in self.choices:
             return value
         *others, last = self.choices
@@ -194,25 +163,16 @@ class _Format(_Choice):
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
-    """Add `--no-headers`, `--sort-by` and `-w`."""
-
-    def add(function: _Function) -> _Function:
-        function = click.option(
-            "watch",
-            "-w",
-            "--watch",
-            is_flag=True,
-            help="Update on every change until interrupted; q quits on a terminal",
-        )(function)
-        function = click.option(
-            "sort_by",
+    """Add the flags of lists that can be sorted and watched."""
+    return _together(
+        click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no totals"),
+        click.option(
             "--sort-by",
             type=click.Choice(tuple(sort_keys)),
             metavar="COLUMN",
             help=f"Sort by a column, numbers largest first: {', '.join(sort_keys)}",
-        )(function)
-        return click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")(
-            function
-        )
-
-    return add
+        ),
+        click.option(
+            "-w", "--watch", is_flag=True, help="Update on every change until interrupted; q quits on a terminal"
+        ),
+    )

@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gpushare", "kubectl_gpushare")
 LIBRARIES = ("click", "PyYAML", "tabulate")
 LEFT_OUT = ("gpushare/cluster", "gpushare/daemon")  # for webhook and agent: they import what is not in the archive
-PROGRAMS = {"kubectl-gpushare": "kubectl_gpushare.start", "kubectl_complete-gpushare": "kubectl_gpushare.completing"}
+PROGRAMS = {
+    "kubectl-gpushare": "main",
+    "kubectl_complete-gpushare": "complete",
+}  # functions of kubectl_gpushare.__main__
 PROGRAM = """\
 #!/usr/bin/env python3
 import os
@@ -35,17 +38,17 @@ if sys.version_info < (3, 11):
     sys.exit("error: kubectl gpushare needs Python 3.11 or newer, and python3 is %d.%d" % sys.version_info[:2])
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.realpath(__file__)), "lib"))
 
-from {module} import main
+from kubectl_gpushare.__main__ import {function}
 
-sys.exit(main())
+sys.exit({function}())
 """
 
 
 def contents() -> Iterator[tuple[str, bytes, int]]:
     """Path in the archive, content and permissions of every file."""
     yield "LICENSE", (ROOT / "LICENSE").read_bytes(), 0o644
-    for name, module in PROGRAMS.items():
-        yield name, PROGRAM.format(module=module).encode(), 0o755
+    for name, function in PROGRAMS.items():
+        yield name, PROGRAM.format(function=function).encode(), 0o755
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*"):
             inside = path.relative_to(ROOT).as_posix()

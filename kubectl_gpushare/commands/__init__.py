@@ -1,1 +1,1 @@
-"""Verbs: one file each; `fetch → view → print`."""
+"""Verbs: fetch → view → print. Small ones have their view in the same file; `cordoning` has `cordon` and `uncordon`."""

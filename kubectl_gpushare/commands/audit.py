@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.source import agents, audits, chosen_source, live_cluster
+from kubectl_gpushare.planning.auditing import ReportedAudit, parse_audit
+from kubectl_gpushare.source import agents, chosen_source, live_cluster
 
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
@@ -21,7 +22,7 @@ IN_FORCE, NOT_CERTAIN, NOT_IN_FORCE = 0, 1, 2
 
 @click.command(short_help="Prove that limits are in force, and name processes without one")
 @click.argument("names", nargs=-1, metavar="[NODE...]", shell_complete=candidates.nodes)
-@click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
+@click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no summary")
 @options.printed(options.LISTS)
 @options.selector
 @click.option(
@@ -56,6 +57,7 @@ def command(names: tuple[str, ...], **params: Any) -> int:
       # The nodes with one model, as JSON
       kubectl gpushare audit -l nvidia.com/gpu.product=NVIDIA-A100-SXM4-80GB -o json
     """
+    from gpushare.gpunode import Mode
     from kubectl_gpushare.planning import auditing
 
     chosen = options.collect(params)
@@ -64,7 +66,13 @@ def command(names: tuple[str, ...], **params: Any) -> int:
     missing = [name for name in names if name not in {node.name for node in known}]
     if missing:
         raise plugin_errors.KubectlNotFound("; ".join(f'no GPUNode "{name}"' for name in missing))
-    nodes = [node for node in known if _is_shared(node) and (not names or node.name in names)]
+    nodes = [
+        node
+        for node in known
+        if (not names or node.name in names)
+        # It has, or may get, shares with limits.
+        and (node.allocations or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus))
+    ]
     answers, ready, notes = _ask(origin, [node.name for node in nodes])
     verdict = auditing.check(nodes, answers, ready=ready)
     print_verdict(verdict, nodes, notes, chosen)
@@ -81,7 +89,7 @@ def print_verdict(
     place = terminal.detect(sys.stdout, color=chosen.color)
     names = gpu_summary.names(nodes)
     said = (*notes, *audit.notes(verdict))
-    listing = audit.AuditListing(verdict, names, said)
+    listing = audit.listing(verdict, names, said)
     if chosen.output in printing.WRITERS:
         printing.show(listing, chosen)
         if chosen.output not in printing.DOCUMENTS:  # a document has the notes in it
@@ -94,27 +102,18 @@ def print_verdict(
     printing.warn(said)
 
 
-def _is_shared(node: GpuNode) -> bool:
-    """Whether the node has, or may get, shares with limits."""
-    from gpushare.gpunode import Mode
-
-    return bool(node.allocations) or any(gpu.mode is Mode.FRACTIONAL for gpu in node.gpus)
-
-
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
-) -> tuple[Mapping[str, audits.ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown and
-    why.
-    """
+) -> tuple[Mapping[str, ReportedAudit], frozenset[str], tuple[str, ...]]:
+    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)
-    read: dict[str, audits.ReportedAudit] = {}
+    read: dict[str, ReportedAudit] = {}
     senseless = []
     for name, text in answers.texts.items():
         try:
-            read[name] = audits.read(text)
+            read[name] = parse_audit(text)
         except ValueError as error:
             senseless.append(f"audit of {name}: its agent's answer is invalid to this plugin: {error}")
     return read, answers.ready, (*answers.notes("audits"), *senseless)

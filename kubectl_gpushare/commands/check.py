@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpushare.preflight.finding import Finding, Severity, listed
 from kubectl_gpushare import candidates, options
+from kubectl_gpushare.output.values import Commands, Document, Page, Section, list_document
 
 if TYPE_CHECKING:
     from gpushare.preflight.facts_of_cluster import ClusterFacts
@@ -22,22 +24,18 @@ _NAMESPACE = "default"  # of the trial pod: every cluster has this namespace
 
 @click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")
 @click.option(
-    "before_install",
     "--before-install",
     is_flag=True,
     help="Check what an installation needs: your permissions, GPUs in use, the network to the webhook",
 )
-@click.option(
+@options.file(
     "manifests",
     "-f",
     "--filename",
     multiple=True,
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
     help="Manifests to check, instead of the installed or the default ones; - is standard input; may be repeated",
 )
 @click.option(
-    "fail_on",
     "--fail-on",
     type=click.Choice(("warning", "blocking")),
     default="warning",
@@ -82,36 +80,95 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **pa
 
 
 def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> ClusterFacts:
-    from kubectl_gpushare.source import preconditions, saved
+    from kubectl_gpushare.source import inputs, preconditions
 
-    to_install = saved.read(manifests)
+    to_install = inputs.objects(manifests)
     if chosen.files:
-        return preconditions.of_objects(saved.read(chosen.files), to_install, installing=installing)
+        return preconditions.of_objects(inputs.objects(chosen.files), to_install, installing=installing)
     where = chosen.namespace or _NAMESPACE
     return preconditions.of_cluster(chosen.kubectl(), to_install, installing=installing, namespace_of_trial=where)
 
 
 def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
-    from kubectl_gpushare.output import page_layout, printing, terminal
-    from kubectl_gpushare.views import check
+    from kubectl_gpushare.output import layout, printing, terminal
 
     if chosen.output in printing.DOCUMENTS:
-        printing.write_document(check.document(findings), chosen)
+        printing.write_document(document(findings), chosen)
         return
     if chosen.output == "name":
-        printing.write_words(check.names(findings), sys.stdout)
+        printing.write_words(names(findings), sys.stdout)
         return
     place = terminal.detect(sys.stdout, color=chosen.color)
-    blocks = [page_layout.lines((section,), place) for section in check.page(findings, all_of_them=chosen.wide)]
-    end = terminal.wrapped(check.sentence(findings), place)
+    blocks = [layout.page_lines((section,), place) for section in page(findings, all_of_them=chosen.wide)]
+    end = terminal.wrapped(sentence(findings), place)
     printing.write_lines([line for block in blocks for line in (*block, "")] + end, sys.stdout)
 
 
 def _code(findings: Sequence[Finding], fail_on: str) -> int:
-    from gpushare.preflight.finding import Severity
-
     least = Severity[fail_on.upper()]
     if any(finding.severity >= least for finding in findings):
         return NOT_FINE
     unknown = least is Severity.WARNING and any(finding.severity is Severity.UNKNOWN for finding in findings)
     return NOT_TOLD if unknown else FINE
+
+
+_STYLES = {Severity.BLOCKING: "bad", Severity.WARNING: "warn", Severity.UNKNOWN: "warn", Severity.INFO: "bold"}
+_WORDS = (
+    (Severity.BLOCKING, "blocking", "blocking"),
+    (Severity.WARNING, "warning", "warnings"),
+    (Severity.UNKNOWN, "unknown", "unknown"),
+    (Severity.INFO, "info", "info"),
+    (Severity.OK, "passed", "passed"),
+)
+
+
+def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
+    """Return a section per finding, the worst first; those that are fine only with `all_of_them`."""
+    worst_first = sorted(findings, key=lambda finding: -finding.severity)
+    sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
+    fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
+    return (*sections, *((Section("As it should be", fine, "good"),) if all_of_them and fine else ()))
+
+
+def sentence(findings: Sequence[Finding]) -> str:
+    """Return a sentence such as `1 blocking, 2 warnings, 20 passed`."""
+    parts = []
+    for severity, singular, plural in _WORDS:
+        number = sum(finding.severity is severity for finding in findings)
+        if number:
+            parts.append(f"{number} {singular if number == 1 else plural}")
+    return ", ".join(parts)
+
+
+def document(findings: Sequence[Finding]) -> Document:
+    return list_document("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
+
+
+def names(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield the subjects of warnings and blocking findings, each once; the rule, if it is about the whole cluster."""
+    bad = [finding for finding in findings if finding.severity >= Severity.WARNING]
+    return iter(
+        dict.fromkeys(name for finding in bad for name in finding.subjects or (f"precondition/{finding.rule}",))
+    )
+
+
+def _section(finding: Finding) -> Section:
+    concerned = f" ({listed(finding.subjects, 4)})" if finding.subjects else ""
+    blocks: list[str | Commands] = [f"Found: {finding.found}", f"Why: {finding.why}"]
+    if finding.remedy:
+        blocks.append(f"Remedy: {finding.remedy}")
+    if finding.commands:
+        blocks.append(Commands(tuple(line for command in finding.commands for line in command.splitlines())))
+    return Section(f"{finding.severity.word}: {finding.rule}{concerned}", tuple(blocks), _STYLES[finding.severity])
+
+
+def _item(finding: Finding) -> dict[str, Any]:
+    return {
+        "rule": finding.rule,
+        "severity": finding.severity.word,
+        "subjects": list(finding.subjects),
+        "found": finding.found,
+        "why": finding.why,
+        "remedy": finding.remedy,
+        "commands": list(finding.commands),
+    }

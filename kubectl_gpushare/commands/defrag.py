@@ -11,7 +11,7 @@ import click
 
 from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import page_layout, printing
+from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 if TYPE_CHECKING:
@@ -27,10 +27,7 @@ _MOVES = 50
 @click.option("--memory", metavar="8Gi", help="Make room for a share with this memory")
 @click.option("--gpus", metavar="N", help="Number of GPUs on one node")
 @click.option(
-    "--moves",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help="Make the most of all GPUs, with at most N moves",
+    "--moves", type=click.IntRange(1, 10_000), metavar="N", help="Make the most of all GPUs, with at most N moves"
 )
 @click.option(
     "--empty-nodes", "is_emptying", is_flag=True, help="Free as many nodes as possible of shares, to remove them"
@@ -126,10 +123,10 @@ def command(
     if is_applied and not isinstance(origin, live_cluster.LiveCluster):
         raise click.UsageError("--apply needs a cluster: files of --from are only read")
     if is_applied and isinstance(origin, live_cluster.LiveCluster):
-        from kubectl_gpushare import closing, interruption
+        from kubectl_gpushare import cli, moving
 
-        interruption.by_any_signal()
-        closing.clean_up(origin, origin.gpu_nodes(), _say)
+        cli.interrupt_on_any_signal()
+        moving.clean_up(origin, origin.gpu_nodes(), _say)
     snapshot = chosen_source.everything(origin, with_all_volumes=moves_cpu_only)
     if snapshot.pods is None:
         raise plugin_errors.PluginError("no plan without the pods: " + snapshot.notes[-1].partition(": ")[2])
@@ -154,7 +151,7 @@ def command(
     else:
         plan = goals.largest_hole(world, budgets, moves_cpu_only=moves_cpu_only)
     kept = cordons.sentences(snapshot.nodes, now=time.time())
-    page_layout.show(
+    printing.show_page(
         "DefragmentationPlan",
         lambda: defrag.page(plan, notes, kept),
         lambda: defrag.document(plan, [*kept, *notes]),

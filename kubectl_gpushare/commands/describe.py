@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -15,27 +16,20 @@ from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import documents, page_layout, printing, terminal
-from kubectl_gpushare.output.page import Page, field
+from kubectl_gpushare.output import layout, printing, terminal
+from kubectl_gpushare.output.values import Document, Page, field, list_document, single_document
 from kubectl_gpushare.source import chosen_source, live_cluster, workloads
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import gpu_summary
-from kubectl_gpushare.views.describe import gpu_page as described_gpus
-from kubectl_gpushare.views.describe import pod_page as described_pod
+from kubectl_gpushare.views import gpu_page, gpu_summary, pod_page
 
 KINDS = {
-    "node": "node",
-    "nodes": "node",
-    "no": "node",
-    "gpu": "gpu",
-    "gpus": "gpu",
-    "pod": "pod",
-    "pods": "pod",
-    "po": "pod",
+    **dict.fromkeys(("node", "nodes", "no"), "node"),
+    **dict.fromkeys(("gpu", "gpus"), "gpu"),
+    **dict.fromkeys(("pod", "pods", "po"), "pod"),
 }
 
 # A described object: functions that make its page and its document; only one of them is called.
-Described = tuple[Callable[[], Page], Callable[[], documents.Document]]
+Described = tuple[Callable[[], Page], Callable[[], Document]]
 # (source, name or empty for all, options) -> the objects of that name; raises `KubectlNotFound`.
 Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Described]]
 
@@ -105,16 +99,16 @@ def _print(kind: str, described: Sequence[Described], chosen: options.Options, *
     if chosen.output:
         contents = [document() for _, document in described]
         if several:
-            whole = documents.listing(f"{_DOCUMENTS[kind]}List", contents)
+            whole = list_document(f"{_DOCUMENTS[kind]}List", contents)
         elif contents:
-            whole = documents.single(_DOCUMENTS[kind], contents[0])
+            whole = single_document(_DOCUMENTS[kind], contents[0])
         else:
             return
         printing.write_document(whole, chosen)
         return
     place = terminal.detect(sys.stdout, color=chosen.color)
     for number, (page, _) in enumerate(described):
-        printing.write_lines([*(["", ""] if number else []), *page_layout.lines(page(), place)], sys.stdout)
+        printing.write_lines([*(["", ""] if number else []), *layout.page_lines(page(), place)], sys.stdout)
 
 
 def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
@@ -125,11 +119,9 @@ def _nodes(origin: chosen_source.Source, name: str, chosen: options.Options) -> 
     snapshot = _with_node_objects(origin, snapshot, name)
     now = time.time()
     for node in sorted(nodes, key=lambda node: gpu_summary.natural(node.name)):
-        whole = snapshot
         if name:
-            whole = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", name)
-            whole = _used(origin, whole, [node])
-        yield _described_node(node, whole, now)
+            snapshot = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", name, agents_of=[node])
+        yield partial(gpu_page.node, node, snapshot, now=now), partial(gpu_page.node_document, node, snapshot)
 
 
 def _with_node_objects(origin: chosen_source.Source, snapshot: Snapshot, name: str) -> Snapshot:
@@ -146,27 +138,26 @@ def _with_node_objects(origin: chosen_source.Source, snapshot: Snapshot, name: s
     return dataclasses.replace(snapshot, node_objects=node_objects, notes=tuple(notes))
 
 
-def _with_events(origin: chosen_source.Source, snapshot: Snapshot, kind: str, namespace: str, name: str) -> Snapshot:
-    """Return add the Events about one object."""
+def _with_events(
+    origin: chosen_source.Source,
+    snapshot: Snapshot,
+    kind: str,
+    namespace: str,
+    name: str,
+    *,
+    agents_of: Sequence[GpuNode],
+) -> Snapshot:
+    """Add the Events about one object, and the usage that the agents of these nodes report."""
     notes = list(snapshot.notes)
     events = chosen_source.read(lambda: origin.events(kind, namespace, name), chosen_source.EVENTS, notes, unsaved="")
-    return dataclasses.replace(snapshot, events=events, notes=tuple(notes))
+    usage = None
+    if isinstance(origin, live_cluster.LiveCluster):
+        from kubectl_gpushare.source import agents
 
-
-def _used(origin: chosen_source.Source, snapshot: Snapshot, nodes: Sequence[GpuNode]) -> Snapshot:
-    """Add the usage that the agents of these nodes report."""
-    if not isinstance(origin, live_cluster.LiveCluster):
-        return snapshot
-    from kubectl_gpushare.source import agents
-
-    usage, notes = agents.ask(origin.kubectl, [node.name for node in nodes if node.gpus])
-    return dataclasses.replace(snapshot, usage=usage if usage.nodes else None, notes=(*snapshot.notes, *notes))
-
-
-def _described_node(node: GpuNode, snapshot: Snapshot, now: float) -> Described:
-    return (
-        lambda: described_gpus.node(node, snapshot, now=now),
-        lambda: described_gpus.node_document(node, snapshot),
+        usage, missing = agents.ask(origin.kubectl, [node.name for node in agents_of if node.gpus])
+        notes += missing
+    return dataclasses.replace(
+        snapshot, events=events, usage=usage if usage and usage.nodes else None, notes=tuple(notes)
     )
 
 
@@ -182,17 +173,10 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     now = time.time()
     if name:
         node = gpus[0].node
-        snapshot = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", node)
-        snapshot = _used(origin, snapshot, [owners[node]])
+        snapshot = _with_events(origin, snapshot, contract.GPUNODE_KIND, "", node, agents_of=[owners[node]])
     for gpu in gpus:
-        yield _described_gpu(gpu, owners[gpu.node], snapshot, now)
-
-
-def _described_gpu(gpu: gpu_summary.GpuSummary, owner: GpuNode, snapshot: Snapshot, now: float) -> Described:
-    return (
-        lambda: described_gpus.gpu(gpu, owner, snapshot, now=now),
-        lambda: described_gpus.gpu_document(gpu, owner, snapshot),
-    )
+        shown = (gpu, owners[gpu.node], snapshot)
+        yield partial(gpu_page.gpu, *shown, now=now), partial(gpu_page.gpu_document, *shown)
 
 
 def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> Iterator[Described]:
@@ -207,14 +191,15 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     for manifest in sorted(manifests, key=pod.namespaced_name):
         snapshot, is_known = _around(origin, manifest)
         if name:
-            snapshot = _with_events(origin, snapshot, "Pod", *pod.namespaced_name(manifest))
-            snapshot = _used(origin, snapshot, snapshot.nodes)
-        yield _described_pod(described_pod.find(manifest, snapshot.nodes, is_known=is_known), snapshot, now, missing)
+            owner = pod.namespaced_name(manifest)
+            snapshot = _with_events(origin, snapshot, "Pod", *owner, agents_of=snapshot.nodes)
+        found = pod_page.find(manifest, snapshot.nodes, is_known=is_known)
+        yield partial(_pod_page, found, snapshot, now, missing), partial(_pod_document, found, snapshot, missing)
 
 
 def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapshot, bool]:
     """Return the pod's GPUNode with the pods there, and whether the GPUNode may be read."""
-    name = described_pod.node_name(manifest)
+    name = pod_page.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return Snapshot(()), True
     try:
@@ -223,11 +208,12 @@ def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapsh
         return Snapshot((), None, (f"its GPUs: {error}",)), False
 
 
-def _described_pod(described: described_pod.DescribedPod, snapshot: Snapshot, now: float, missing: str) -> Described:
-    return (
-        lambda: (*field("Missing", missing, style="bad"), *described_pod.page(described, snapshot, now=now)),
-        lambda: {**described_pod.document(described, snapshot), "missing": missing},
-    )
+def _pod_page(described: pod_page.DescribedPod, snapshot: Snapshot, now: float, missing: str) -> Page:
+    return (*field("Missing", missing, style="bad"), *pod_page.page(described, snapshot, now=now))
+
+
+def _pod_document(described: pod_page.DescribedPod, snapshot: Snapshot, missing: str) -> Document:
+    return {**pod_page.document(described, snapshot), "missing": missing}
 
 
 def _namespace(origin: chosen_source.Source, chosen: options.Options) -> str:

@@ -1,15 +1,24 @@
-"""`fit`: whether pods would fit now, where they would go, and how many more."""
+"""`fit`: whether pods would fit now, where they would go, and how many more, or why one does not."""
 
 from __future__ import annotations
 
+import collections
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
 
-from gpushare import contract, errors, policies
+from gpushare import contract, errors, policies, quantity
+from gpushare.gpu_capacity import Fragmentation
+from gpushare.refusal import Cause
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.output import printing
+from kubectl_gpushare.output.values import Document, Field, Page, Section, field
+from kubectl_gpushare.planning import remedies
+from kubectl_gpushare.planning.capacity import MAX, CapacityAnswer, FitResult
 from kubectl_gpushare.source import chosen_source
+from kubectl_gpushare.views import cell_figures
+from kubectl_gpushare.views import pod_page as described
 
 DOES_NOT_FIT = 2  # exit code
 
@@ -34,16 +43,11 @@ def _flags(function: Any) -> Any:
 
 
 @click.command(short_help="Check whether a pod fits now, where it would go, and how many more would fit")
-@click.option(
-    "filename",
-    "-f",
-    "--filename",
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML; - is standard input",
+@options.file(
+    "-f", "--filename", help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML; - is standard input"
 )
 @_flags
-@click.option("count", "--count", type=click.IntRange(1, 1000), metavar="N", help="Number of pods (default: 1)")
+@click.option("--count", type=click.IntRange(1, 1000), metavar="N", help="Number of pods (default: 1)")
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)
@@ -71,8 +75,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     """
     from gpushare.whatif.world import RequestingPod
     from kubectl_gpushare.planning import capacity
-    from kubectl_gpushare.source import manifests
-    from kubectl_gpushare.views import fit
+    from kubectl_gpushare.source import pod_files
 
     asked = {key: params.pop(name) for name, (key, _, _) in _ASKED.items()}
     annotations = {key: value for key, value in asked.items() if value is not None}
@@ -86,10 +89,10 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     origin = chosen_source.from_options(chosen)
     namespace = chosen.namespace or origin.default_namespace
     if filename:
-        workloads = manifests.read(filename, namespace=namespace)
+        workloads = pod_files.read(filename, namespace=namespace)
     else:
         metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
-        workloads = [manifests.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
+        workloads = [pod_files.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
     wanted, wrong = [], []
     for workload in workloads:
         try:
@@ -106,7 +109,100 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     allowances = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted), notes)
     answer = capacity.answer(world, wanted, allowances)
     notes += world.unknown_claims(batch.asked.manifest for batch in wanted)
-    page_layout.show("Fit", lambda: fit.page(answer, notes), lambda: fit.document(answer, notes), chosen)
+    printing.show_page("Fit", lambda: page(answer, notes), lambda: document(answer, notes), chosen)
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
     return 0 if answer.all_fit else DOES_NOT_FIT
+
+
+_MAX_PLACES = 12
+
+
+def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
+    several = len(answer.fits) > 1
+    fields = tuple(entry for fit in answer.fits for entry in _fields(fit, several=several))
+    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
+    return (
+        *fields,
+        *field("In All", _in_all(answer) if several else ""),
+        *field("Stranded", _change(answer.before, answer.after)),
+        *field("Largest Left", _largest(answer.after)),
+        *field("Fits More", _more(answer)),
+        *missing,
+    )
+
+
+def document(answer: CapacityAnswer, notes: Sequence[str]) -> Document:
+    return {
+        "fits": answer.all_fit,
+        "pods": [
+            {
+                "name": fit.wanted.name,
+                "asksFor": described.requested(fit.wanted.asked.manifest)[0],
+                "count": fit.wanted.count,
+                "gpus": list(fit.gpus),
+                "missing": fit.missing,
+                "reason": str(fit.refusal or ""),
+                "changes": [{"kind": change.kind, "change": change.sentence, "gpus": change.gpus}
+                            for change in fit.changes],
+            }
+            for fit in answer.fits
+        ],
+        "before": cell_figures.fragmentation_document(answer.before),
+        "after": cell_figures.fragmentation_document(answer.after),
+        "more": answer.more,
+        "noMore": str(answer.no_more or ""),
+        "notes": list(notes),
+    }  # fmt: skip
+
+
+def _fields(fit: FitResult, *, several: bool) -> Iterator[Field]:
+    name = fit.wanted.name if several or fit.wanted.name else ""
+    yield from field("Name", name)
+    yield from field("Asks For", *described.requested(fit.wanted.asked.manifest)[0])
+    if not fit.missing:
+        yield from field("Fits", f"yes, on {_places(fit.gpus)}", style="good")
+        return
+    said = f"{len(fit.gpus)} of {fit.wanted.count}, on {_places(fit.gpus)}" if fit.gpus else "no"
+    yield from field("Fits", said, style="bad")
+    yield from field("Reason", str(fit.refusal), style="warn")
+    if fit.refusal is not None and fit.refusal.cause is Cause.QUOTA:
+        return
+    changes = [f"{change.sentence}: on {change.gpus}" for change in fit.changes]
+    yield from field("Would Fit", *(changes or [remedies.NONE]))
+
+
+def _places(gpus: Sequence[str]) -> str:
+    counted = collections.Counter(gpus)
+    words = [place if count == 1 else f"{place} ({count})" for place, count in counted.items()]
+    more = len(words) - _MAX_PLACES
+    return ", ".join(words[:_MAX_PLACES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _change(before: Fragmentation, after: Fragmentation) -> str:
+    return (
+        f"{cell_figures.gpus(before.stranded_gpus)} of {cell_figures.gpus(before.free_gpus)} free GPUs now "
+        f"({before.ratio:.0%}), "
+        f"{cell_figures.gpus(after.stranded_gpus)} of {cell_figures.gpus(after.free_gpus)} then ({after.ratio:.0%})"
+    )
+
+
+def _largest(after: Fragmentation) -> str:
+    if not after.largest_memory_bytes:
+        return "nothing"
+    memory = quantity.format_bytes(after.largest_memory_bytes)
+    return f"{quantity.format_compute(after.largest_percent)} with {memory}"
+
+
+def _more(answer: CapacityAnswer) -> str:
+    if answer.more is None:
+        return ""
+    if answer.more >= MAX:
+        return f"at least {MAX} more like the last"
+    return f"{answer.more} more like the last; then {answer.no_more}"
+
+
+def _in_all(answer: CapacityAnswer) -> str:
+    pods, places = sum(fit.wanted.count for fit in answer.fits), sum(len(fit.gpus) for fit in answer.fits)
+    whole = sum(not fit.missing for fit in answer.fits)
+    return f"{whole} of {len(answer.fits)} fit, with {places} of {pods} pods"

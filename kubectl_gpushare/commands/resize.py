@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -14,10 +14,10 @@ from gpushare import contract, errors, pod, resizing
 from gpushare import request as requests
 from gpushare.resizing import ResizeCause
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import page_layout, printing
-from kubectl_gpushare.planning.resize_plan import ResizePlan
+from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
-from kubectl_gpushare.views.describe import pod_page as described
+from kubectl_gpushare.views import pod_page as described
+from kubectl_gpushare.views.resize import ResizePlan
 
 NO_ROOM = 2  # exit code
 POLL_SECONDS = 0.5
@@ -26,7 +26,7 @@ _STAYS = "the request stays, and is carried out as soon as possible"
 
 @click.command(short_help="Give a running pod more or less compute and memory of the GPUs it is on")
 @click.argument("name", metavar="POD", shell_complete=candidates.pods)
-@click.option("container", "-c", "--container", metavar="NAME", help="The container, in a pod with several shares")
+@click.option("-c", "--container", metavar="NAME", help="The container, in a pod with several shares")
 @click.option("--request", metavar="0.5", help="Guaranteed compute as a fraction of one GPU")
 @click.option("--limit", metavar="1", help="Maximum compute while the GPU has idle time")
 @click.option("--memory", metavar="8Gi", help="Device memory, such as 8Gi or 25%")
@@ -79,7 +79,6 @@ def command(
       # Request it although there is no room, and do not wait
       kubectl gpushare resize trainer -n ml --request 0.8 --keep --no-wait
     """
-    from kubectl_gpushare.planning import resize_plan
     from kubectl_gpushare.views import resize
 
     amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
@@ -96,12 +95,14 @@ def command(
             f'pod "{name}" {described.placement(described_pod)}: only a share that is held is resized'
         )
     try:
-        plan = resize_plan.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "")
+        plan = resize.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "")
     except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):
-        page_layout.show("Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen)
-    also = resize_plan.beside(plan)
+        printing.show_page(
+            "Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen
+        )
+    also = resize.beside(plan)
     if also:
         printing.warn([also])
     lacks = plan.cause is resizing.ResizeCause.ROOM
@@ -114,15 +115,7 @@ def command(
         return NO_ROOM if lacks else 0
     done = f"pod/{name} asks for {resizing.amounts(plan.desired)}"
     if waits:
-        held = _wait(
-            manifest,
-            plan,
-            origin,
-            lambda said: printing.write_words([said], sys.stderr),
-            timeout_seconds=timeout_seconds,
-            keep=keep,
-        )
-        done = f"pod/{name} holds {held}"
+        done = f"pod/{name} holds {_wait(manifest, plan, origin, timeout_seconds=timeout_seconds, keep=keep)}"
     printing.write_words([done], sys.stderr if chosen.output else sys.stdout)
     return 0
 
@@ -137,13 +130,7 @@ def _annotate(
 
 
 def _wait(
-    manifest: pod.PodJson,
-    plan: ResizePlan,
-    origin: live_cluster.LiveCluster,
-    say: Callable[[str], None],
-    *,
-    timeout_seconds: float,
-    keep: bool,
+    manifest: pod.PodJson, plan: ResizePlan, origin: live_cluster.LiveCluster, *, timeout_seconds: float, keep: bool
 ) -> str:
     """Wait until the resize is done; return the pod's new amounts, in words.
 
@@ -151,21 +138,15 @@ def _wait(
     restored the old annotations by then. When interrupted, or when the cluster is unreachable, it says that they stay.
     """
     try:
-        return _poll(manifest, plan, origin, say, timeout_seconds=timeout_seconds, keep=keep)
+        return _poll(manifest, plan, origin, timeout_seconds=timeout_seconds, keep=keep)
     except (KeyboardInterrupt, plugin_errors.KubectlError) as error:
         if not isinstance(error, plugin_errors.KubectlNotFound):  # the pod itself is gone
-            say(f"no longer waiting: {_STAYS}")
+            printing.write_words([f"no longer waiting: {_STAYS}"], sys.stderr)
         raise
 
 
 def _poll(
-    manifest: pod.PodJson,
-    plan: ResizePlan,
-    origin: live_cluster.LiveCluster,
-    say: Callable[[str], None],
-    *,
-    timeout_seconds: float,
-    keep: bool,
+    manifest: pod.PodJson, plan: ResizePlan, origin: live_cluster.LiveCluster, *, timeout_seconds: float, keep: bool
 ) -> str:
     until = time.monotonic() + timeout_seconds
     said = ""
@@ -177,7 +158,7 @@ def _poll(
         if is_over or (cause is ResizeCause.USE and not keep):
             break
         if waits_for != said and cause is not ResizeCause.NOTHING:
-            say(f"waits: {waits_for}")
+            printing.write_words([f"waits: {waits_for}"], sys.stderr)
             said = waits_for
         time.sleep(POLL_SECONDS)
     late = f"not done after {timeout_seconds:.0f} s: " if cause is not ResizeCause.USE else ""

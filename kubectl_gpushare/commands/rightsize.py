@@ -14,7 +14,9 @@ from gpushare import errors, pod, printable
 from gpushare.config import value_parsers
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing, terminal
-from kubectl_gpushare.source import agents, chosen_source, live_cluster, peaks
+from kubectl_gpushare.output.values import Listing
+from kubectl_gpushare.planning import rightsizing
+from kubectl_gpushare.source import agents, chosen_source, inputs, live_cluster
 
 if TYPE_CHECKING:
     from kubectl_gpushare.source.snapshot import Snapshot
@@ -32,15 +34,10 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
     metavar="TIME",
     help="Skip shares that were observed for less, such as 2h (default: 30m)",
 )
-@click.option(
-    "metrics",
-    "--metrics",
-    multiple=True,
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Read the peaks from saved metrics of agents or Prometheus; may be repeated",
+@options.file(
+    "--metrics", multiple=True, help="Read the peaks from saved metrics of agents or Prometheus; may be repeated"
 )
-@click.option("no_headers", "--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
+@click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no totals")
 @options.printed((*options.LISTS, "commands"))
 @options.selector
 @options.namespaced(candidates.namespaces)
@@ -119,7 +116,7 @@ def _print(
     if chosen.output == "commands":
         printing.write_words(listing.commands(), sys.stdout)
         return
-    printing.show(listing, chosen)
+    printing.show(Listing(listing.table, listing.document, listing.names), chosen)
     if not listing.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:
         return
     place = terminal.detect(sys.stdout, color=chosen.color)
@@ -134,17 +131,23 @@ def _print(
 
 def _peaks(
     origin: chosen_source.Source, metrics: Sequence[str], nodes: Sequence[str]
-) -> tuple[Mapping[peaks.Key, peaks.ReportedPeak], tuple[str, ...]]:
+) -> tuple[Mapping[rightsizing.ShareKey, rightsizing.ReportedPeak], tuple[str, ...]]:
     if metrics:
-        return peaks.saved(metrics), ()
+        texts = [inputs.text(path) for path in metrics]
+        for path, text in zip(metrics, texts, strict=True):
+            if f"\n{rightsizing.PEAK_MEMORY}{{" not in f"\n{text}":
+                raise plugin_errors.FileError(
+                    f"{inputs.name(path)} has no {rightsizing.PEAK_MEMORY}: save what an agent answers at /metrics"
+                )
+        return rightsizing.parse_peaks(texts), ()
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, ("peaks: files of --from have none: add --metrics FILE, with what agents answer at /metrics",)
     answers = agents.fetch(origin.kubectl, nodes, agents.METRICS)
-    older = [node for node, text in answers.texts.items() if peaks.MEMORY not in text]
+    older = [node for node, text in answers.texts.items() if rightsizing.PEAK_MEMORY not in text]
     if older:
         reason = "the agent measures none, so it is older than this plugin"
         answers = dataclasses.replace(answers, failures={**answers.failures, reason: older})
-    return peaks.parse(answers.texts.values()), answers.notes("peaks")
+    return rightsizing.parse_peaks(answers.texts.values()), answers.notes("peaks")
 
 
 def _part(text: str) -> float:

@@ -10,7 +10,8 @@ import click
 
 from gpushare import errors
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import documents, printing
+from kubectl_gpushare.output import printing
+from kubectl_gpushare.output.values import single_document
 from kubectl_gpushare.source import chosen_source
 
 
@@ -25,7 +26,6 @@ from kubectl_gpushare.source import chosen_source
     help="Pods or workloads, in JSON or YAML, that arrive one after the other; may be repeated",
 )
 @click.option(
-    "trace",
     "--trace",
     type=click.Path(allow_dash=True),
     metavar="FILE.csv",
@@ -41,8 +41,8 @@ from kubectl_gpushare.source import chosen_source
     metavar="NxG[:MODEL[:MEMORY]]",
     help="Made-up nodes instead of the cluster's, N with G GPUs each, by default A100-SXM4-80GB; may be repeated",
 )
-@click.option("empty", "--empty", is_flag=True, help="Use the nodes of the cluster without their pods")
-@click.option("plot", "--plot", type=click.Path(), metavar="FILE", help="Also draw a plot as FILE.svg")
+@click.option("--empty", is_flag=True, help="Use the nodes of the cluster without their pods")
+@click.option("--plot", type=click.Path(), metavar="FILE", help="Also draw a plot as FILE.svg")
 @options.printed(("table", "json", "yaml"))
 @options.connection(candidates.contexts)
 def command(
@@ -72,21 +72,21 @@ def command(
     """
     from gpushare import ledger
     from gpushare.whatif import world as worlds
-    from kubectl_gpushare.output import drawing
     from kubectl_gpushare.planning import simulation
-    from kubectl_gpushare.source import manifests, traces
+    from kubectl_gpushare.source import pod_files
     from kubectl_gpushare.views import simulate
+    from kubectl_gpushare.views.simulate import svg
 
     chosen = options.collect(params)
     if bool(filenames) == bool(trace):
         raise click.UsageError("say what comes: either -f FILE or --trace FILE.csv")
     if plot and Path(plot).suffix != ".svg":
         raise click.UsageError(f"--plot draws SVG: write {Path(plot).with_suffix('.svg')}")
-    lines = traces.read(trace) if trace else []
+    lines = pod_files.read_trace(trace) if trace else []
     for path in filenames:
-        for workload in manifests.read(path, namespace="simulated"):
+        for workload in pod_files.read(path, namespace="simulated"):
             lines += [
-                traces.TracePod(0.0, None, traces.copy(workload.pod, number))
+                pod_files.TracePod(0.0, None, pod_files.copied(workload.pod, number))
                 for number in range(workload.count * count)
             ]
     arrivals = []
@@ -97,7 +97,7 @@ def command(
             raise plugin_errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
         arrivals.append(simulation.Arrival(line.start_seconds, line.duration_seconds, asked))
     if made_up:
-        world = worlds.World(node for text in made_up for node in traces.nodes(text))
+        world = worlds.World(node for text in made_up for node in pod_files.made_up_nodes(text))
         notes: tuple[str, ...] = ()
     else:
         snapshot = chosen_source.everything(
@@ -117,11 +117,11 @@ def command(
     outcome = simulation.run(world, arrivals)
     if plot:
         try:
-            Path(plot).write_text(drawing.svg(simulate.picture(outcome)))
+            Path(plot).write_text(svg(simulate.picture(outcome)))
         except OSError as error:
             raise plugin_errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
     if chosen.output in printing.DOCUMENTS:
-        whole = documents.single("Simulation", simulate.document(outcome))
+        whole = single_document("Simulation", simulate.document(outcome))
         printing.write_document(whole, chosen)
     else:
         printing.show_table(simulate.table(outcome), chosen)

@@ -7,8 +7,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,7 @@ from kubectl_gpushare.source import chosen_source, live_cluster
 # Views, and code that reads GPUNodes, are imported while kubectl waits for the API server.
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
-    from kubectl_gpushare.output.printing import LedgerListing
+    from kubectl_gpushare.output.values import Listing
     from kubectl_gpushare.source.snapshot import Snapshot
 
 _NO_NODES = (
@@ -34,35 +34,19 @@ KINDS = {
     **dict.fromkeys(("nodes", "node", "no"), "nodes"),
     **dict.fromkeys(("pods", "pod", "po"), "pods"),
 }
+_SHARED_KEYS = ("compute", "memory", "pods", "free", "largest", "frag", "status", "used", "busy")
 # The columns that each kind can be sorted by; the views have the sort functions.
 SORT_KEYS = {
-    "gpus": ("name", "model", "mode", "compute", "memory", "pods", "free", "largest", "frag", "status", "used", "busy"),
-    "nodes": (
-        "name",
-        "gpus",
-        "model",
-        "compute",
-        "memory",
-        "pods",
-        "free",
-        "largest",
-        "frag",
-        "status",
-        "used",
-        "busy",
-    ),
+    "gpus": ("name", "model", "mode", *_SHARED_KEYS),
+    "nodes": ("name", "gpus", "model", *_SHARED_KEYS),
     "pods": ("name", "gpus", "compute", "request", "limit", "memory", "used", "busy", "status", "age"),
 }
-
-_MEASURED = frozenset({"used", "busy"})  # sort keys that need an agent's figures
 
 
 @click.command(short_help="Show what is allocated, used and free, one line per GPU, node or pod")
 @click.argument("arguments", nargs=-1, metavar="[gpus|nodes|pods] [NAME...]", shell_complete=candidates.top)
 @click.option(
-    "--usage/--no-usage",
-    default=None,
-    help="Ask the agent of each node for the actual use (default: on few nodes)",
+    "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual use (default: on few nodes)"
 )
 @options.listed(tuple(dict.fromkeys(key for keys in SORT_KEYS.values() for key in keys)))
 @options.printed(options.LISTS)
@@ -107,7 +91,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
     kind, names = _parse(arguments)
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
-    if chosen.sort_by in _MEASURED:
+    if chosen.sort_by in {"used", "busy"}:  # they need the agents' figures
         if usage is False:
             raise click.UsageError(f"--sort-by {chosen.sort_by} cannot be combined with --no-usage")
         usage = True
@@ -124,14 +108,14 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
             raise click.UsageError("--watch needs a cluster: files of --from do not change")
         from kubectl_gpushare import following
 
-        following.follow(origin, make, chosen, label_selector=node_selector, polled=True)
+        following.follow(origin, make, chosen, label_selector=node_selector)
         return
     if isinstance(origin, live_cluster.LiveCluster):
         origin.begin(node_objects=kind != "pods")
     try:
         from kubectl_gpushare.output import printing
 
-        VIEWS[kind]()  # imported while kubectl waits for the API server
+        _listing(kind)  # imported while kubectl waits for the API server
         gpu_nodes = origin.gpu_nodes(label_selector=node_selector)
         missing = [] if kind == "pods" else _missing(gpu_nodes, names)
         if len(missing) < len(names) or not names:
@@ -155,23 +139,17 @@ class _Maker:
     """Builds the table from GPUNodes, and reads Nodes and the placer's profile again after _AROUND_SECONDS."""
 
     def __init__(
-        self,
-        kind: str,
-        names: Sequence[str],
-        chosen: options.Options,
-        origin: chosen_source.Source,
-        usage: bool | None,
+        self, kind: str, names: Sequence[str], chosen: options.Options, origin: chosen_source.Source, usage: bool | None
     ) -> None:
         self._kind, self._names, self._chosen, self._origin, self._usage = kind, names, chosen, origin, usage
         self._cluster: Snapshot | None = None
         self._read_at = 0.0  # monotonic
 
-    def __call__(self, gpu_nodes: Sequence[GpuNode]) -> LedgerListing:
+    def __call__(self, gpu_nodes: Sequence[GpuNode]) -> Listing:
         snapshot = self._with_usage(self._snapshot(gpu_nodes))
-        return VIEWS[self._kind]()(snapshot, self._names, self._chosen, now=time.time())
+        return _listing(self._kind)(snapshot, self._names, self._chosen, now=time.time())
 
     def _snapshot(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
-        """Combine the GPUNodes with the pods or Nodes that the table shows."""
         from kubectl_gpushare.source.snapshot import Snapshot
 
         if self._kind == "pods":
@@ -216,42 +194,27 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     return kind, tuple(arguments[1:])
 
 
-def _gpus() -> Callable[..., LedgerListing]:
+def _listing(kind: str) -> Callable[..., Listing]:
+    """Import the view of that kind, which no other `top` needs."""
+    if kind == "pods":
+        from kubectl_gpushare.views import pod_table
+
+        return pod_table.listing
     from gpushare import placement_profile  # noqa: F401 - not once the GPUNodes are there
-    from kubectl_gpushare.views.top import gpu_table
+
+    if kind == "nodes":
+        from kubectl_gpushare.views import node_table
+
+        return node_table.listing
+    from kubectl_gpushare.views import gpu_table
 
     return gpu_table.listing
 
 
-def _nodes() -> Callable[..., LedgerListing]:
-    from gpushare import placement_profile  # noqa: F401
-    from kubectl_gpushare.views.top import node_table
-
-    return node_table.listing
-
-
-def _pods() -> Callable[..., LedgerListing]:
-    from kubectl_gpushare.views.top import pod_table
-
-    return pod_table.listing
-
-
-# kind -> its view, which only a `top` of that kind imports
-VIEWS: Final[Mapping[str, Callable[[], Callable[..., LedgerListing]]]] = {
-    "gpus": _gpus,
-    "nodes": _nodes,
-    "pods": _pods,
-}
-
-
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
-    """Return the names that no node and no GPU has."""
-    if not names:
-        return []
     known = {node.name for node in nodes} | {f"{node.name}/{gpu.index}" for node in nodes for gpu in node.gpus}
     return [name for name in names if name not in known]
 
 
 def _concerned(node: GpuNode, names: Sequence[str]) -> bool:
-    """Whether something of the node is shown."""
     return bool(node.gpus) and (not names or any(name.partition("/")[0] == node.name for name in names))

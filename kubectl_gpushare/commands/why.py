@@ -8,9 +8,9 @@ import click
 
 from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
-from kubectl_gpushare.output import page_layout
-from kubectl_gpushare.output.page import field
-from kubectl_gpushare.source import chosen_source, misspelt, workloads
+from kubectl_gpushare.output import printing
+from kubectl_gpushare.output.values import field
+from kubectl_gpushare.source import chosen_source, inputs, workloads
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
@@ -41,8 +41,8 @@ def command(name: str, **params: Any) -> None:
     """
     from gpushare.defragmentation import evicting
     from kubectl_gpushare.planning import reasons
+    from kubectl_gpushare.views import pod_page as described
     from kubectl_gpushare.views import why
-    from kubectl_gpushare.views.describe import pod_page as described
 
     chosen = options.collect(params)
     origin = chosen_source.from_options(chosen)
@@ -58,7 +58,7 @@ def command(name: str, **params: Any) -> None:
         ) from error
     described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
-        wrong = misspelt.find(manifest)
+        wrong = inputs.misspelt(manifest)
         hint = wrong or f"see `kubectl describe pod {name}`"
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
     namespace, is_exclusive = pod.namespaced_name(manifest)[0], contract.EXCLUSION in pod.annotations_of(manifest)
@@ -71,7 +71,7 @@ def command(name: str, **params: Any) -> None:
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
         budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
-    page_layout.show(
+    printing.show_page(
         "PodReasons",
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
         lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},

@@ -7,12 +7,12 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TextIO
+from typing import Any, Final, TextIO
 
 from gpushare import printable
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import colour, documents, terminal
-from kubectl_gpushare.output.table import Table
+from kubectl_gpushare.output import terminal
+from kubectl_gpushare.output.values import Document, Listing, Page, Table, single_document
 
 # Characters with which a spreadsheet's formula begins, including the wide forms of East Asian keyboards
 # (https://owasp.org/www-community/attacks/CSV_Injection). A number or a lone dash is no formula.
@@ -20,32 +20,21 @@ _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _NUMBER: Final = r"[+-][0-9]*\.?[0-9]*"
 
 
-class Listing(Protocol):
-    """The rows of a list, and all forms of it: only that of the chosen format is made."""
-
-    def table(self) -> Table:
-        """Return the table for people."""
-
-    def document(self) -> documents.Document:
-        """Return the document for programs; each of its `items` is also a row of CSV."""
-
-    def names(self) -> Iterable[str]:
-        """Return the names for `-o name`."""
-
-
-class LedgerListing(Listing, Protocol):
-    """A listing of what is in the ledger."""
-
-    def problems(self) -> Sequence[str]:
-        """Return sentences for standard error: problems of the ledger, and facts that could not be read."""
-
-
 def show(listing: Listing, options: Options) -> None:
-    """Print a listing in the chosen format."""
     if options.output in WRITERS:
         WRITERS[options.output](listing, sys.stdout)
     else:
         show_table(listing.table(), options)
+
+
+def show_page(kind: str, page_of: Callable[[], Page], document_of: Callable[[], Document], options: Options) -> None:
+    """Print one object as a page, or with -o as a document of this kind."""
+    if options.output:
+        write_document(single_document(kind, document_of()), options)
+        return
+    from kubectl_gpushare.output import layout
+
+    write_lines(layout.page_lines(page_of(), terminal.detect(sys.stdout, color=options.color)), sys.stdout)
 
 
 def show_table(table: Table, options: Options) -> None:
@@ -59,12 +48,12 @@ def show_table(table: Table, options: Options) -> None:
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
     """Return the lines of a table for people, with its caption on a terminal."""
-    from kubectl_gpushare.output import colour, table_layout
+    from kubectl_gpushare.output import layout
 
-    drawn, left_out = table_layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
+    drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
     if not place.interactive or options.no_headers:
         return drawn
-    top = [colour.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
+    top = [terminal.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
     return [*top, *([""] if top else []), *drawn]
 
 
@@ -73,7 +62,7 @@ def warn(sentences: Iterable[str]) -> None:
     place = terminal.detect(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
-            print(colour.paint(line, "warn", on=place.colours), file=sys.stderr)
+            print(terminal.paint(line, "warn", on=place.colours), file=sys.stderr)
 
 
 def write_lines(text: Iterable[str], stream: TextIO) -> None:
@@ -88,21 +77,16 @@ def write_words(text: Iterable[str], stream: TextIO) -> None:
 
 
 def write_json(document: Mapping[str, Any], stream: TextIO) -> None:
-    """Write JSON as kubectl prints it."""
-
     stream.writelines(json_parts(document))
     stream.flush()
 
 
 def write_yaml(document: Mapping[str, Any], stream: TextIO) -> None:
-    """Write YAML in the order of the document."""
-
     stream.writelines(yaml_parts(document))
     stream.flush()
 
 
 def write_document(document: Mapping[str, Any], options: Options) -> None:
-    """Print a document that is not a listing, in the format asked for: JSON or YAML."""
     DOCUMENTS[options.output](document, sys.stdout)
 
 

@@ -1,4 +1,7 @@
-"""The capabilities of an output stream: width, colours, characters."""
+"""An output stream's width, characters and colours, and the palette.
+
+The palette has styles by what they mean, in the 16 colours that every terminal's own theme defines.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,11 @@ class Terminal:
 
     @property
     def interactive(self) -> bool:
-        """Whether the stream is a terminal."""
         return self.columns is not None
 
 
 def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
-    """Return A sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
+    """Return a sentence in lines no longer than the terminal less `indent`; in a pipe it stays one line."""
     text = printable.replaced(" ".join(text.split()))
     if terminal.columns is None:
         return [text]
@@ -73,3 +75,26 @@ def _size(stream: TextIO, environment: Mapping[str, str]) -> tuple[int, int]:
     settings = [environment.get(name, "") for name in ("COLUMNS", "LINES")]
     overruled = [int(text) if text.isdecimal() else 0 for text in settings]
     return overruled[0] or columns or 80, overruled[1] or rows or 24
+
+
+PALETTE: Mapping[str, str] = {
+    "good": "32",
+    "warn": "33",
+    "bad": "1;31",
+    "dim": "90",
+    "bold": "1",
+    "compute": "32",
+    "memory": "36",
+}
+
+# Colours of a GPU's tenants: the text on them is black, so only the lighter half of the 16.
+TENANTS = ("42", "46", "43", "45", "44", "102", "106", "103", "105", "104")
+
+
+def paint(text: str, style: str, *, on: bool) -> str:
+    """Return `text` in a style of the palette; unchanged if `style` is empty or colours are off."""
+    return f"\x1b[{PALETTE[style]}m{text}\x1b[0m" if on and style and text else text
+
+
+def tenant(text: str, position: int, *, on: bool) -> str:
+    return f"\x1b[30;{TENANTS[position % len(TENANTS)]}m{text}\x1b[0m" if on and text else text

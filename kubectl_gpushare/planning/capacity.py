@@ -15,7 +15,7 @@ from gpushare.resource_quota import Allowance
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning.remedy import Remedy
+from kubectl_gpushare.planning.remedies import Remedy
 
 MAX = 1000  # copies of one pod that are tried
 
@@ -43,7 +43,6 @@ class FitResult:
 
     @property
     def missing(self) -> int:
-        """How many do not fit."""
         return self.wanted.count - len(self.gpus)
 
 
@@ -63,7 +62,6 @@ class CapacityAnswer:
 
     @property
     def all_fit(self) -> bool:
-        """Whether every pod has a place."""
         return not any(fit.missing for fit in self.fits)
 
 

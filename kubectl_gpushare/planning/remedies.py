@@ -1,28 +1,44 @@
 """Finds single changes with which a pod that fits nowhere would fit. Each is tried, none is guessed.
 
-It looks for the smallest change of each kind: the pod asks for less, or has fewer constraints on GPUs or nodes; a GPU
-or node is uncordoned, or an agent runs again; an older pod of its Deployment ends first; one other pod moves. They are
-listed in this order, the least disturbing first. If nothing else helps, the smallest pod that is in the way may end; if
-no single move helps, several moves in turn may (`defragmented`).
+It looks for the smallest change of each kind, the least disturbing first: the pod asks for less, or has fewer
+constraints on GPUs or nodes; a GPU or node is uncordoned, or an agent runs again; an older pod of its Deployment ends
+first; one other pod moves. If nothing else helps, the smallest pod that is in the way may end; if no single move helps,
+several moves in turn may (`defragmented`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Allocation, Share
 from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
+from gpushare.gpunode import GpuNode
+from gpushare.nodefilters import NodeSpec, taints
 from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
 from gpushare.request import CONSTRAINTS
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import Answer, RequestingPod, World
-from kubectl_gpushare.planning import anywhere
-from kubectl_gpushare.planning.remedy import Remedy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change, as the rest of "it would fit …", and where the pod would go then."""
+
+    sentence: str
+    placement: Placement
+    gpus: str  # such as `gpu-1/0,2`
+    # memory, request, gpus, a constraint's key without its prefix, a field of the pod's spec, toleration, uncordon,
+    # uncordon-node, agent, surge, move, end, defrag
+    kind: str
+    key: str = ""  # the annotation to change, if the remedy is one
+    value: str | None = None  # its new value; None: remove it
+
 
 # The sentence if no single change helps.
 NONE = (
@@ -38,7 +54,7 @@ _MIN_PART = 4  # a pod with less than a quarter of the requested amount is not t
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
     """Return the smallest change of each kind, the least disturbing first. `rejected`: why candidates do not fit."""
-    kinds = (_less, _less_choosy, anywhere.less_choosy, _uncordoned, anywhere.opened, without_surge, _moved)
+    kinds = (_less, _fewer_gpu_constraints, _fewer_node_constraints, _uncordoned, _opened, without_surge, _moved)
     return [change for kind in kinds for change in kind(world, asked, rejected)] or [*_ended(world, asked, rejected)]
 
 
@@ -58,7 +74,7 @@ def _less(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> 
                     break
 
 
-def _less_choosy(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+def _fewer_gpu_constraints(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     annotations = pod.annotations_of(asked.manifest)
     for key in CONSTRAINTS:
         if key in annotations:
@@ -131,7 +147,6 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
 
 
 def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Yield the smallest pod whose end makes room."""
     for view, entry in _in_the_way(world, rejected):
         manifest = world.manifest(entry)
         if manifest is None:
@@ -204,7 +219,6 @@ def _counts(_world: World, asked: RequestingPod, key: str) -> Iterable[str]:
 
 
 def _share(asked: RequestingPod, key: str) -> Share:
-    """Return the share of the demand that an annotation belongs to."""
     demands = [demand for demand in asked.request.demands if _is_of(key, demand.containers)]
     return (demands or list(asked.request.demands))[0].share
 
@@ -237,3 +251,108 @@ def without_surge(world: World, asked: RequestingPod, _rejected: Sequence[Reject
                 sentence = f"if {entry.pod}, of an older template, ended first: maxSurge 0 in deploy/{deployment}"
                 yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "surge")
                 return
+
+
+AGENT: Final = "agent"  # the change: an agent that is stopped runs again
+_MAX_NODES = 64  # tried, in the order of the candidates
+_ENOUGH = 2**62  # of a resource: more than any pod asks for
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _fewer_node_constraints(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    """Drop one of the pod's constraints on nodes and other pods."""
+    spec = asked.manifest.get("spec") or {}
+    selector, affinity = spec.get("nodeSelector") or {}, spec.get("affinity") or {}
+    kept: list[tuple[str, str, dict[str, Any]]] = [
+        (
+            f"without {key}={selector[key]} in its nodeSelector",
+            "nodeSelector",
+            {"nodeSelector": {other: value for other, value in selector.items() if other != key}},
+        )
+        for key in sorted(selector)
+    ]
+    kept += [
+        (f"without its required {kind}", kind, {"affinity": {**affinity, kind: None}})
+        for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+        if (affinity.get(kind) or {}).get(_REQUIRED)
+    ]
+    if any(
+        constraint.get("whenUnsatisfiable") == "DoNotSchedule"
+        for constraint in spec.get("topologySpreadConstraints") or []
+    ):
+        sentence = "without its topologySpreadConstraints"
+        kept.append((sentence, "topologySpreadConstraints", {"topologySpreadConstraints": []}))
+    for sentence, kind, otherwise in kept:
+        change = _specified(world, asked, otherwise, sentence, kind)
+        if change is not None:
+            yield change
+
+
+def _specified(
+    world: World, asked: RequestingPod, otherwise: dict[str, Any], sentence: str, kind: str
+) -> Remedy | None:
+    manifest = {**asked.manifest, "spec": {**(asked.manifest.get("spec") or {}), **otherwise}}
+    answer = world.place(manifest, asked.request)
+    if not isinstance(answer, Placement):
+        return None
+    return Remedy(sentence, answer, worlds.gpus(answer, world.views), kind)
+
+
+def _opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
+    """Try to let a node take the pod although it rejects pods now; for each way, yield the first node on which the pod
+    fits.
+    """
+    ways = dict(_OPENED)
+    nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
+    for name in [*nodes][:_MAX_NODES]:
+        node_spec = world.node_spec(name)
+        if node_spec is None:
+            continue
+        for way, change in list(ways.items()):
+            remedied = change(node_spec)
+            if remedied is None:
+                continue
+            sentence, changed = remedied
+            node = world.views[name].node
+            with world.replacing_node_spec(changed), world.replacing(_reopened(node) if way == AGENT else node):
+                answer = world.place(asked.manifest, asked.request)
+            if isinstance(answer, Placement):
+                yield Remedy(sentence, answer, worlds.gpus(answer, world.views), way)
+                del ways[way]
+
+
+def _uncordoned_node(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
+    kept = tuple(taint for taint in node_spec.taints if taint.key != taints.UNSCHEDULABLE)
+    if len(kept) == len(node_spec.taints):
+        return None
+    return f"if the node {node_spec.name} were uncordoned", dataclasses.replace(node_spec, taints=kept)
+
+
+def _untainted(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
+    custom = tuple(taint for taint in node_spec.taints if not taint.key.startswith("node.kubernetes.io/"))
+    if not custom:
+        return None
+    kept = tuple(taint for taint in node_spec.taints if taint not in custom)
+    sentence = "with a toleration of " + " and ".join(map(str, custom))
+    return sentence, dataclasses.replace(node_spec, taints=kept)
+
+
+def _reopened(node: GpuNode) -> GpuNode:
+    conditions = tuple(condition for condition in node.conditions if condition.reason != contract.REASON_AGENT_STOPPED)
+    return dataclasses.replace(node, conditions=conditions).as_closed("")
+
+
+def _with_agent(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
+    if node_spec.allocatable is None or node_spec.allocatable.get(contract.RESOURCE_PERCENT):
+        return None
+    offered = dict.fromkeys((contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE), _ENOUGH)
+    sentence = f"if the agent of {node_spec.name} ran"
+    return sentence, dataclasses.replace(node_spec, allocatable={**node_spec.allocatable, **offered})
+
+
+# kind of change -> a sentence and the changed Node; None if it changes nothing
+_OPENED: Final[Mapping[str, Callable[[NodeSpec], tuple[str, NodeSpec] | None]]] = {
+    "toleration": _untainted,
+    "uncordon-node": _uncordoned_node,
+    AGENT: _with_agent,
+}

@@ -1,4 +1,4 @@
-"""Rightsizing: the size that a share needs, from its peaks and a margin. Pure.
+"""Rightsizing: the size that a share needs, from a margin and its peaks, as the agents measured them. Pure.
 
 Memory is a hard limit, so the suggestion follows the peak both ways. Compute is only reduced: use beyond the request
 was idle time, and proves no need for a guarantee. There is no suggestion after too short an observation.
@@ -14,8 +14,42 @@ from typing import Final
 
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.source import peaks
-from kubectl_gpushare.source.peaks import ReportedPeak
+from kubectl_gpushare.source import live_usage
+
+PEAK_MEMORY = "gpushare_share_peak_memory_bytes"
+PEAK_COMPUTE = "gpushare_share_peak_compute_ratio"  # the highest mean of 10 s; 1 is the GPU
+OBSERVED_SECONDS = "gpushare_share_observed_seconds"
+
+ShareKey = tuple[str, str, tuple[str, ...], str]  # namespace, pod, containers, UUID of the GPU
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ReportedPeak:
+    """The peak of a share on one GPU. None: not measured, or not reported by the agent."""
+
+    memory_bytes: int | None = None
+    compute_ratio: float | None = None
+    observed_seconds: float = 0.0
+
+
+def parse_peaks(texts: Iterable[str]) -> dict[ShareKey, ReportedPeak]:
+    """Return the peaks in the metrics of some agents; of repeated ones, the highest."""
+    peaks: dict[ShareKey, ReportedPeak] = {}
+    for text in texts:
+        for name, labels, value in live_usage.samples(text, (PEAK_MEMORY, PEAK_COMPUTE, OBSERVED_SECONDS)):
+            containers = tuple(part for part in labels.get("containers", "").split(",") if part)
+            key = (labels.get("namespace", ""), labels.get("pod", ""), containers, labels.get("gpu", ""))
+            peaks[key] = _higher(peaks.get(key, ReportedPeak()), name, value)
+    return peaks
+
+
+def _higher(known: ReportedPeak, name: str, value: float) -> ReportedPeak:
+    if name == PEAK_MEMORY:
+        return dataclasses.replace(known, memory_bytes=max(known.memory_bytes or 0, int(value)))
+    if name == PEAK_COMPUTE:
+        return dataclasses.replace(known, compute_ratio=max(known.compute_ratio or 0.0, value))
+    return dataclasses.replace(known, observed_seconds=max(known.observed_seconds, value))
+
 
 # (sizes below this, in bytes; are rounded up to a multiple of this)
 MEMORY_STEPS_BYTES: Final = ((4 * 2**30, 256 * 2**20), (math.inf, 2**30))
@@ -77,8 +111,8 @@ class Suggestion:
         return Size(held.request_percent - wanted.request_percent, held.memory_bytes - wanted.memory_bytes)
 
 
-def suggest(nodes: Iterable[GpuNode], reported: Mapping[peaks.Key, ReportedPeak], rules: Rules) -> list[Suggestion]:
-    """Return A suggestion for each share of each pod, in the order of the ledger."""
+def suggest(nodes: Iterable[GpuNode], reported: Mapping[ShareKey, ReportedPeak], rules: Rules) -> list[Suggestion]:
+    """Return a suggestion for each share of each pod, in the order of the ledger."""
     return [
         _suggestion(node, entry, shares, reported, rules)
         for node in nodes
@@ -98,7 +132,6 @@ def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    """Return the sum of the sizes."""
     whole = Size(0, 0)
     for size in sizes:
         whole = _plus(whole, size)
@@ -124,7 +157,7 @@ def _suggestion(
     node: GpuNode,
     entry: Allocation,
     shares: Sequence[GivenShare],
-    reported: Mapping[peaks.Key, ReportedPeak],
+    reported: Mapping[ShareKey, ReportedPeak],
     rules: Rules,
 ) -> Suggestion:
     containers, uuids = shares[0].containers, tuple(uuid for share in shares for uuid in share.gpu_uuids)

@@ -54,7 +54,6 @@ class SimulatedPod:
 
 
 def run(world: World, arrivals: Sequence[Arrival]) -> SimulatedPod:
-    """Play the arrivals in the order of time on this world."""
     play = _Play(world)
     every = max(1, len(arrivals) // MOMENTS)
     moments = []
@@ -96,7 +95,6 @@ class _Play:
             self._turns(at)
 
     def arrive(self, arrival: Arrival) -> None:
-        """Place a pod, or put it at the end of the queue."""
         refusal = self._place(arrival, arrival.at_seconds)
         if refusal:
             self.waited += 1
@@ -104,7 +102,6 @@ class _Play:
             self.waiting.append(arrival)
 
     def moment(self, at: float, arrived: int) -> Moment:
-        """Return the current state as a `Moment`."""
         used = [use for view in self._world.views.values() for _, use in view.gpus()]
         return Moment(
             at,

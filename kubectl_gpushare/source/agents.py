@@ -12,15 +12,13 @@ from kubectl_gpushare import kubectl, plugin_errors
 from kubectl_gpushare.source import live_usage
 
 ASKED_UNASKED = 16  # nodes: beyond this many, agents are asked only with --usage
-METRICS, AUDIT = "metrics", "audit"  # paths that an agent serves
+METRICS, AUDIT = "metrics", "audit"  # pages that an agent serves
 _AT_ONCE = 8
 _MAX_BYTES = 16 << 20  # of one agent's answer: its node may have been taken over
 _PATIENCE = "--request-timeout=10s"  # before the user's flags, so that the user's own wins
 PORT = 8081  # of the agent's probes and metrics: config/base/deviceplugin
-AGENTS = (
-    f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
-    "?labelSelector=app.kubernetes.io%2Fname%3Dgpushare%2Capp.kubernetes.io%2Fcomponent%3Dagent"
-)
+_PODS = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
+AGENTS = f"{_PODS}?labelSelector=app.kubernetes.io%2Fname%3Dgpushare%2Capp.kubernetes.io%2Fcomponent%3Dagent"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +35,11 @@ class AgentAnswers:
     def notes(self, what: str) -> tuple[str, ...]:
         """Return sentences that say on which nodes `what` is unknown, and why."""
         asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
-        return tuple(_sentences(what, self.failures, len(asked)))
+        notes = []
+        for reason, nodes in self.failures.items():
+            where = f" of {nodes[0]}" if len(nodes) == 1 else f" of {len(nodes)} nodes"
+            notes.append(f"{what}{'' if len(nodes) == len(asked) else where}: {reason}")
+        return tuple(notes)
 
 
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
@@ -47,7 +49,6 @@ def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usag
 
 
 def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAnswers:
-    """Return the answers of these nodes' agents at the path `page`."""
     if not nodes:
         return AgentAnswers({}, {})
     program = dataclasses.replace(program, flags=(_PATIENCE, *program.flags))
@@ -63,7 +64,7 @@ def fetch(program: kubectl.Kubectl, nodes: Sequence[str], page: str) -> AgentAns
         failures["no agent runs there"] = silent
     wanted = iter([node for node in nodes if node in pods])
     while batch := list(itertools.islice(wanted, _AT_ONCE)):
-        for node, running in [(node, program.raw(_path(pods[node], page))) for node in batch]:
+        for node, running in [(node, program.raw(f"{_PODS}/{pods[node]}:{PORT}/proxy/{page}")) for node in batch]:
             try:
                 texts[node] = running.text(_MAX_BYTES)
             except plugin_errors.NotInstalled:  # kubectl's error for any unknown path
@@ -78,19 +79,7 @@ def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
     for item in json.loads(program.raw(AGENTS).text()).get("items") or []:
         node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
         if node and status.get("phase") == "Running":
-            ready = [
-                condition.get("status")
-                for condition in status.get("conditions") or []
-                if condition.get("type") == "Ready"
-            ]
-            yield str(node), str(item["metadata"]["name"]), ready == ["True"]
-
-
-def _path(pod: str, page: str) -> str:
-    return f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods/{pod}:{PORT}/proxy/{page}"
-
-
-def _sentences(what: str, failures: Mapping[str, Sequence[str]], asked: int) -> Iterator[str]:
-    for reason, nodes in failures.items():
-        where = "" if len(nodes) == asked else f" of {nodes[0]}" if len(nodes) == 1 else f" of {len(nodes)} nodes"
-        yield f"{what}{where}: {reason}"
+            conditions = {
+                condition.get("type"): condition.get("status") for condition in status.get("conditions") or []
+            }
+            yield str(node), str(item["metadata"]["name"]), conditions.get("Ready") == "True"

@@ -21,59 +21,53 @@ _Read = TypeVar("_Read")
 
 
 class Source(Protocol):
-    """Where GPUNodes and pods come from."""
+    """Where GPUNodes and pods come from. What is not known, because it was not saved, is None or empty."""
 
     @property
-    def default_namespace(self) -> str:
-        """The namespace that is used without -n."""
+    def default_namespace(self) -> str: ...
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
         """Return the GPUNodes with these labels, or the one of that name."""
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """Return the pods that share GPUs: on `node` or on none yet; in a namespace; with these labels. None: not
-        known.
-        """
+        """Return the pods that share GPUs: on `node` or on none yet; in a namespace; with these labels."""
 
     def node_objects(self) -> list[NodeJson] | None:
-        """Return the Node objects. None: not known."""
+        """Return all Node objects."""
 
     def node_object(self, name: str) -> NodeJson | None:
-        """Return the Node object of that name. None: there is none, or it is unknown."""
+        """Return the Node object of that name, if there is one."""
 
     def configurations(self) -> dict[str, str] | None:
-        """Return the entries of the ConfigMap that nodes pick theirs from. None: not known."""
+        """Return the entries of the ConfigMap that nodes pick theirs from."""
 
     def placement(self) -> dict[str, str]:
-        """Return the ConfigMap with the placer's policy and mix; empty if it is unknown."""
+        """Return the ConfigMap with the placer's policy and mix."""
 
     def everybody(self) -> list[pod.PodJson] | None:
-        """Return all pods that have not ended, ours or not. None: not known."""
+        """Return all pods that have not ended, ours or not."""
 
     def events(self, kind: str, namespace: str, name: str) -> list[dict[str, Any]] | None:
-        """Return the Events about one object. None: not known."""
+        """Return the Events about one object."""
 
     def failures(self, namespace: str) -> list[dict[str, Any]]:
-        """Return the Events of a namespace about pods that could not be created; empty if unknown."""
+        """Return the Events of a namespace about pods that could not be created."""
 
     def workload(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return A workload such as a Deployment. None: not known. Raises `KubectlNotFound`."""
+        """Return a workload such as a Deployment. Raises `KubectlNotFound`."""
 
-    def budgets(self) -> list[dict[str, Any]] | None:
-        """Return the PodDisruptionBudgets."""
+    def budgets(self) -> list[dict[str, Any]] | None: ...
 
-    def quotas(self, namespace: str) -> list[dict[str, Any]]:
-        """Return the ResourceQuotas of a namespace; empty if unknown."""
+    def quotas(self, namespace: str) -> list[dict[str, Any]]: ...
 
     def storage(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
-        """Return claims, volumes and the nodes' attach limits, by kind. None: not known."""
+        """Return claims, volumes and the nodes' attach limits, by kind."""
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         """Return one pod, with or without a share. Raises `KubectlNotFound`."""
 
 
 def from_options(chosen: options.Options) -> Source:
-    """Return the files of `--from`, or else the cluster."""
     if not chosen.files:
         return live_cluster.LiveCluster(chosen.kubectl())
     from kubectl_gpushare.source import files
@@ -82,9 +76,7 @@ def from_options(chosen: options.Options) -> Source:
 
 
 def pod_named(origin: Source, chosen: options.Options, word: str) -> pod.PodJson:
-    """Return the pod POD or NAMESPACE/POD, `pod/` before it allowed; the namespace defaults to `-n` or the
-    context's.
-    """
+    """Return the pod POD or NAMESPACE/POD, also after `pod/`; its default namespace is that of -n or the context."""
     namespace, _, name = word.removeprefix("pod/").rpartition("/")
     if not options.is_name(name) or (namespace and not options.is_name(namespace)):
         raise plugin_errors.PluginError(f'"{word}" cannot be the name of a pod: write POD or NAMESPACE/POD')
@@ -97,9 +89,7 @@ EVENTS = "Events"
 BUDGETS = "PodDisruptionBudgets, which the API server heeds all the same"
 CONFIGURATIONS = "configurations"
 
-_SAVE = "none were saved: save them with `kubectl get {kinds} -A -o yaml > FILE`"
-_KINDS = "gpunodes,nodes,pods"
-_KINDS_OF_STORAGE = f"{_KINDS},pvc,pv,storageclasses,csinodes,volumeattachments"
+_SAVE = "none were saved: save them with `kubectl get gpunodes,nodes,pods{more} -A -o yaml > FILE`"
 NO_CONFIG_MAP = (
     "the ConfigMap was not saved: add another --from, of what "
     f"`kubectl -n {contract.SYSTEM_NAMESPACE} get configmap {contract.CONFIG_MAP} -o yaml` prints"
@@ -107,19 +97,18 @@ NO_CONFIG_MAP = (
 
 
 def read(
-    call: Callable[[], _Read | None], what: str, notes: list[str], *, unsaved: str = _SAVE.format(kinds=_KINDS)
+    call: Callable[[], _Read | None], what: str, notes: list[str], *, unsaved: str = _SAVE.format(more="")
 ) -> _Read | None:
     """Call `call`; without the right to read it, or if it was not saved, return None and add a note about `what`.
 
     unsaved: the note's text if it was not saved; empty for no note.
     """
     try:
-        result = call()
+        result, missing = call(), unsaved
     except plugin_errors.KubectlForbidden as error:
-        notes.append(f"{what}: {error}")
-        return None
-    if result is None and unsaved:
-        notes.append(f"{what}: {unsaved}")
+        result, missing = None, str(error)
+    if result is None and missing:
+        notes.append(f"{what}: {missing}")
     return result
 
 
@@ -166,19 +155,13 @@ def everything(
     storage = None
     if node_objects is not None and any(map(volumes.mounts, pods_to_place)):
         what = "volumes of claims, and how many of them nodes can attach"
-        storage = read(origin.storage, what, notes, unsaved=_SAVE.format(kinds=_KINDS_OF_STORAGE))
-    return Snapshot(
-        tuple(nodes),
-        pods,
-        tuple(notes),
-        node_objects=node_objects,
-        storage=storage,
-        profile=profile,
-    )
+        unsaved = _SAVE.format(more=",pvc,pv,storageclasses,csinodes,volumeattachments")
+        storage = read(origin.storage, what, notes, unsaved=unsaved)
+    return Snapshot(tuple(nodes), pods, tuple(notes), node_objects=node_objects, storage=storage, profile=profile)
 
 
 def with_profile(origin: Source, snapshot: Snapshot) -> Snapshot:
-    """Return add the webhook's policy and mix; where they cannot be read, the defaults and a note."""
+    """Add the webhook's policy and mix; where they cannot be read, the defaults and a note."""
     notes = list(snapshot.notes)
     profile = _profile(origin, notes)
     return dataclasses.replace(snapshot, profile=profile, notes=tuple(notes))

@@ -11,9 +11,10 @@ from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.object_parsers import Json
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source import inputs, saved
+from kubectl_gpushare.source import inputs
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
+_LISTED: Final = STORAGE | {"Node", "Event", "PodDisruptionBudget", "ResourceQuota"}
 
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
@@ -26,16 +27,12 @@ class Files:
     def __init__(self, paths: Iterable[str]) -> None:
         self._nodes: dict[str, GpuNode] = {}
         self._pods: dict[tuple[str, str], pod.PodJson] = {}
-        self._node_objects: list[NodeJson] = []
-        self._budgets: list[Json] = []
-        self._events: list[Json] = []
-        self._quotas: list[Json] = []
-        self._storage: dict[str, list[Json]] = {}
+        self._others: dict[str, list[Json]] = {}  # by kind
         self._configurations: dict[str, str] | None = None
         self._placement: dict[str, str] = {}
         paths = list(paths)
         for path in paths:
-            for kind, item in saved.items(path, hint=f"; {_MAKE_ONE}"):
+            for kind, item in inputs.items(path, hint=f"; {_MAKE_ONE}"):
                 if isinstance(item, dict):
                     self._add(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:
@@ -44,23 +41,19 @@ class Files:
             )
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """Return the GPUNodes of the Nodes with these labels, or the one of that name."""
         nodes = [gpu_node for gpu_node in self._nodes.values() if not name or gpu_node.name == name]
         if not label_selector:
             return nodes
-        if not self._node_objects:
+        if not self.node_objects():
             raise plugin_errors.FileError(
                 "-l goes by the labels of Nodes, and no Node was saved: "
                 "save them with `kubectl get gpunodes,nodes,pods -A -o yaml > FILE`"
             )
         matches = parse_selector(label_selector)
-        chosen = {node.name(node_object) for node_object in self._node_objects if matches(node.labels(node_object))}
+        chosen = {node.name(node_object) for node_object in self._others["Node"] if matches(node.labels(node_object))}
         return [gpu_node for gpu_node in nodes if gpu_node.name in chosen]
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels. None: none
-        saved.
-        """
         if not self._pods:
             return None
         matches = parse_selector(label_selector)
@@ -69,58 +62,50 @@ class Files:
             for manifest in self._pods.values()
             if _is_ours(manifest)
             and (not namespace or pod.namespaced_name(manifest)[0] == namespace)
-            and (not node or _node_of(manifest) in {"", node})
+            and (not node or str((manifest.get("spec") or {}).get("nodeName") or "") in {"", node})
             and matches((manifest.get("metadata") or {}).get("labels") or {})
         ]
 
     def node_objects(self) -> list[NodeJson] | None:
-        """Return the Node objects; None: none were saved."""
-        return self._node_objects or None
+        return [*self._others.get("Node", ())] or None
 
     def node_object(self, name: str) -> NodeJson | None:
-        """Return the Node object of that name."""
-        return next((node_object for node_object in self._node_objects if node.name(node_object) == name), None)
+        return next(
+            (node_object for node_object in self._others.get("Node", ()) if node.name(node_object) == name), None
+        )
 
     def configurations(self) -> dict[str, str] | None:
-        """Return the entries of the ConfigMap that nodes pick theirs from; None: it was not saved."""
         return self._configurations
 
     def placement(self) -> dict[str, str]:
-        """Return the ConfigMap with the placer's policy and mix; empty if it was not saved."""
         return self._placement
 
     def everybody(self) -> list[pod.PodJson] | None:
-        """Return all pods that have not ended, ours or not; None: none were saved."""
         return [manifest for manifest in self._pods.values() if not pod.is_terminal(manifest)] if self._pods else None
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json] | None:
-        """Return the Events about one object; None: none were saved."""
         wanted = (kind, namespace or "default", name)
-        events = [event for event in self._events if _about(event) == wanted]
-        return events if self._events else None
+        events = self._others.get("Event")
+        return [event for event in events if _about(event) == wanted] if events else None
 
     def storage(self) -> dict[str, list[Json]] | None:
-        """Return claims, volumes and the nodes' attach limits, by kind; None: none were saved."""
-        return self._storage or None
+        return {kind: items for kind, items in self._others.items() if kind in STORAGE} or None
 
     def failures(self, namespace: str) -> list[Json]:
-        """Return the Events of a namespace about pods that could not be created."""
-        return [event for event in self._events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
+        events = self._others.get("Event", ())
+        return [event for event in events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
 
     def workload(self, kind: str, namespace: str, name: str) -> Json | None:  # noqa: ARG002
-        """Return None: workloads are not saved."""
         return None
 
     def budgets(self) -> list[Json]:
-        """Return the PodDisruptionBudgets that the files have."""
-        return self._budgets
+        return self._others.get("PodDisruptionBudget", [])
 
     def quotas(self, namespace: str) -> list[Json]:
-        """Return the ResourceQuotas of a namespace."""
-        return [quota for quota in self._quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
+        quotas = self._others.get("ResourceQuota", ())
+        return [quota for quota in quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """Return the pod of that name, ours or not."""
         if manifest := self._pods.get((namespace, name)):
             return manifest
         elsewhere = sorted(space for space, other in self._pods if other == name)
@@ -137,20 +122,15 @@ class Files:
         elif kind == "Pod":
             namespace, name = pod.namespaced_name(item)
             self._pods[namespace or self.default_namespace, name] = item
-        elif kind == "Node":
-            self._node_objects.append(item)
-        elif kind == "PodDisruptionBudget":
-            self._budgets.append(item)
-        elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.CONFIG_MAP:
-            self._configurations = dict(item.get("data") or {})
-        elif kind == "ConfigMap" and (item.get("metadata") or {}).get("name") == contract.PLACEMENT_CONFIG_MAP:
-            self._placement = dict(item.get("data") or {})
-        elif kind == "Event":
-            self._events.append(item)
-        elif kind == "ResourceQuota":
-            self._quotas.append(item)
-        elif kind in STORAGE:
-            self._storage.setdefault(kind, []).append(item)
+        elif kind == "ConfigMap":
+            entries = dict(item.get("data") or {})
+            match (item.get("metadata") or {}).get("name"):
+                case contract.CONFIG_MAP:
+                    self._configurations = entries
+                case contract.PLACEMENT_CONFIG_MAP:
+                    self._placement = entries
+        elif kind in _LISTED:
+            self._others.setdefault(kind, []).append(item)
 
 
 _FAILED = "FailedCreate"  # reason of a controller's Event about a pod it cannot create
@@ -161,21 +141,14 @@ def _is_ours(manifest: pod.PodJson) -> bool:
     return labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE or pod.asks_for_share(manifest)
 
 
-def _node_of(manifest: pod.PodJson) -> str:
-    return str((manifest.get("spec") or {}).get("nodeName") or "")
-
-
 def _about(event: Json) -> tuple[str, str, str]:
-    """Return kind, namespace and name of an Event's object; the namespace is the Event's, also for cluster-wide
-    objects.
-    """
+    """Return kind, namespace and name of an Event's object; for a cluster-wide one the namespace of the Event."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     namespace = str((event.get("metadata") or {}).get("namespace") or "default")
     return str(about.get("kind", "")), namespace, str(about.get("name", ""))
 
 
-Labels = Mapping[str, str]
-Selector = Callable[[Labels], bool]
+Selector = Callable[[Mapping[str, str]], bool]
 
 _KEY = r"[A-Za-z0-9](?:[A-Za-z0-9._/-]*[A-Za-z0-9])?"
 _VALUE = r"[A-Za-z0-9._-]*"
@@ -186,7 +159,7 @@ _COMMA = re.compile(r",(?![^()]*\))")  # not one inside parentheses
 
 
 def parse_selector(text: str) -> Selector:
-    """Return A function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
+    """Return a function that says whether labels match `text`; an empty text matches all. Raises `PluginError`."""
     terms = [_term(part.strip(), text) for part in _COMMA.split(text)] if text.strip() else []
     return lambda labels: all(term(labels) for term in terms)
 

@@ -1,18 +1,23 @@
-"""Inputs: the text of a file named on the command line; `-` is standard input. Always UTF-8, in any locale."""
+"""Inputs: the texts and the Kubernetes objects in files named on the command line; `-` is standard input.
+
+Always UTF-8, in any locale; objects in JSON or YAML, single or in lists, as kubectl prints them.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare import errors
-from kubectl_gpushare import plugin_errors
+from gpushare import contract, errors, object_parsers, pod, request
+from gpushare.object_parsers import Json
+from kubectl_gpushare import kubectl, plugin_errors
 
 
 def name(path: str) -> str:
-    """Return the file's name for a sentence."""
     return "standard input" if path == "-" else path
 
 
@@ -29,7 +34,6 @@ def documents(text: str | bytes, where: str) -> Iterator[Any]:
 
 
 def text(path: str) -> str:
-    """Return the file's text. Raises `FileError`."""
     try:
         return (sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()).decode("utf-8-sig")
     except OSError as error:
@@ -39,9 +43,7 @@ def text(path: str) -> str:
 
 
 def not_text(item: Mapping[str, Any]) -> str:
-    """Return name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a
-    number.
-    """
+    """Name the first annotation or label that is not text, with the remedy: YAML reads an unquoted 0.5 as a number."""
     metadata = item.get("metadata")
     for field in ("annotations", "labels"):
         written = metadata.get(field) if isinstance(metadata, Mapping) else None
@@ -49,3 +51,75 @@ def not_text(item: Mapping[str, Any]) -> str:
             if not isinstance(key, str) or not isinstance(value, str | None):
                 return f'metadata.{field} has "{key}" that is not text: put it in quotes'
     return ""
+
+
+_CHUNK_BYTES = 1 << 20
+
+
+def objects(paths: Iterable[str]) -> list[Json]:
+    """Return every object in these files. Raises `FileError`, also for anything else in them."""
+    found = []
+    for path in paths:
+        for kind, item in items(path):
+            if isinstance(item, dict):
+                found.append({"kind": kind, **item})
+            elif item is not None:
+                raise plugin_errors.FileError(
+                    f"{name(path)} has something in it that is not a Kubernetes object: {str(item)[:60]}"
+                )
+    return found
+
+
+def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield kind and content of each object in the file; ("", description) for anything else. Raises `FileError`.
+
+    hint: what to do about a file that cannot be read.
+    """
+    where = name(path)
+    try:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
+            first = stream.read(_CHUNK_BYTES)
+            chunks = itertools.chain([first], iter(lambda: stream.read(_CHUNK_BYTES), b""))
+            is_json = first.lstrip()[:1] == b"{"
+            for kind, item in kubectl.Reader(chunks) if is_json else _yaml(chunks, where):
+                if isinstance(item, dict) and (wrong := not_text(item)):
+                    raise plugin_errors.FileError(f"{where} has a {kind or 'document'} that is invalid: {wrong}")
+                yield kind, item
+    except OSError as error:
+        raise plugin_errors.FileError(f"{where} cannot be read: {error.strerror}{hint}") from error
+    except object_parsers.NotJson as error:
+        raise plugin_errors.FileError(f"{where} is not JSON as kubectl prints it: {error}") from error
+
+
+def _yaml(chunks: Iterable[bytes], where: str) -> Iterator[tuple[str, Any]]:
+    for document in documents(b"".join(chunks), where):
+        kind = str(document.get("kind", "")) if isinstance(document, dict) else ""
+        items = document.get("items") if isinstance(document, dict) else None
+        if not isinstance(items, list):
+            yield kind, document
+            continue
+        for item in items:
+            if isinstance(item, dict):
+                yield str(item.get("kind") or kind.removesuffix("List")), item
+
+
+_PREFIXES = (contract.PREFIX, "gpushare/", "gpushare.com/", "gpushare.")  # ours, and usual mistakes for it
+_MAX_MISSPELT = 3
+
+
+def misspelt(manifest: pod.PodJson) -> str:
+    """Return the correct forms of a pod's misspelt keys, as a sentence; empty if there are none."""
+    metadata = manifest.get("metadata") or {}
+    said = [
+        *_misspelt_keys(metadata.get("annotations"), "annotation"),
+        *_misspelt_keys(metadata.get("labels"), "label"),
+    ]
+    return ", and ".join(said[:_MAX_MISSPELT])
+
+
+def _misspelt_keys(written: object, kind: str) -> Iterator[str]:
+    for key in map(str, written) if isinstance(written, Mapping) else ():
+        stem = next((key.removeprefix(prefix) for prefix in _PREFIXES if key.startswith(prefix)), "")
+        meant = request.meant(contract.PREFIX + stem) if stem and key != contract.SHARE_LABEL else ""
+        if meant and (kind == "label" or meant != key):
+            yield f"the {kind} {errors.quoted(key)} asks for nothing: write the annotation {meant}"

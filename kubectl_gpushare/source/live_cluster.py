@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpushare import contract, node, pod
 from kubectl_gpushare import kubectl, plugin_errors
@@ -11,8 +11,8 @@ from kubectl_gpushare import kubectl, plugin_errors
 if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from gpushare.object_parsers import Json
-    from kubectl_gpushare.source import objects
 
+_Key = TypeVar("_Key")
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
 _ASKS = "Please enter Username"  # kubectl's prompt on standard output when it has no credentials
@@ -30,23 +30,30 @@ class LiveCluster:
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
     def begin(self, *, node_objects: bool = False, pods: bool = False) -> None:
-        """Start to read GPUNodes, so that they arrive while Python imports what shows them; `gpu_nodes` returns them.
+        """Start to read GPUNodes, so that they arrive while Python imports what shows them.
 
         node_objects: also Nodes, and the placer's profile; pods: also all pods.
         """
         for path in (node_path(), *([_NODES, _PLACEMENT] if node_objects else []), *([_EVERYBODY] if pods else [])):
             self._begun[path] = self.kubectl.raw(path)
 
+    def end(self) -> None:
+        """End requests that were started and not read."""
+        for running in self._begun.values():
+            running.stop()
+        self._begun.clear()
+
+    def _run(self, path: str) -> kubectl.Running:
+        return self._begun.pop(path, None) or self.kubectl.raw(path)
+
     @property
     def default_namespace(self) -> str:
-        """The namespace of the current context."""
         return self.kubectl.namespace()
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """Return the GPUNodes of the Nodes with these labels, or the one of that name; empty if there is none."""
         if not label_selector:
             return self.listing(name=name)[0]
-        path = _labelled_path(label_selector)
+        path = _path(_NODES, {"labelSelector": label_selector})
         self._begun[path] = self.kubectl.raw(path)  # arrives while the GPUNodes are read
         try:
             nodes, _ = self.listing(name=name)
@@ -56,10 +63,9 @@ class LiveCluster:
         return [gpu_node for gpu_node in nodes if gpu_node.name in names]
 
     def labelled(self, label_selector: str) -> frozenset[str]:
-        """Return the names of the Nodes with these labels."""
         # `--raw` returns whole Nodes. Asking kubectl for a table of names alone takes longer.
         try:
-            return frozenset(map(node.name, _objects(self._run(_labelled_path(label_selector)).reader())))
+            return frozenset(map(node.name, self._list(_path(_NODES, {"labelSelector": label_selector}))))
         except plugin_errors.KubectlForbidden as error:
             raise plugin_errors.KubectlForbidden(f"-l goes by the labels of Nodes, and {error}") from error
 
@@ -75,7 +81,6 @@ class LiveCluster:
             raise self._not_installed(error) from error
 
     def _not_installed(self, error: plugin_errors.NotInstalled) -> plugin_errors.NotInstalled:
-        """Return the error; or, if the cluster serves another version of the API, one that says so."""
         import json
 
         try:
@@ -90,43 +95,25 @@ class LiveCluster:
 
     def watching(self, version: str) -> kubectl.Running:
         """Start a watch of the GPUNodes; its output is one event a line."""
-        return self.kubectl.raw(
-            node_path(
-                more={
-                    "watch": "true",
-                    "allowWatchBookmarks": "true",
-                    "resourceVersion": version,
-                    "timeoutSeconds": "600",
-                },
-            )
-        )
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version, "timeoutSeconds": "600"}
+        return self.kubectl.raw(_path(contract.GPUNODE_PATH, query))
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson]:
-        """Return the pods that share GPUs: on a node or on none yet; of a namespace; with these labels."""
         labels = ",".join(filter(None, (_SHARE, label_selector)))
         fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
-        running = [
-            self.kubectl.raw(_pods_path(namespace, labelSelector=labels, fieldSelector=field)) for field in fields
-        ]
-        try:
-            return [item for process in running for item in _objects(process.reader())]
-        finally:
-            for process in running:
-                process.stop()
+        paths = [_pods_path(namespace, labelSelector=labels, fieldSelector=field) for field in fields]
+        return [item for items in self._lists(dict(enumerate(paths))).values() for item in items]
 
     def node_objects(self) -> list[node.NodeJson]:
-        """Return the Node objects of the whole cluster, as the API server has them."""
-        return list(_objects(self._run(_NODES).reader()))
+        return self._list(_NODES)
 
     def node_object(self, name: str) -> node.NodeJson | None:
-        """Return the Node object of that name."""
         try:
-            return _object(self.kubectl.raw(f"{_NODES}/{_quoted(name)}").reader())
+            return self.document(f"{_NODES}/{_quoted(name)}")
         except plugin_errors.KubectlNotFound:
             return None
 
     def configurations(self) -> dict[str, str]:
-        """Return the entries of the ConfigMap that nodes pick theirs from; none if there is none."""
         return dict((self.config_map()[1] or {}).get("data") or {})
 
     def config_map(self) -> tuple[tuple[str, str], Json | None]:
@@ -145,7 +132,7 @@ class LiveCluster:
         usual = (contract.SYSTEM_NAMESPACE, contract.CONFIG_MAP)
         yield usual
         try:
-            agent = _object(self.kubectl.raw(_AGENT).reader())
+            agent = self.document(_AGENT)
         except (plugin_errors.KubectlNotFound, plugin_errors.KubectlForbidden):
             return
         for container in agent["spec"]["template"]["spec"]["containers"]:
@@ -155,14 +142,12 @@ class LiveCluster:
                     yield namespace, name
 
     def placement(self) -> dict[str, str]:
-        """Return the ConfigMap with the placer's policy and mix; empty if there is none."""
         try:
-            return dict(_object(self._run(_PLACEMENT).reader()).get("data") or {})
+            return dict(self.document(_PLACEMENT).get("data") or {})
         except plugin_errors.KubectlNotFound:
             return {}
 
     def everybody(self) -> list[pod.PodJson]:
-        """Return all pods that have not ended, of all namespaces, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed
@@ -171,36 +156,28 @@ class LiveCluster:
 
     def everybody_of(self, *, namespace: str) -> list[pod.PodJson]:
         """Return all pods of a namespace, ours or not."""
-        return list(_objects(self.kubectl.raw(_pods_path(namespace)).reader()))
+        return self._list(_pods_path(namespace))
 
     def budgets(self) -> list[Json]:
-        """Return the PodDisruptionBudgets of all namespaces."""
-        return list(_objects(self._run("/apis/policy/v1/poddisruptionbudgets").reader()))
+        return self._list("/apis/policy/v1/poddisruptionbudgets")
 
     def quotas(self, namespace: str) -> list[Json]:
-        """Return the ResourceQuotas of a namespace."""
-        return list(_objects(self.kubectl.raw(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas").reader()))
+        return self._list(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas")
 
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
-        """Return the Events about one object; those of cluster-wide objects are in `default`."""
-        fields = f"involvedObject.kind={kind},involvedObject.name={name}"
-        within = f"/api/v1/namespaces/{_quoted(namespace or 'default')}/events"
-        return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": fields})).reader()))
+        # The Events of cluster-wide objects are in `default`.
+        return self._events(namespace or "default", f"involvedObject.kind={kind},involvedObject.name={name}")
+
+    def _events(self, namespace: str, fields: str) -> list[Json]:
+        return self._list(_path(f"/api/v1/namespaces/{_quoted(namespace)}/events", {"fieldSelector": fields}))
 
     def failures(self, namespace: str) -> list[Json]:
-        """Return the Events of a namespace about pods that could not be created; none without the right to read
-        them.
-        """
-        within = f"/api/v1/namespaces/{_quoted(namespace)}/events"
         try:
-            return list(_objects(self.kubectl.raw(_path(within, {"fieldSelector": "reason=FailedCreate"})).reader()))
+            return self._events(namespace, "reason=FailedCreate")
         except plugin_errors.KubectlForbidden:
             return []
 
     def workload(self, kind: str, namespace: str, name: str) -> Json | None:
-        """Return A Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; None without the right to read
-        it.
-        """
         group = "batch" if kind.endswith("Job") else "apps"
         try:
             return self.document(f"/apis/{group}/v1/namespaces/{_quoted(namespace)}/{kind.lower()}s/{_quoted(name)}")
@@ -210,24 +187,9 @@ class LiveCluster:
             raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
 
     def storage(self) -> dict[str, list[Json]]:
-        """Return claims, volumes and the nodes' attach limits, by kind."""
         from gpushare.nodefilters import volumes
 
-        running = {kind: self.kubectl.raw(path) for kind, path in volumes.PATHS.items()}
-        try:
-            return {kind: list(_objects(process.reader())) for kind, process in running.items()}
-        finally:
-            for process in running.values():
-                process.stop()
-
-    def end(self) -> None:
-        """End requests that were started and not read."""
-        for running in self._begun.values():
-            running.stop()
-        self._begun.clear()
-
-    def _run(self, path: str) -> kubectl.Running:
-        return self._begun.pop(path, None) or self.kubectl.raw(path)
+        return self._lists(volumes.PATHS)
 
     def replicas(self, manifest: pod.PodJson) -> int:
         """Return the replicas that a pod's ReplicaSet, StatefulSet or ReplicationController wants."""
@@ -242,22 +204,35 @@ class LiveCluster:
         return 1 if wanted is None else int(wanted)
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """Return the pod of that name, ours or not."""
         try:
-            return _object(self.kubectl.raw(f"{_pods_path(namespace)}/{_quoted(name)}").reader())
+            return self.document(f"{_pods_path(namespace)}/{_quoted(name)}")
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'pod "{name}" not found in namespace "{namespace}"') from error
 
     def document(self, path: str) -> Json:
         """Return the single object at a path, such as the API server's version or its API groups."""
-        return _object(self.kubectl.raw(path).reader())
+        item = next(_objects(self._run(path).reader()), None)
+        if item is None:
+            raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
+        return item
+
+    def _list(self, path: str) -> list[Any]:
+        return list(_objects(self._run(path).reader()))
+
+    def _lists(self, paths: Mapping[_Key, str]) -> dict[_Key, list[Any]]:
+        """Read several lists at once."""
+        running = {key: self.kubectl.raw(path) for key, path in paths.items()}
+        try:
+            return {key: list(_objects(process.reader())) for key, process in running.items()}
+        finally:
+            for process in running.values():
+                process.stop()
 
     def namespaces(self) -> list[str]:
-        """Return names of all namespaces."""
-        return [str(item["metadata"]["name"]) for item in _objects(self.kubectl.raw("/api/v1/namespaces").reader())]
+        return [str(item["metadata"]["name"]) for item in self._list("/api/v1/namespaces")]
 
 
-def _objects(reader: objects.Reader) -> Iterator[Json]:
+def _objects(reader: kubectl.Reader) -> Iterator[Json]:
     from gpushare.object_parsers import NotJson
 
     try:
@@ -272,23 +247,9 @@ def _objects(reader: objects.Reader) -> Iterator[Json]:
         raise plugin_errors.KubectlError(f"kubectl's answer is not JSON, or not all of it: {error}") from error
 
 
-def _object(reader: objects.Reader) -> Json:
-    item = next(_objects(reader), None)
-    if item is None:
-        raise plugin_errors.KubectlError("kubectl's answer is empty where one object was asked for")
-    return item
-
-
-def node_path(*, name: str = "", more: Mapping[str, str] | None = None) -> str:
-    """Return the API path of some GPUNodes. A single one is listed too: if it is missing, the list is empty, and no
-    error.
-    """
-    fields = f"metadata.name={name}" if name else ""
-    return _path(contract.GPUNODE_PATH, {"fieldSelector": fields, **(more or {})})
-
-
-def _labelled_path(label_selector: str) -> str:
-    return _path(_NODES, {"labelSelector": label_selector})
+def node_path(*, name: str = "") -> str:
+    # A single one is listed too: if it is missing, the list is empty, and no error.
+    return _path(contract.GPUNODE_PATH, {"fieldSelector": f"metadata.name={name}" if name else ""})
 
 
 def _pods_path(namespace: str = "", **query: str) -> str:

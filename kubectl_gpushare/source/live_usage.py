@@ -17,8 +17,7 @@ DEVICES = "gpushare_container_devices"  # of GPUs that the kubelet hands out: MI
 _OF_DEVICES = ("namespace", "pod", "container", "resource", "gpu")
 
 _TOO_MUCH = 2.0**63  # bytes, ratios, seconds: a larger value is invalid
-# Compiled on first use.
-_LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"
+_LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"  # compiled on first use, as those below
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?'
 _ESCAPED = r"\\(.)"
 
@@ -35,12 +34,8 @@ class Used:
     bound: bool = False
 
     def plus(self, other: Used) -> Used:
-        """Return both measurements added."""
-        return Used(
-            self.memory_bytes + other.memory_bytes,
-            self.compute_percent + other.compute_percent,
-            self.bound or other.bound,
-        )
+        compute_percent = self.compute_percent + other.compute_percent
+        return Used(self.memory_bytes + other.memory_bytes, compute_percent, self.bound or other.bound)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,18 +66,15 @@ class Usage:
         return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
-        """Return the use by all shares of a GPU; None if unknown."""
         return self.gpus.get(uuid, Used()) if node in self.nodes else None
 
     def of_pod(self, node: str, namespace: str, name: str, uuids: Iterable[str]) -> Used | None:
-        """Return one pod's use of these GPUs; None if unknown."""
         if node not in self.nodes:
             return None
         return total(self.shares.get((namespace, name, uuid), Used()) for uuid in uuids)
 
 
 def parse(answers: Mapping[str, str]) -> Usage:
-    """Return the usage in the metrics of some agents, by node."""
     memory: dict[tuple[str, ...], int] = {}
     compute: dict[tuple[str, ...], float] = {}
     devices = collections.defaultdict[str, list[GivenDevices]](list)
@@ -113,7 +105,6 @@ def parse(answers: Mapping[str, str]) -> Usage:
 
 
 def total(parts: Iterable[Used]) -> Used:
-    """Return the sum of the parts."""
     return functools.reduce(Used.plus, parts, Used())
 
 

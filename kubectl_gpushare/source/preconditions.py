@@ -15,26 +15,20 @@ from kubectl_gpushare.source.live_cluster import LiveCluster
 
 Json = dict[str, Any]
 
-_ALIVE = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
+_ADMISSION = "admissionregistration.k8s.io"
 # kind -> API group and path below it, with the version that the cluster prefers for V; the core group is empty.
 _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "Node": ("", "/api/v1/nodes"),
     "Namespace": ("", "/api/v1/namespaces"),
-    "Pod": ("", f"/api/v1/pods?{_ALIVE}"),
+    "Pod": ("", "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"),
     "ResourceQuota": ("", "/api/v1/resourcequotas"),
     # The agent's arguments may name another than the usual one (--config-map).
     "ConfigMap": ("", f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps"),
     "DaemonSet": ("apps", "/apis/apps/v1/daemonsets"),
     "Deployment": ("apps", "/apis/apps/v1/deployments"),
     "RuntimeClass": ("node.k8s.io", "/apis/node.k8s.io/V/runtimeclasses"),
-    "MutatingWebhookConfiguration": (
-        "admissionregistration.k8s.io",
-        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-    ),
-    "ValidatingAdmissionPolicyBinding": (
-        "admissionregistration.k8s.io",
-        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
-    ),
+    "MutatingWebhookConfiguration": (_ADMISSION, f"/apis/{_ADMISSION}/v1/mutatingwebhookconfigurations"),
+    "ValidatingAdmissionPolicyBinding": (_ADMISSION, f"/apis/{_ADMISSION}/v1/validatingadmissionpolicybindings"),
     "DeviceClass": ("resource.k8s.io", "/apis/resource.k8s.io/V/deviceclasses"),
     "ClusterPolicy": ("nvidia.com", "/apis/nvidia.com/v1/clusterpolicies"),
     contract.GPUNODE_KIND: (contract.GROUP_NAME, contract.GPUNODE_PATH),
@@ -56,7 +50,8 @@ def of_cluster(
         for kind, (group, path) in _PATHS.items()
         if group in groups
     }
-    trial = None if installing else program.post(_pods(namespace_of_trial), json.dumps(_probe()))
+    pods = f"/api/v1/namespaces/{namespace_of_trial}/pods?dryRun=All"
+    trial = None if installing else program.post(pods, json.dumps(_probe()))
     objects: dict[str, tuple[Json, ...]] = {kind: () for kind in _PATHS if kind not in begun}
     for kind, running in begun.items():
         try:
@@ -100,7 +95,7 @@ def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, install
         if kind not in saved
     }
     if groups:  # CRDs were saved: a custom kind without its CRD does not exist; otherwise it may just not be saved
-        absent = {kind for kind, (group, _) in _PATHS.items() if group and group not in groups and kind in _CUSTOM}
+        absent = {kind for kind in ("ClusterPolicy", contract.GPUNODE_KIND) if _PATHS[kind][0] not in groups}
         saved |= dict.fromkeys(absent - saved.keys(), ())
     unread |= {
         "version": "the API server's version was not saved: add --from FILE with what `kubectl version -o yaml` prints",
@@ -108,18 +103,14 @@ def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, install
         "rights": "saved objects do not tell what you may do",
         "trial": "no pod can be tried on saved objects",
     }
-    known = frozenset(groups) if groups else None
     return ClusterFacts(
         _plan(manifests, saved),
         installing=installing,
         version=version or None,
-        groups=known,
+        groups=frozenset(groups) or None,
         objects=saved,
         unread=unread,
     )
-
-
-_CUSTOM: Final = frozenset({"ClusterPolicy", contract.GPUNODE_KIND})
 
 
 def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
@@ -128,7 +119,7 @@ def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
         answer = LiveCluster(program).document("/apis")
     except (plugin_errors.KubectlError, ValueError) as error:
         unread["groups"] = str(error)
-        return {"": "v1", "apps": "v1", "admissionregistration.k8s.io": "v1"}
+        return {"": "v1", "apps": "v1", _ADMISSION: "v1"}
     versions = {str(group["name"]): str(group["preferredVersion"]["version"]) for group in answer.get("groups") or ()}
     return {"": "v1", **versions}
 
@@ -168,12 +159,8 @@ def _rights(program: kubectl.Kubectl) -> dict[str, bool]:
 def _review(program: kubectl.Kubectl, right: str) -> kubectl.Running:
     verb, _, resource = right.partition(" ")
     name, _, group = resource.partition(".")
-    asked = {"verb": verb, "resource": name, "group": group}
-    body = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": asked},
-    }
+    spec = {"resourceAttributes": {"verb": verb, "resource": name, "group": group}}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
     return program.post(_REVIEWS, json.dumps(body))
 
 
@@ -188,12 +175,8 @@ def _trial(running: kubectl.Running) -> Trial:
         return Trial(None, str(error))
 
 
-def _pods(where: str) -> str:
-    return f"/api/v1/namespaces/{where}/pods?dryRun=All"
-
-
 def _probe() -> Json:
-    """Return A pod that asks for a share and meets every Pod Security Standard."""
+    """Return a pod that asks for a share and meets every Pod Security Standard."""
     context = {
         "allowPrivilegeEscalation": False,
         "runAsNonRoot": True,

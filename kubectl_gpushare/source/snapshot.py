@@ -41,7 +41,6 @@ class Snapshot:
         return policies.default_mix if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:
-        """Return the cluster in memory, to try changes on."""
         from gpushare.whatif.world import World
 
         return World(
@@ -52,3 +51,9 @@ class Snapshot:
             claims_are_all=claims_are_all,
             profile=self.profile,
         )
+
+
+def message_of(event: Mapping[str, Any]) -> str:
+    """Return the message of an Event of either API, without the prefix that the API server adds to a series."""
+    text = str(event.get("message") or event.get("note") or "")
+    return text.removeprefix("(combined from similar events): ")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpushare import contract, errors, pod
 from kubectl_gpushare import options, plugin_errors
-from kubectl_gpushare.source import chosen_source, objects
+from kubectl_gpushare.source import chosen_source
+from kubectl_gpushare.source.snapshot import message_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,7 @@ def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) 
 def _pod_of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
     manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
     latest = max((event for event in origin.failures(namespace) if _is_about(event, kind, name)), key=_time, default={})
-    said = errors.shortened(objects.message_of(latest), longest=_MAX)
+    said = errors.shortened(message_of(latest), longest=_MAX)
     workload = origin.workload(kind, namespace, name)
     if manifests:
         first = min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))
@@ -68,9 +69,7 @@ def _pod_of(origin: chosen_source.Source, kind: str, namespace: str, name: str) 
 
 
 def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson], failed_at: str) -> str:
-    """Return `1 of 2 pods`, or `pods` where their number is unknown and none was created since; empty if none is
-    missing.
-    """
+    """Return `1 of 2 pods`, or `pods` if their number is unknown and none was created since; empty if it has all."""
     wanted = ((workload or {}).get("spec") or {}).get("replicas")
     if wanted is not None:
         count = int(wanted) - sum(not pod.is_terminal(manifest) for manifest in manifests)
@@ -80,7 +79,7 @@ def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson
 
 
 def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
-    """Return A sort key: gated pods first, then pods on no node, then pods that have not ended."""
+    """Return a sort key: gated pods first, then pods on no node, then pods that have not ended."""
     gated = contract.SCHEDULING_GATE in pod.gates(manifest)
     return not gated, bool((manifest.get("spec") or {}).get("nodeName")), pod.is_terminal(manifest)
 
@@ -105,7 +104,6 @@ def _is_about(event: Mapping[str, Any], kind: str, name: str) -> bool:
 
 
 def _is_run(owner: Mapping[str, Any], name: str) -> bool:
-    """Whether the CronJob of that name created this Job."""
     return owner.get("kind") == "Job" and re.fullmatch(rf"{re.escape(name)}-\d+", str(owner.get("name"))) is not None
 
 

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import quantity
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
-from kubectl_gpushare.planning.auditing import AuditState, AuditVerdict, NodeVerdict, ShareVerdict, Stray
-from kubectl_gpushare.source.audits import UNLIMITED, Amounts
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Listing,
+    Row,
+    Table,
+    list_document,
+    plain,
+    sentence,
+)
+from kubectl_gpushare.planning.auditing import UNLIMITED, Amounts, AuditState, AuditVerdict, ShareVerdict, Stray
 
 _GPU, _POD = Column("GPU", least=8, middle=True), Column("POD", least=10, middle=True)
 _CONTAINERS, _REASON = Column("CONTAINERS", least=8, leave_out=4), Column("REASON", least=20, wrap=True, leave_out=1)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class AuditListing:
-    """A verdict; `gpu_names`: by UUID; `notes`: sentences about what is unknown."""
-
-    verdict: AuditVerdict
-    gpu_names: Mapping[str, str]
-    notes: Sequence[str]
-
-    def table(self) -> Table:
-        """Return the table of limits that are not in force."""
-        return problems_table(self.verdict, self.gpu_names)
-
-    def document(self) -> documents.Document:
-        """Return every share, as an `AuditList`."""
-        return document(self.verdict, self.gpu_names, self.notes)
-
-    def names(self) -> Iterator[str]:
-        """Yield the pods, GPUs and nodes of what is not in force."""
-        return _names(self.verdict, self.gpu_names)
+def listing(verdict: AuditVerdict, names: Mapping[str, str], notes: Sequence[str]) -> Listing:
+    """Return what is not in force, and every share as a document; `names`: of GPUs, by UUID."""
+    return Listing(
+        lambda: problems_table(verdict, names), lambda: document(verdict, names, notes), lambda: _names(verdict, names)
+    )
 
 
 PROBLEM_COLUMNS = (
@@ -48,12 +43,9 @@ PROBLEM_COLUMNS = (
     _REASON,
 )
 
-_PROBLEMS = {UNLIMITED: "Unlimited"}  # any other process belongs to no share
-_FOREIGN = "Foreign"
-
 
 def problems_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """Return A row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
+    """Return a row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
     rows: list[Row] = [
         (node.name, Cell(str(node.state), "bad"), *[NONE] * 5, sentence(node.reason))
         for node in verdict.nodes
@@ -77,9 +69,7 @@ def problems_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
 
 
 def _names(verdict: AuditVerdict, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield the names for `-o name`: pods, GPUs with processes of no pod, nodes with nothing more specific; each
-    once.
-    """
+    """Yield each once: pods, GPUs with processes of no pod, nodes with nothing more specific."""
     subjects = [("", f"gpunode.gpushare.io/{node.name}") for node in verdict.nodes if node.state is AuditState.BROKEN]
     subjects += [(share.namespace, f"pod/{share.pod}") for share in verdict.shares if share.state is AuditState.BROKEN]
     for process in (stray.process for stray in verdict.strays):
@@ -92,7 +82,7 @@ def _stray(stray: Stray, names: Mapping[str, str]) -> Row:
     process = stray.process
     return (
         names.get(process.gpu, process.gpu),
-        Cell(_PROBLEMS.get(process.state, _FOREIGN), "bad"),
+        Cell("Unlimited" if process.state == UNLIMITED else "Foreign", "bad"),  # a foreign one belongs to no share
         _pod(process.namespace, process.pod),
         process.container or NONE,
         str(process.pid),
@@ -119,30 +109,24 @@ _STYLES = {AuditState.IN_FORCE: "good", AuditState.IDLE: "dim", AuditState.BROKE
 
 
 def shares_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """Return A row for each share on each GPU: the ledger's amounts, the enforced ones, and the use."""
     return Table(SHARE_COLUMNS, [_share(share, names) for share in verdict.shares], what="shares")
 
 
 def _share(share: ShareVerdict, names: Mapping[str, str]) -> Row:
     seen = share.seen
+    enforced = seen.enforced if seen else None
     return (
         _pod(share.namespace, share.pod),
         ",".join(share.containers) or NONE,
         names.get(share.gpu, share.gpu),
         _amounts(share.granted),
-        _enforced(share),
+        Cell(_amounts(enforced), "" if enforced == share.granted else "warn") if enforced else NONE,
         _used(share),
         str(seen.processes) if seen else NONE,
         f"{seen.with_library}/{seen.processes}" if seen and seen.processes else NONE,
         Cell(str(share.state), _STYLES.get(share.state, "warn")),
         sentence(share.reason),
     )
-
-
-def _enforced(share: ShareVerdict) -> str | Cell:
-    if share.seen is None or share.seen.enforced is None:
-        return NONE
-    return Cell(_amounts(share.seen.enforced), "" if share.seen.enforced == share.granted else "warn")
 
 
 def _amounts(amounts: Amounts) -> str:
@@ -152,7 +136,6 @@ def _amounts(amounts: Amounts) -> str:
 
 
 def _pod(namespace: str, name: str) -> str:
-    """Return the cell of a pod: `ml/trainer`."""
     return f"{namespace}/{name}" if name else NONE
 
 
@@ -161,13 +144,15 @@ def _used(share: ShareVerdict) -> str:
     return quantity.format_bytes(share.seen.charged_bytes + share.seen.overhead_bytes) if share.seen else NONE
 
 
-def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> documents.Document:
-    """Return the verdict as an `AuditList`."""
-    return documents.listing(
+def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> Document:
+    return list_document(
         "AuditList",
         [_share_document(share, names) for share in verdict.shares],
         processes=[_process_document(stray, names) for stray in verdict.strays],
-        nodes=[_node_document(node) for node in verdict.nodes],
+        nodes=[
+            {"name": node.name, "limits": str(node.state), "reason": node.reason, "checkedAt": node.checked_at}
+            for node in verdict.nodes
+        ],
         summary={
             "inForce": None if verdict.uncertain and not verdict.broken else not verdict.broken,
             "limited": verdict.containers(AuditState.IN_FORCE),
@@ -221,10 +206,6 @@ def _process_document(stray: Stray, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _node_document(node: NodeVerdict) -> dict[str, Any]:
-    return {"name": node.name, "limits": str(node.state), "reason": node.reason, "checkedAt": node.checked_at}
-
-
 def summary(verdict: AuditVerdict) -> str:
     """Return a sentence such as `41 of 41 containers limited on 12 nodes; 1 process is unlimited`."""
     limited, parts = verdict.containers(AuditState.IN_FORCE), []
@@ -238,9 +219,9 @@ def summary(verdict: AuditVerdict) -> str:
         parts.append(f"{_count(containers, 'container')} on {_count(nodes, 'node')} by the GPUNode's condition alone")
     unlimited = sum(stray.process.state == UNLIMITED for stray in verdict.strays)
     if unlimited:
-        parts.append(f"{_processes(unlimited)} of shares without a limit")
+        parts.append(f"{_count(unlimited, 'process', 'processes')} of shares without a limit")
     if foreign := len(verdict.strays) - unlimited:
-        parts.append(f"{_processes(foreign)} of no share")
+        parts.append(f"{_count(foreign, 'process', 'processes')} of no share")
     if broken := sum(node.state is AuditState.BROKEN for node in verdict.nodes):
         parts.append(f"something is not in force on {_count(broken, 'node')}")
     if unknown := sum(node.state is AuditState.UNKNOWN for node in verdict.nodes):
@@ -249,7 +230,6 @@ def summary(verdict: AuditVerdict) -> str:
 
 
 def notes(verdict: AuditVerdict) -> list[str]:
-    """Return sentences about what is unknown."""
     by_reason: dict[str, list[str]] = {}
     for node in verdict.nodes:
         if node.state is AuditState.UNKNOWN:
@@ -264,13 +244,9 @@ def notes(verdict: AuditVerdict) -> list[str]:
     return sentences
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _named(nodes: Sequence[str]) -> str:
     return nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
-
-
-def _processes(number: int) -> str:
-    return f"{number} process" if number == 1 else f"{number} processes"

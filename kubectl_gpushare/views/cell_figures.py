@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpushare import quantity
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import Gpu
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Table, plain
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Table, plain
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.views import gpu_summary
 
 USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=1))
 
-_VENDOR = "NVIDIA "
 _ONCE = functools.lru_cache(maxsize=4096)  # among thousands of GPUs many cells are equal
-
-
-def model(gpu: Gpu) -> str:
-    """Return the model in a cell, short: `A100-SXM4-80GB`."""
-    return _model(gpu.model)
 
 
 @_ONCE
 def _model(name: str) -> str:
-    return plain(name.removeprefix(_VENDOR))
+    return plain(name.removeprefix("NVIDIA "))
+
+
+def model(gpu: Gpu) -> str:
+    return _model(gpu.model)
 
 
 def capability(gpu: Gpu) -> str:
@@ -38,50 +36,35 @@ def capability(gpu: Gpu) -> str:
 
 @_ONCE
 def compute(used_percent: int, total_percent: int) -> Cell:
-    """Return `0.75/1` with its bar."""
-    return _ratio(
-        used_percent,
-        total_percent,
-        quantity.format_compute(used_percent),
-        quantity.format_compute(total_percent),
-        "compute",
-    )
+    return _ratio(used_percent, total_percent, quantity.format_compute, "compute")
 
 
 @_ONCE
 def memory(used_bytes: int, total_bytes: int) -> Cell:
-    """Return `60Gi/80Gi` with its bar."""
-    return _ratio(
-        used_bytes, total_bytes, quantity.format_bytes(used_bytes), quantity.format_bytes(total_bytes), "memory"
-    )
+    return _ratio(used_bytes, total_bytes, quantity.format_bytes, "memory")
 
 
-def _ratio(used: int, total: int, used_text: str, total_text: str, style: str) -> Cell:
-    over = used > total
-    return Cell(
-        f"{used_text}/{total_text}", "bad" if over else "", used / total if total else 0.0, "bad" if over else style
-    )
+def _ratio(used: int, total: int, write: Callable[[int], str], style: str) -> Cell:
+    """Return `0.75/1` or `60Gi/80Gi` with its bar."""
+    over = "bad" if used > total else ""
+    return Cell(f"{write(used)}/{write(total)}", over, used / total if total else 0.0, over or style)
 
 
 @_ONCE
 def gpus(count: float) -> str:
-    """Return A number of GPUs: `0.25`, `11.4`, `1200`."""
     return f"{count:.2f}".rstrip("0").rstrip(".") if count < 10 else f"{count:.1f}".removesuffix(".0")
 
 
 @_ONCE
 def share(percent: int, memory_bytes: int) -> str:
-    """Return A share in a cell: compute and memory, `0.25+20Gi`."""
     return f"{quantity.format_compute(percent)}+{quantity.format_bytes(memory_bytes)}"
 
 
 def free(percent: int, memory_bytes: int) -> str:
-    """Return a cell with free compute and memory, `0.25+20Gi`, or `0`."""
     return share(percent, memory_bytes) if percent or memory_bytes else "0"
 
 
 def largest(gpu: gpu_summary.GpuSummary | None) -> str:
-    """Return the largest share that fits on a GPU."""
     fitting = gpu.largest if gpu else None
     return share(*fitting) if fitting else NONE
 
@@ -96,27 +79,20 @@ def fragmentation(free: float, stranded: float) -> str | Cell:
     return Cell(text, "bad" if part >= 0.75 else "warn")
 
 
-_WORST = {"OverCommitted": "bad", "Unhealthy": "bad", "Gone": "bad"}
-
-
 @_ONCE
 def status(words: tuple[str, ...]) -> Cell:
-    """Return `Ready`, or the statuses."""
     if not words:
         return Cell("Ready", "good")
-    bad = any(_WORST.get(word.partition(":")[0]) for word in words)
+    bad = any(word.partition(":")[0] in {"OverCommitted", "Unhealthy", "Gone"} for word in words)
     return Cell(",".join(words), "bad" if bad else "warn")
 
 
 def unknown() -> Cell:
-    """Return the cell of an unknown value."""
     return Cell(UNKNOWN, "dim")
 
 
 def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cell, str | Cell]:
-    """Return USED and BUSY of `count` GPUs; coloured if less than a quarter of the granted memory is used, or more than
-    it.
-    """
+    """Return USED and BUSY of `count` GPUs; coloured if they use more than their memory, or less than a quarter."""
     if measured is None:
         return unknown(), unknown()
     text = quantity.format_bytes(measured.memory_bytes)
@@ -125,9 +101,7 @@ def used(measured: Used | None, given_bytes: int, count: int) -> tuple[str | Cel
 
 
 def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, str | Cell]:
-    """Return USED and BUSY of `count` GPUs in all; of a sum with an unknown part the least that is used, as
-    `≥0.34/4`.
-    """
+    """Return USED and BUSY of `count` GPUs in all; with an unknown part the least that is used, as `≥0.34/4`."""
     known = [part for part in parts if part is not None]
     if not known:
         return (unknown(), unknown()) if parts else ("", "")
@@ -137,9 +111,7 @@ def used_in_all(parts: Sequence[Used | None], count: int) -> tuple[str | Cell, s
 
 
 def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
-    """Return `0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and how many GPUs there
-    are.
-    """
+    """Return `0.62/1`: the part of the GPUs' time in which kernels ran, as a number of GPUs, and all GPUs."""
     least = bound or measured.bound
     text = gpus(measured.compute_percent / 100)
     return unknown() if least and text == "0" else f"{'≥' if least else ''}{text}/{count}"
@@ -151,7 +123,6 @@ def by_usage(measured: Used | None) -> tuple[int, float]:
 
 
 def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
-    """Return A sum by column; `used`: the usage of each GPU, None if agents were not asked."""
     return {
         "COMPUTE": compute(total.request_percent, total.total_percent),
         "MEMORY": memory(total.memory_bytes, total.total_memory_bytes),
@@ -164,12 +135,10 @@ def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dic
 
 
 def by_column(*usage: str | Cell) -> dict[str, str | Cell]:
-    """Return cells of usage by the header of their column."""
     return {column.header: cell for column, cell in zip(USED_COLUMNS, usage, strict=True)}
 
 
 def used_document(measured: Used | None) -> dict[str, Any]:
-    """Return the usage for a document; empty if unknown. The compute of a share that nothing measures is null."""
     if measured is None:
         return {}
     compute = None if measured.bound else round(measured.compute_percent, 2)
@@ -177,12 +146,10 @@ def used_document(measured: Used | None) -> dict[str, Any]:
 
 
 def unused(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the columns without those of usage."""
     return tuple(column for column in columns if column not in USED_COLUMNS)
 
 
 def without(whole: Table, columns: Sequence[Column]) -> Table:
-    """Return the table without these columns."""
     kept = [place for place, column in enumerate(whole.columns) if column not in columns]
     return dataclasses.replace(
         whole,
@@ -192,7 +159,6 @@ def without(whole: Table, columns: Sequence[Column]) -> Table:
 
 
 def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
-    """Return A `Sum` in a document of `-o json`."""
     fitting = total.largest.largest if total.largest else None
     return {
         "gpus": total.gpus,
@@ -219,7 +185,6 @@ def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
 
 
 def fragmentation_document(measured: Fragmentation) -> dict[str, Any]:
-    """Return A cluster's fragmentation in a document."""
     return {
         "freeGpus": round(measured.free_gpus, 4),
         "strandedGpus": round(measured.stranded_gpus, 4),

@@ -18,11 +18,11 @@ from gpushare.mig import catalogue
 from gpushare.modes import device_resources, hardware_gpu, mode_plan
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
-from kubectl_gpushare.views import config_manifest, gpu_summary
+from kubectl_gpushare.views import config_sentences, gpu_summary
 
 
 def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
-    """Yield A line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
+    """Yield a line per GPU, then the warnings. Raises ConfigError if the node cannot have this configuration."""
     config = config_file.read(text)
     plan = planned(node, config, strict=strict)
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
@@ -98,7 +98,7 @@ def text_of(text: str, entry: str) -> str:
     """Return the configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises
     ConfigError.
     """
-    manifest = config_manifest.read(text)
+    manifest = config_sentences.read_manifest(text)
     return text if manifest is None else manifest.entry(entry)
 
 
@@ -119,7 +119,6 @@ class NodeEffect:
     problem: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Return it for people; a problem as a line that begins with `warning: `."""
         if self.problem:
             yield f"warning: {self.node} would stay as it is: {self.problem}"
             return
@@ -140,7 +139,6 @@ def of_entries(
 
 
 def of_labels(node: GpuNode, after: Labels, entries: Entries) -> NodeEffect:
-    """Return what the node would be with these labels."""
     return _effect(node, _followed(entries, after))
 
 

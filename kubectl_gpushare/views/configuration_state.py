@@ -10,11 +10,22 @@ from gpushare import contract, errors
 from gpushare.config import config_choice, config_file
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpunode import Gpu, GpuNode
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.page import Page, Section, field
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, plain, sentence
-from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary
-from kubectl_gpushare.views.top import node_table
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Page,
+    Row,
+    Section,
+    Table,
+    field,
+    list_document,
+    plain,
+    sentence,
+)
+from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary, node_table
 
 COLUMNS = (
     Column("NODE", least=14, middle=True),
@@ -91,7 +102,6 @@ def with_built_ins(entries: Entries) -> dict[str, str]:
 
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
-    """Return A node's configuration."""
     word, style, message = state.status
     return (
         *field("Name", state.node.name),
@@ -107,12 +117,11 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
 
 
 def table(states: Sequence[NodeConfigState]) -> Table:
-    """Return A row for each node."""
     return Table(COLUMNS, [_row(state) for state in states], what="nodes")
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
-    """Return A row for each configuration: how many nodes use it, and what it does."""
+    """Return a row for each configuration: how many nodes use it, and what it does."""
     rows = [
         (name, str(sum(node.config == name for node in followers)), _what(text) + " (built in)" * (name not in entries))
         for name, text in sorted(with_built_ins(entries).items())
@@ -121,7 +130,6 @@ def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
 
 
 def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
-    """Return A configuration, and the nodes that use it."""
     following = sorted((node.name for node in followers if node.config == name), key=gpu_summary.natural)
     checked = next(config_sentences.checked(name, text))
     return (
@@ -133,9 +141,8 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
     )
 
 
-def document(states: Sequence[NodeConfigState], entries: Entries | None) -> documents.Document:
-    """Return all as a `ConfigurationList`."""
-    return documents.listing(
+def document(states: Sequence[NodeConfigState], entries: Entries | None) -> Document:
+    return list_document(
         "ConfigurationList",
         (_item(state) for state in states),
         configurations=None if entries is None else [{"name": name, "text": text} for name, text in entries.items()],
@@ -143,7 +150,6 @@ def document(states: Sequence[NodeConfigState], entries: Entries | None) -> docu
 
 
 def effective(text: str) -> dict[str, Any]:
-    """Return the configuration with all defaults. Raises ConfigError."""
     return config_sentences.effective(config_file.read(text))
 
 

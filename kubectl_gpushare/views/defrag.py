@@ -8,9 +8,7 @@ from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move
 from gpushare.gpu_capacity import Fragmentation
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.page import Field, Page, Section, field
-from kubectl_gpushare.output.table import NONE, Column, Table
+from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field
 from kubectl_gpushare.views import cell_figures
 
 _MAX_NAMES = 3  # pods named for one reason; documents name all
@@ -43,8 +41,7 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
     )
 
 
-def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
-    """Return the plan as the content of a `DefragmentationPlan`."""
+def document(plan: DefragPlan, notes: Sequence[str]) -> Document:
     return {
         "before": cell_figures.fragmentation_document(plan.before),
         "after": cell_figures.fragmentation_document(plan.after),
@@ -65,7 +62,6 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> documents.Document:
 
 
 def _gained(plan: DefragPlan) -> Iterator[Field]:
-    """Return the purpose of moves that admit no pod."""
     if plan.gained is None:
         return
     rest = sum(len(step.moves) for step in plan.steps if step.asked is None)
@@ -120,7 +116,7 @@ def _row(number: int, move: Move) -> tuple[str, ...]:
     )
 
 
-def _move(move: Move) -> documents.Document:
+def _move(move: Move) -> Document:
     namespace, name = pod.namespaced_name(move.manifest)
     return {
         "pod": {"namespace": namespace, "name": name, "uid": pod.uid(move.manifest)},

@@ -1,4 +1,4 @@
-"""GpuSummary: one GPU with its use, which all views share; and sums of several."""
+"""GpuSummary: one GPU with its use, which all views share; sums of several, and sentences about them and the ledger."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare import contract, gpu_capacity, ledger, policies
+from gpushare import contract, gpu_capacity, ledger, policies, quantity
 from gpushare.allocation import Allocation
 from gpushare.gpunode import CordonNote, Gpu, GpuNode, Mode
 from gpushare.policies import Typical, TypicalOf
@@ -65,7 +65,6 @@ class GpuSummary:
 
     @property
     def over_committed(self) -> bool:
-        """Whether the shares exceed the GPU's capacity."""
         return self.used.request_percent > 100 or self.used.memory_bytes > self.gpu.memory_bytes
 
     @property
@@ -80,7 +79,6 @@ class GpuSummary:
 
     @property
     def reason(self) -> str:
-        """The sentence that explains the status."""
         return "; ".join(filter(None, (f"cordoned {self.note}" if str(self.note) else "", self._reason)))
 
     @property
@@ -139,7 +137,6 @@ class Sum:
 
     @property
     def fragmentation(self) -> float:
-        """Stranded part of what is free, 0 to 1."""
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
@@ -222,7 +219,6 @@ def _gone(uuid: str) -> Gpu:
 
 
 def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
-    """Return the name of every GPU, by UUID."""
     return {gpu.gpu.uuid: gpu.name for gpu in summarize(nodes)}
 
 
@@ -246,7 +242,7 @@ def add_up(gpus: Sequence[GpuSummary]) -> Sum:
 
 
 def natural(name: str) -> list[tuple[int, int | str]]:
-    """Return A sort key by which `node-2` comes before `node-10`."""
+    """Return a sort key by which `node-2` comes before `node-10`."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
 
 
@@ -269,3 +265,54 @@ def _is(gpu: GpuSummary, name: str, *, by_uuid: bool) -> bool:
         return gpu.name == name
     bare = gpu.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
     return gpu.gpu.uuid == name or (len(name) >= _MIN_UUID and (gpu.gpu.uuid.startswith(name) or bare.startswith(name)))
+
+
+def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
+    """Return a sentence such as `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the
+    typical 0.5 left; …`.
+    """
+    if not total.total_percent:
+        return "no GPU takes shares by annotation"
+    if not any(total.free):
+        return f"nothing is free on {_plural(total.gpus, 'GPU')}"
+    percent, memory_bytes = total.free
+    size = f"{quantity.format_compute(percent)} with {quantity.format_bytes(memory_bytes)}"
+    text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
+    if total.stranded_gpus >= 0.005:
+        text += f", {total.fragmentation:.0%} of it stranded"
+    short = [gpu for gpu in all_gpus if gpu.shared and any(gpu.free) and _too_small(gpu)]
+    if short:
+        size = quantity.format_compute(round(short[0].typical.compute * 100))
+        have = "has" if len(short) == 1 else "have"
+        text += f": {_plural(len(short), 'GPU')} {have} less than the typical {size} left"
+    if total.largest:
+        percent, memory_bytes = total.largest.free
+        size = f"{quantity.format_compute(percent)} with {quantity.format_bytes(memory_bytes)}"
+        text += f"; largest single share {size} on {total.largest.name}"
+    return text
+
+
+def _too_small(gpu: GpuSummary) -> bool:
+    percent, memory_bytes = gpu.free
+    return percent < gpu.typical.compute * 100 or memory_bytes < gpu.typical.memory * gpu.gpu.memory_bytes
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def ledger_problems(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> list[str]:
+    """Return sentences about the nodes; `gpus`: those of their GPUs that are shown."""
+    # The ledger's rules are checked only for suspicious nodes: there may be thousands.
+    suspects = {gpu.node for gpu in gpus if gpu.gone or gpu.over_committed}
+    return [sentence for node in nodes for sentence in _problems_of_node(node, suspected=node.name in suspects)]
+
+
+def ledger_problems_of(node: GpuNode, gpu: GpuSummary) -> list[str]:
+    """Return sentences about one GPU of a node, and those that name no GPU."""
+    others = ledger.use(node).keys() - {gpu.gpu.uuid}
+    return [sentence for sentence in _problems_of_node(node) if not any(uuid in sentence for uuid in others)]
+
+
+def _problems_of_node(node: GpuNode, *, suspected: bool = True) -> Sequence[str]:
+    return (*node.problems, *(ledger.violations(node) if suspected else ()))

@@ -9,11 +9,10 @@ from typing import Any
 
 from gpushare import contract, pod, quantity
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.table import NONE, UNKNOWN, Cell, Column, Row, Table, sentence
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Row, Table, list_document, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
-from kubectl_gpushare.views import ages, cell_figures, gpu_summary
+from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
 
 COLUMNS = (
     Column("NAMESPACE", least=6),
@@ -54,13 +53,11 @@ class RightsizeListing:
     namespaces: bool = True
 
     def table(self) -> Table:
-        """Return A row for each share."""
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
         whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
-        """Yield the freed amounts, GPU by GPU."""
         sums = rightsizing.freed(self.suggestions)
         rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.summarize(nodes) if gpu.gpu.uuid in sums]
         return Table(FREED_COLUMNS, rows)
@@ -77,7 +74,7 @@ class RightsizeListing:
                 f"{changes} of {_shares(len(self.suggestions))} could have another size, which would free {free}"
             )
         if short := sum(suggestion.advice is Advice.TOO_SHORT for suggestion in self.suggestions):
-            least = ages.text(min_observed_seconds)
+            least = as_kubectl.age(min_observed_seconds)
             sentences.append(
                 f"{_shares(short)} seen for less than {least}, so nothing is suggested: see --min-observed"
             )
@@ -86,20 +83,17 @@ class RightsizeListing:
         return sentences or [f"all {_shares(len(self.suggestions))} fit"]
 
     def names(self) -> Iterator[str]:
-        """Yield the pods that could have another size, as `-o name` has them."""
         changing = dict.fromkeys(
             (suggestion.namespace, suggestion.pod) for suggestion in self.suggestions if suggestion.wanted is not None
         )
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
-        """Yield A command line for each suggestion."""
         return commands(self.suggestions, self.manifests)
 
-    def document(self) -> documents.Document:
-        """Return all as a `RightsizingList`."""
+    def document(self) -> Document:
         sums = rightsizing.freed(self.suggestions)
-        return documents.listing(
+        return list_document(
             "RightsizingList",
             (
                 _item(suggestion, self.gpu_names, container_of(suggestion, self.manifests))
@@ -125,7 +119,7 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
         quantity.format_bytes(suggestion.held.memory_bytes),
         UNKNOWN if peak.memory_bytes is None else quantity.format_bytes(peak.memory_bytes),
         _change(suggestion.held.memory_bytes, wanted.memory_bytes, quantity.format_exactly),
-        UNKNOWN if peak.memory_bytes is None else ages.text(peak.observed_seconds),
+        UNKNOWN if peak.memory_bytes is None else as_kubectl.age(peak.observed_seconds),
         Cell(str(suggestion.advice), _STYLES.get(suggestion.advice, "")),
         ",".join(suggestion.containers) or NONE,
         sentence(suggestion.reason),
@@ -212,7 +206,6 @@ _FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
 
 
 def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
-    """Yield A command line for each suggestion."""
     for suggestion in suggestions:
         if suggestion.wanted is None:
             continue

@@ -1,16 +1,17 @@
-"""`simulate`: the cluster as pods come and go, as a table, and as a picture."""
+"""`simulate`: the cluster as pods come and go, as a table, and as a picture in SVG."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import html
 from collections.abc import Sequence
 from typing import Any
 
 from gpushare import quantity
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.drawing import Anchor, Box, Drawing, PolyLine, Text
-from kubectl_gpushare.output.table import Cell, Column, Table
+from kubectl_gpushare.output.values import Cell, Column, Document, Table
 from kubectl_gpushare.planning.simulation import Moment, SimulatedPod
-from kubectl_gpushare.views import ages, cell_figures
+from kubectl_gpushare.views import as_kubectl, cell_figures
 
 MAX_LINES = 20  # of the table; documents have all moments
 
@@ -37,25 +38,22 @@ _LINES = (
 
 
 def table(outcome: SimulatedPod) -> Table:
-    """Return the moments, evenly chosen, the last one among them."""
     step = max(1, -(-len(outcome.moments) // MAX_LINES))
     chosen = [*reversed(outcome.moments[::-1][::step])]
     return Table(COLUMNS, [_row(moment, outcome) for moment in chosen], what="pods")
 
 
 def summary(outcome: SimulatedPod) -> str:
-    """Return the outcome as a sentence."""
     text = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
     if ran:
-        text += f", {ran} of them for {ages.text(outcome.waited_seconds / ran)} on average"
+        text += f", {ran} of them for {as_kubectl.age(outcome.waited_seconds / ran)} on average"
     if outcome.never:
         text += f"; {outcome.never} {'waits' if outcome.never == 1 else 'wait'} at the end"
     return text + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
 
 
-def document(outcome: SimulatedPod) -> documents.Document:
-    """Return all moments as the content of a `Simulation`."""
+def document(outcome: SimulatedPod) -> Document:
     return {
         "arrived": outcome.arrived,
         "waited": outcome.waited,
@@ -66,7 +64,6 @@ def document(outcome: SimulatedPod) -> documents.Document:
 
 
 def picture(outcome: SimulatedPod) -> Drawing:
-    """Return the moments drawn: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((moment.arrived for moment in outcome.moments), default=1)
 
@@ -96,7 +93,7 @@ def _row(moment: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
     fragmentation = moment.fragmentation
     fits = fragmentation.largest_memory_bytes
     return (
-        ages.text(moment.at_seconds),
+        as_kubectl.age(moment.at_seconds),
         str(moment.arrived),
         str(moment.running),
         Cell(str(moment.waiting), "warn" if moment.waiting else ""),
@@ -129,3 +126,68 @@ def _parts(moment: Moment, outcome: SimulatedPod) -> tuple[float, ...]:
         moment.fragmentation.stranded_gpus / gpus,
         moment.waiting / (moment.arrived or 1),
     )
+
+
+class Anchor(enum.StrEnum):
+    """Which part of a text is at its `x`."""
+
+    START = "start"
+    MIDDLE = "middle"
+    END = "end"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PolyLine:
+    """A line through these points."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str  # `#rrggbb`
+    width: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle filled with a colour."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    colour: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Text:
+    """A line of text; `y` is its baseline."""
+
+    x: float
+    y: float
+    text: str
+    anchor: Anchor = Anchor.START
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Drawing:
+    """Shapes; later ones cover earlier ones."""
+
+    width: int
+    height: int
+    shapes: Sequence[PolyLine | Box | Text]
+
+
+def svg(drawing: Drawing) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {drawing.width} {drawing.height}" '
+    head += 'font-family="sans-serif" font-size="12">'
+    page = '<rect width="100%" height="100%" fill="white"/>'
+    return "\n".join([head, page, *map(_element, drawing.shapes), "</svg>\n"])
+
+
+def _element(shape: PolyLine | Box | Text) -> str:
+    if isinstance(shape, PolyLine):
+        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
+        return f'<polyline fill="none" stroke="{shape.colour}" stroke-width="{shape.width}" points="{points}"/>'
+    if isinstance(shape, Box):
+        place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
+        return f'<rect {place} fill="{shape.colour}"/>'
+    words = html.escape(shape.text)
+    return f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="{shape.anchor.value}">{words}</text>'

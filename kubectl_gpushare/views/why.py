@@ -8,22 +8,15 @@ from typing import Any
 from gpushare import contract, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
-from kubectl_gpushare.output import documents
-from kubectl_gpushare.output.page import Page, Section, field
-from kubectl_gpushare.output.table import Cell, Column, Table
-from kubectl_gpushare.planning import anywhere, remedies
-from kubectl_gpushare.planning.ranking import Choice
-from kubectl_gpushare.planning.reasons import Reasons
+from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field
+from kubectl_gpushare.planning import remedies
+from kubectl_gpushare.planning.reasons import Choice, Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
-from kubectl_gpushare.views.describe import pod_page as described
+from kubectl_gpushare.views import pod_page as described
 
 MAX_CANDIDATES = 24  # lines, the nearest misses; documents have all
 
-_MISSES = (
-    Column("GPU", least=12, middle=True),
-    Column("Rule"),
-    Column("Why-Not", least=24, wrap=True),
-)
+_MISSES = (Column("GPU", least=12, middle=True), Column("Rule"), Column("Why-Not", least=24, wrap=True))
 _CHOICES = (
     Column("Rank"),
     Column("GPU", least=12, middle=True),
@@ -34,7 +27,6 @@ _CHOICES = (
 
 
 def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Page:
-    """Return the pod's reasons as a page."""
     namespace, name = pod.namespaced_name(described_pod.manifest)
     head = (
         *field("Name", name),
@@ -46,8 +38,7 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
     return (*head, *field("Asks For", *described.requested(described_pod.manifest)[0]), *body, *missing)
 
 
-def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> documents.Document:
-    """Return the same as the content of a `PodReasons`."""
+def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Document:
     namespace, name = pod.namespaced_name(described_pod.manifest)
     return {
         "namespace": namespace,
@@ -60,12 +51,7 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "heldBack": list(reasons.held_back),
         "fitsOn": reasons.fits,
         "candidates": [
-            {
-                "gpu": _place(miss),
-                "rule": miss.rule,
-                "reason": miss.detail,
-                "shortfall": round(miss.shortfall, 4),
-            }
+            {"gpu": _place(miss), "rule": miss.rule, "reason": miss.detail, "shortfall": round(miss.shortfall, 4)}
             for miss in _nearest(reasons)
         ],
         "changes": [
@@ -175,15 +161,10 @@ def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
 def _nearest(reasons: Reasons) -> list[Rejected]:
     missed = reasons.refusal.rejected if reasons.refusal else ()
     # A node that takes the pod once its agent is back is nearer than one that the pod does not want.
-    back = {change.placement.node for change in reasons.changes if change.kind == anywhere.AGENT}
+    back = {change.placement.node for change in reasons.changes if change.kind == remedies.AGENT}
     return sorted(
         missed,
-        key=lambda miss: (
-            miss.shortfall,
-            miss.node not in back,
-            gpu_summary.natural(miss.node),
-            miss.gpu_index or 0,
-        ),
+        key=lambda miss: (miss.shortfall, miss.node not in back, gpu_summary.natural(miss.node), miss.gpu_index or 0),
     )
 
 

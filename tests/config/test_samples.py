@@ -11,7 +11,7 @@ import jsonpatch
 import pytest
 
 from gpushare import contract, errors, pod, request
-from kubectl_gpushare.source import manifests as owners
+from kubectl_gpushare.source import pod_files as owners
 from lab import demo
 from tests.config import manifests
 

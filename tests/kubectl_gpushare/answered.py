@@ -6,10 +6,9 @@ import dataclasses
 
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode, Mode
-from kubectl_gpushare.output.table import Table
+from kubectl_gpushare.output.values import Table
 from kubectl_gpushare.planning import auditing, rightsizing
-from kubectl_gpushare.source import peaks
-from kubectl_gpushare.views import audit, config_manifest, configuration_state, gpu_summary, rightsize
+from kubectl_gpushare.views import audit, config_sentences, configuration_state, gpu_summary, rightsize
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT
 
@@ -23,7 +22,7 @@ def audited(name: str) -> Table:
 
 
 def rightsized(*, namespaces: bool = True) -> rightsize.RightsizeListing:
-    suggestions = rightsizing.suggest(sample.nodes(), peaks.parse([answers.metrics()]), rightsizing.Rules())
+    suggestions = rightsizing.suggest(sample.nodes(), rightsizing.parse_peaks([answers.metrics()]), rightsizing.Rules())
     return rightsize.RightsizeListing(suggestions, gpu_summary.names(sample.nodes()), {}, namespaces=namespaces)
 
 
@@ -39,7 +38,7 @@ def configured() -> list[configuration_state.NodeConfigState]:
 
 def configurations() -> dict[str, str]:
     text = (ROOT / "config" / "samples" / "config" / "configmap.yaml").read_text()
-    manifest = config_manifest.read(text)
+    manifest = config_sentences.read_manifest(text)
     assert manifest is not None
     return dict(manifest.maps[0].entries)
 

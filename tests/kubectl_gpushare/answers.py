@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.source import audits, peaks
-from kubectl_gpushare.source.audits import ReportedAudit
+from kubectl_gpushare.planning import rightsizing
+from kubectl_gpushare.planning.auditing import FOREIGN, UNLIMITED, ReportedAudit, parse_audit
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.sample import GIB, uuid
 
@@ -82,16 +82,16 @@ def troubled() -> dict[str, Any]:
     gpus = {gpu["uuid"]: gpu for gpu in document["gpus"]}
     gpus[uuid("gpu-1", 0)]["processes"] = [
         process(4711, "python3", "ml/trainer", "limited", 20, ""),
-        process(4712, "my tool", "ml/trainer", audits.UNLIMITED, 6, WITHOUT),
+        process(4712, "my tool", "ml/trainer", UNLIMITED, 6, WITHOUT),
     ]
-    gpus[uuid("gpu-1", 3)]["processes"] = [process(99, "Xorg", "", audits.FOREIGN, 1, "it belongs to no pod")]
+    gpus[uuid("gpu-1", 3)]["processes"] = [process(99, "Xorg", "", FOREIGN, 1, "it belongs to no pod")]
     gpus[uuid("gpu-1", 2)]["processes"] = [process(98, "other", "", "unjudged", 1, "")]
     return document
 
 
 def read(*documents: dict[str, Any]) -> dict[str, ReportedAudit]:
     """Return the audits as the plugin reads them."""
-    return {document["node"]: audits.read(json.dumps(document)) for document in documents}
+    return {document["node"]: parse_audit(json.dumps(document)) for document in documents}
 
 
 def metrics() -> str:
@@ -107,6 +107,9 @@ def metrics() -> str:
     lines = []
     for namespace, pod, gpu, memory_bytes, ratio, seconds in seen:
         labels = f'{{node="gpu-1",namespace="{namespace}",pod="{pod}",containers="main",gpu="{gpu}"}}'
-        lines += [f"{peaks.MEMORY}{labels} {float(memory_bytes)}", f"{peaks.OBSERVED}{labels} {seconds}"]
-        lines += [] if ratio is None else [f"{peaks.COMPUTE}{labels} {ratio}"]
+        lines += [
+            f"{rightsizing.PEAK_MEMORY}{labels} {float(memory_bytes)}",
+            f"{rightsizing.OBSERVED_SECONDS}{labels} {seconds}",
+        ]
+        lines += [] if ratio is None else [f"{rightsizing.PEAK_COMPUTE}{labels} {ratio}"]
     return "".join(f"{line}\n" for line in lines)

@@ -79,11 +79,11 @@ def programs(tmp_path: Path) -> Path:
     """Make a folder with the plugin's two programs, as an installation puts them on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name, module in (("kubectl-gpushare", "start"), ("kubectl_complete-gpushare", "completing")):
+    for name, function in (("kubectl-gpushare", "main"), ("kubectl_complete-gpushare", "complete")):
         program = folder / name
         program.write_text(
             f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-            f"from kubectl_gpushare.{module} import main\nsys.exit(main())\n"
+            f"from kubectl_gpushare.__main__ import {function}\nsys.exit({function}())\n"
         )
         program.chmod(0o755)
     return folder

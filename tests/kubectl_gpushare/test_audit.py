@@ -105,7 +105,7 @@ def test_pods_with_one_name_in_two_namespaces_are_two() -> None:
     stray = next(stray for stray in verdict.strays if stray.process.pod)
     twin = dataclasses.replace(stray, process=dataclasses.replace(stray.process, namespace="web"))
     strays_only = dataclasses.replace(verdict, shares=(), strays=(stray, twin, stray))
-    assert list(audit.AuditListing(strays_only, {}, ()).names()) == ["pod/trainer", "pod/trainer"]
+    assert list(audit.listing(strays_only, {}, ()).names()) == ["pod/trainer", "pod/trainer"]
 
 
 @pytest.mark.parametrize("output", ["csv", "name"])

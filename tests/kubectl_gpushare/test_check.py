@@ -11,9 +11,9 @@ import yaml
 
 from gpushare import preflight
 from gpushare.preflight.finding import Finding, Severity
-from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.commands import check
+from kubectl_gpushare.output import layout
 from kubectl_gpushare.output.terminal import Terminal
-from kubectl_gpushare.views import check
 from lab.access import Access
 from tests.config import manifests
 from tests.gpushare.preflight import sound
@@ -47,16 +47,16 @@ def findings() -> tuple[Finding, ...]:
 
 @pytest.mark.parametrize(("name", "place"), [("check", PIPE), ("check-80", SMALL)])
 def test_page_equals_the_golden_file(name: str, place: Terminal) -> None:
-    lines = [*page_layout.lines(check.page(findings(), all_of_them=False), place), "", check.sentence(findings())]
+    lines = [*layout.page_lines(check.page(findings(), all_of_them=False), place), "", check.sentence(findings())]
     compare(name, lines)
 
 
 def test_wide_lists_passed_checks() -> None:
-    compare("check-wide", page_layout.lines(check.page(findings(), all_of_them=True), PIPE)[-20:])
+    compare("check-wide", layout.page_lines(check.page(findings(), all_of_them=True), PIPE)[-20:])
 
 
 def test_commands_are_never_wrapped() -> None:
-    lines = page_layout.lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
+    lines = layout.page_lines(check.page(findings(), all_of_them=False), Terminal(columns=40))
     commands = [line for finding in findings() for command in finding.commands for line in command.splitlines()]
     assert len(commands) >= 5
     assert {f"     {command}" for command in commands} <= set(lines)

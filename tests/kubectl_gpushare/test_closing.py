@@ -9,27 +9,27 @@ from pathlib import Path
 import pytest
 
 from gpushare import codec
-from kubectl_gpushare import closing, kubectl, plugin_errors
+from kubectl_gpushare import kubectl, moving, plugin_errors
 from kubectl_gpushare.source import live_cluster
 from tests import builders
 from tests.kubectl_gpushare import owners
 
 pytestmark = pytest.mark.slow
 
-Keeping = Callable[[str], tuple[closing.TemporaryCordon, list[str]]]
+Keeping = Callable[[str], tuple[moving.TemporaryCordon, list[str]]]
 
 
 @pytest.fixture
 def keeping(tmp_path: Path) -> Keeping:
     """Make a TemporaryCordon on the nodes n0 and n1 with two GPUs each, and collect its messages."""
 
-    def make(mode: str) -> tuple[closing.TemporaryCordon, list[str]]:
+    def make(mode: str) -> tuple[moving.TemporaryCordon, list[str]]:
         program, path = owners.program(tmp_path, mode), tmp_path / "state.json"
         state = json.loads(path.read_text())
         state["gpunodes"].append(codec.to_document(builders.node("n1", gpus=2)))
         path.write_text(json.dumps(state))
         said: list[str] = []
-        return closing.TemporaryCordon(live_cluster.LiveCluster(kubectl.Kubectl(program=program)), said.append), said
+        return moving.TemporaryCordon(live_cluster.LiveCluster(kubectl.Kubectl(program=program)), said.append), said
 
     return make
 
@@ -63,5 +63,5 @@ def test_renewed_cordon_is_kept(tmp_path: Path) -> None:
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.20260301T120000Z")
     seen, said = origin.gpu_nodes(), list[str]()
     owners.mark(tmp_path, "GPU-n0-1", "1f2e3d4c.29990301T120000Z")
-    closing.clean_up(origin, seen, said.append)
+    moving.clean_up(origin, seen, said.append)
     assert (said, owners.log(tmp_path), len(owners.labels(tmp_path))) == ([], [], 1)

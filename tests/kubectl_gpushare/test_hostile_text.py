@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from kubectl_gpushare import cli
-from kubectl_gpushare.output import documents, printing
-from kubectl_gpushare.output.table import Table
+from kubectl_gpushare.output import printing
+from kubectl_gpushare.output.values import Document, Table, list_document
 from tests import builders
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Ended, Plugin
@@ -171,8 +171,8 @@ class Row:
     def table(self) -> Table:
         return Table((), ())
 
-    def document(self) -> documents.Document:
-        return documents.listing("L", [self.item])
+    def document(self) -> Document:
+        return list_document("L", [self.item])
 
     def names(self) -> Iterator[str]:
         yield from ()

@@ -16,10 +16,13 @@ OURS = {
     "kubectl_gpushare.kubectl",
     "kubectl_gpushare.commands",
     "kubectl_gpushare.moving",
-    "kubectl_gpushare.closing",
+    "kubectl_gpushare.following",
     "kubectl_gpushare.cordoning",
 }
-SOURCES = {f"kubectl_gpushare.source.{name}" for name in ("cluster", "files", "live", "origin", "agents", "manifests")}
+SOURCES = {
+    f"kubectl_gpushare.source.{name}"
+    for name in ("live_cluster", "files", "chosen_source", "agents", "pod_files", "preconditions")
+}
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -49,4 +52,4 @@ def test_only_four_modules_write_to_the_cluster() -> None:
         for path in PACKAGE.rglob("*.py")
         if ".kubectl.patch(" in path.read_text() or ".kubectl.create(" in path.read_text()
     }
-    assert writers == {"config_writing.py", "cordoning.py", "moving.py", "commands/resize.py"}
+    assert writers == {"commands/config.py", "cordoning.py", "moving.py", "commands/resize.py"}

@@ -13,7 +13,7 @@ import yaml
 
 from gpushare import codec, quantity, request
 from kubectl_gpushare import cli
-from kubectl_gpushare.source import peaks
+from kubectl_gpushare.planning import rightsizing
 from tests import builders
 from tests.kubectl_gpushare import answers, sample
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
@@ -65,7 +65,9 @@ def test_container_with_annotations_gets_its_own_suggestion(plugin: Plugin, tmp_
         (tmp_path / name).write_text(json.dumps({"kind": "List", "items": items}))
     metrics = tmp_path / "metrics"
     labels = f'{{namespace="default",pod="trainer",containers="side",gpu="{node.gpus[0].uuid}"}}'
-    metrics.write_text(f"{peaks.MEMORY}{labels} 1e9\n{peaks.COMPUTE}{labels} 0.1\n{peaks.OBSERVED}{labels} 9e9\n")
+    metrics.write_text(
+        f"{rightsizing.PEAK_MEMORY}{labels} 1e9\n{rightsizing.PEAK_COMPUTE}{labels} 0.1\n{rightsizing.OBSERVED_SECONDS}{labels} 9e9\n"
+    )
     words = ("rightsize", "--metrics", metrics, "-o")
     line = "kubectl gpushare resize trainer -n default -c side --request 0.15 --memory 1280Mi\n"
     assert plugin(*words, "commands", "--from", tmp_path / "with").out == line
@@ -149,7 +151,7 @@ def test_metrics_without_peaks_give_no_peaks(plugin: Plugin, saved: Path, tmp_pa
     (tmp_path / "other.txt").write_text("up 1\n")
     ended = plugin("rightsize", "--from", saved, "--metrics", tmp_path / "other.txt")
     assert ended.code == 1
-    assert f"has no {peaks.MEMORY}: save what an agent answers at /metrics" in ended.err
+    assert f"has no {rightsizing.PEAK_MEMORY}: save what an agent answers at /metrics" in ended.err
 
 
 def test_peaks_are_unknown_without_metrics(plugin: Plugin, saved: Path) -> None:
@@ -161,4 +163,7 @@ def test_peaks_are_unknown_without_metrics(plugin: Plugin, saved: Path) -> None:
 
 def test_metric_names_equal_the_agents() -> None:
     written = "".join(path.read_text() for path in (ROOT / "deviceplugin").rglob("*.py"))
-    assert all(f'"{name}"' in written for name in (peaks.MEMORY, peaks.COMPUTE, peaks.OBSERVED))
+    assert all(
+        f'"{name}"' in written
+        for name in (rightsizing.PEAK_MEMORY, rightsizing.PEAK_COMPUTE, rightsizing.OBSERVED_SECONDS)
+    )

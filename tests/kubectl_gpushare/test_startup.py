@@ -45,12 +45,11 @@ UNASKED = {
 TOP = {
     "gpushare": "allocation caps codec contract errors gpu_capacity gpunode ledger mix node object_parsers placement_profile pod policies printable quantity request",
     "gpushare.whatif": "unavailable_nodes",
-    "kubectl_gpushare": "candidates cli commands kubectl options output plugin_errors source start views",
+    "kubectl_gpushare": "__main__ candidates cli commands kubectl options output plugin_errors source views",
     "kubectl_gpushare.commands": "top",
-    "kubectl_gpushare.output": "colour documents printing table table_layout terminal",
-    "kubectl_gpushare.source": "chosen_source live_cluster live_usage objects snapshot",
-    "kubectl_gpushare.views": "cell_figures gpu_summary ledger_problems top",
-    "kubectl_gpushare.views.top": "free_summary gpu_table",
+    "kubectl_gpushare.output": "layout printing terminal values",
+    "kubectl_gpushare.source": "chosen_source live_cluster live_usage snapshot",
+    "kubectl_gpushare.views": "cell_figures gpu_summary gpu_table",
 }
 
 
@@ -80,7 +79,7 @@ def test_the_command_line_imports_nothing_slow() -> None:
 
 @pytest.mark.slow
 def test_top_talks_through_kubectl_and_imports_no_client(saved: Path, fake_kubectl: Callable[[str], str]) -> None:
-    top = "sys.argv = ['kubectl-gpushare', 'top', '--no-usage']; from kubectl_gpushare import start"
+    top = "sys.argv = ['kubectl-gpushare', 'top', '--no-usage']; from kubectl_gpushare import __main__ as start"
     kubectl = fake_kubectl(f"exec cat {saved}")
     expected = {*TOP, *(f"{package}.{name}" for package, names in TOP.items() for name in names.split())}
     library = modules_after("import tabulate")

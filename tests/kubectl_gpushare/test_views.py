@@ -14,20 +14,27 @@ import pytest
 
 from gpushare.defragmentation import goals
 from gpushare.whatif.world import RequestingPod, World
-from kubectl_gpushare.commands import top
+from kubectl_gpushare.commands import fit, top
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output import page_layout, printing, table_layout
-from kubectl_gpushare.output.page import Page
-from kubectl_gpushare.output.table import Cell, Column, Table
+from kubectl_gpushare.output import layout, printing
 from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.output.values import Cell, Column, Page, Table
 from kubectl_gpushare.planning import auditing, capacity, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import audit as audit_view
-from kubectl_gpushare.views import configuration_state, defrag, fit, gpu_summary, simulate, why
-from kubectl_gpushare.views.describe import gpu_page as described_gpus
-from kubectl_gpushare.views.describe import pod_page as described_pod
-from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
+from kubectl_gpushare.views import (
+    configuration_state,
+    defrag,
+    gpu_summary,
+    gpu_table,
+    node_table,
+    pod_table,
+    simulate,
+    why,
+)
+from kubectl_gpushare.views import gpu_page as described_gpus
+from kubectl_gpushare.views import pod_page as described_pod
 from tests import builders
 from tests.gpushare.defragmentation.clusters import NONE, hole, owned
 from tests.gpushare.defragmentation.clusters import cluster as of_pods_on
@@ -264,7 +271,7 @@ def test_table_equals_the_golden_file(name: str) -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_page_equals_the_golden_file(name: str) -> None:
     make, place = PAGES[name]
-    compare(name, page_layout.lines(make(), place))
+    compare(name, layout.page_lines(make(), place))
 
 
 def test_documents_keep_their_schema() -> None:
@@ -300,7 +307,7 @@ def test_documents_keep_their_schema() -> None:
 @pytest.mark.parametrize("columns", range(40, 200))
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     for table in (of_gpus(), of_nodes(), of_pods(used=True), *(make() for make, *_ in TABLES_OF_ANSWERS.values())):
-        lines, _ = table_layout.draw(table, Terminal(columns=columns))
+        lines, _ = layout.draw(table, Terminal(columns=columns))
         assert max(map(len, lines)) <= columns
 
 
@@ -308,36 +315,34 @@ def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
 @pytest.mark.parametrize("columns", [40, 57, 80, 100, 120, 200])
 def test_no_line_of_a_page_is_wider_than_the_terminal(columns: int) -> None:
     for make, _ in PAGES.values():
-        assert (
-            max(map(table_layout.width, page_layout.lines(make(), Terminal(columns=columns, colours=True)))) <= columns
-        )
+        assert max(map(layout.width, layout.page_lines(make(), Terminal(columns=columns, colours=True)))) <= columns
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
 def test_status_is_visible_on_the_narrowest_terminal(columns: int) -> None:
     for table, state in ((of_gpus(), "Unheal"), (of_nodes(), "NotRea"), (of_pods(used=True), "Gated")):
-        lines, left_out = table_layout.draw(table, Terminal(columns=columns))
+        lines, left_out = layout.draw(table, Terminal(columns=columns))
         assert not {"STATUS", "STATE"} & set(left_out)
         assert any(state in line for line in lines)
 
 
 def test_usage_and_place_fit_in_80_columns() -> None:
     for table in (of_gpus(used=True), of_nodes(used=True), of_pods(used=True, namespaces=False)):
-        assert not {"USED", "BUSY"} & set(table_layout.draw(table, SMALL)[1])
+        assert not {"USED", "BUSY"} & set(layout.draw(table, SMALL)[1])
     for wide in (False, True):
-        lines, left_out = table_layout.draw(of_pods(used=True), SMALL, wide=wide)
+        lines, left_out = layout.draw(of_pods(used=True), SMALL, wide=wide)
         assert "BUSY" not in left_out
         assert any("/1,2 " in line for line in lines), "the indices of a pod's GPUs are cut off"
 
 
 def test_left_out_columns_are_named() -> None:
-    _, left_out = table_layout.draw(of_gpus(), Terminal(columns=80))
+    _, left_out = layout.draw(of_gpus(), Terminal(columns=80))
     assert "MODE" in left_out
-    assert not table_layout.draw(of_gpus(), Terminal(columns=200))[1]
+    assert not layout.draw(of_gpus(), Terminal(columns=200))[1]
 
 
 def test_describe_shows_everything_on_a_narrow_terminal() -> None:
-    drawn = "".join(line.strip() for line in page_layout.lines(gpu("gpu-10/0"), SMALL))
+    drawn = "".join(line.strip() for line in layout.page_lines(gpu("gpu-10/0"), SMALL))
     assert "x9z8q" in drawn
     assert "…" not in drawn
 
@@ -376,5 +381,5 @@ def test_views_replace_control_characters() -> None:
     evil = "\x1b[2Jx\ny"
     snapshot = Snapshot((), None, (evil,))
     table = Table((Column("NAME"),), [[evil], [Cell(evil, "good")]])
-    for text in (*page_layout.lines(gpu("gpu-1/0", snapshot), PIPE), *table_layout.draw(table, PIPE)[0]):
+    for text in (*layout.page_lines(gpu("gpu-1/0", snapshot), PIPE), *layout.draw(table, PIPE)[0]):
         assert text.isprintable()

@@ -8,7 +8,7 @@ import io
 from kubectl_gpushare import options
 from kubectl_gpushare.commands import audit
 from kubectl_gpushare.planning import auditing
-from kubectl_gpushare.source import audits
+from kubectl_gpushare.planning.auditing import parse_audit
 from tests.kubectl_gpushare import sample
 
 _OUTPUTS = ("", "wide", "json", "yaml", "csv", "name")
@@ -16,7 +16,7 @@ _OUTPUTS = ("", "wide", "json", "yaml", "csv", "name")
 
 def run(data: bytes) -> None:
     try:
-        report = audits.read(data.decode("utf-8", "replace"))
+        report = parse_audit(data.decode("utf-8", "replace"))
     except ValueError as error:
         assert str(error)
         return

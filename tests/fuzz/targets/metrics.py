@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from kubectl_gpushare.source import live_usage, peaks
+from kubectl_gpushare.planning import rightsizing
+from kubectl_gpushare.source import live_usage
 
 
 def run(data: bytes) -> None:
@@ -13,5 +14,5 @@ def run(data: bytes) -> None:
     for used in (*usage.shares.values(), *usage.gpus.values()):
         assert isinstance(used.memory_bytes, int)
         assert math.isfinite(used.compute_percent)
-    for peak in peaks.parse([text]).values():
+    for peak in rightsizing.parse_peaks([text]).values():
         assert peak.compute_ratio is None or math.isfinite(peak.compute_ratio)

@@ -8,8 +8,7 @@ from typing import Any
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.planning import auditing
-from kubectl_gpushare.planning.auditing import AuditState, AuditVerdict
-from kubectl_gpushare.source import audits
+from kubectl_gpushare.planning.auditing import AuditState, AuditVerdict, parse_audit
 from tests.kubectl_gpushare import answers, sample
 
 NODE = sample.nodes()[0]
@@ -97,7 +96,7 @@ def test_negative_condition_is_believed() -> None:
 def test_invalid_audit_is_rejected_as_a_whole() -> None:
     for text in ("", "[]", "{}", '{"node": "a", "checkedAt": 1, "gpus": [{"processes": [{}]}], "shares": []}'):
         try:
-            audits.read(text)
+            parse_audit(text)
         except ValueError:
             continue
         raise AssertionError(text)

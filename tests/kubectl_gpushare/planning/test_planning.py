@@ -15,7 +15,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
-from kubectl_gpushare.planning import capacity, ranking, reasons, remedies
+from kubectl_gpushare.planning import capacity, reasons, remedies
 from tests import builders
 from tests.gpushare.laws import strategies
 from tests.kubectl_gpushare import sample
@@ -66,14 +66,14 @@ def test_world_agrees_with_placement_node_by_node(nodes: list[GpuNode], annotati
     world = World(nodes)
     reference = placement.place([NodeView.from_node(node) for node in nodes], wanted.request)
     assert isinstance(world.place(wanted.manifest, wanted.request), Placement) is isinstance(reference, Placement)
-    choices = ranking.choices(world, wanted, most=1)
+    choices = reasons.rank(world, wanted, most=1)
     assert bool(choices) is isinstance(reference, Placement)
     if choices:
         assert choices[0].placement == world.place(wanted.manifest, wanted.request)
 
 
 def test_choices_are_unique_and_the_best_is_first() -> None:
-    choices = ranking.choices(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
+    choices = reasons.rank(of_sample(), asked(request="0.1", memory="1Gi"), most=9)
     names = [choice.gpus for choice in choices]
     assert len(names) == len(set(names)) > 3
     assert choices[0].placement == of_sample().place(builders.pod("asked"), asked(request="0.1", memory="1Gi").request)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare import quantity
 from kubectl_gpushare.planning import rightsizing
-from kubectl_gpushare.planning.rightsizing import Advice, Rules, Size, Suggestion
-from kubectl_gpushare.source.peaks import ReportedPeak
+from kubectl_gpushare.planning.rightsizing import Advice, ReportedPeak, Rules, Size, Suggestion
 from tests.gpushare.defragmentation import clusters
 
 GIB, MIB = 2**30, 2**20

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from gpushare import ledger
 from gpushare.whatif.world import RequestingPod
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.output import drawing
 from kubectl_gpushare.planning import simulation
 from kubectl_gpushare.planning.simulation import Arrival
-from kubectl_gpushare.source import traces
+from kubectl_gpushare.source import pod_files
 from kubectl_gpushare.views import simulate
+from kubectl_gpushare.views.simulate import svg
 from tests import builders
 from tests.gpushare.defragmentation import clusters
 
@@ -71,7 +71,7 @@ def test_simulation_loses_no_pod_and_never_over_commits(pods: list[tuple[int, in
 def test_trace_is_sorted_by_time(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(TRACE)
-    pods = traces.read(str(path))
+    pods = pod_files.read_trace(str(path))
     assert [(line.pod["metadata"]["name"], line.start_seconds, line.duration_seconds) for line in pods] == [
         ("a-2", 0.0, 10.0),
         ("b-3", 5.0, 10.0),
@@ -83,7 +83,7 @@ def test_trace_is_sorted_by_time(tmp_path: Path) -> None:
 def test_alibabas_trace_format_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(ALIBABA)
-    pods = traces.read(str(path))
+    pods = pod_files.read_trace(str(path))
     assert [line.pod["metadata"]["annotations"] for line in pods] == [
         {"gpushare.io/request": "0.46", "gpushare.io/gpus": "1"},
         {"gpushare.io/request": "1", "gpushare.io/gpus": "2", "gpushare.io/model": "V100M16,V100M32"},
@@ -100,23 +100,23 @@ def test_invalid_trace_is_an_error(tmp_path: Path, text: str, sentence: str) -> 
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(plugin_errors.FileError, match=sentence):
-        traces.read(str(path))
+        pod_files.read_trace(str(path))
 
 
 def test_nodes_are_made_from_a_short_text() -> None:
-    nodes = traces.nodes("2x4:Tesla T4:16Gi")
+    nodes = pod_files.made_up_nodes("2x4:Tesla T4:16Gi")
     assert [(node.name, len(node.gpus), node.gpus[0].memory_bytes) for node in nodes] == [
         ("tesla-t4-0", 4, 16 * 2**30),
         ("tesla-t4-1", 4, 16 * 2**30),
     ]
     for text in ("0x8", "8", "2x4:T4:many", "2x"):
         with pytest.raises(plugin_errors.PluginError, match="--nodes"):
-            traces.nodes(text)
+            pod_files.made_up_nodes(text)
 
 
 def test_plot_stays_within_its_frame() -> None:
     outcome = simulation.run(clusters.cluster(nodes=2), [arrival(number, number, None, "0.3") for number in range(9)])
-    tree = ElementTree.fromstring(drawing.svg(simulate.picture(outcome)))  # noqa: S314 - our own
+    tree = ElementTree.fromstring(svg(simulate.picture(outcome)))  # noqa: S314 - our own
     lines = [line.attrib["points"].split() for line in tree.iter("{http://www.w3.org/2000/svg}polyline")]
     assert len([points for points in lines if len(points) == len(outcome.moments)]) == 4
     assert all(

@@ -16,7 +16,7 @@ from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import Mode
 from gpushare.refusal import Refusal
 from gpushare.whatif.world import RequestingPod
-from kubectl_gpushare.output.page import Field
+from kubectl_gpushare.output.values import Field
 from kubectl_gpushare.planning import reasons
 from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.source.snapshot import Snapshot

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_gpushare.views import ages
+from kubectl_gpushare.views import as_kubectl
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -28,14 +28,14 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
     ],
 )
 def test_age_is_written_as_by_kubectl(seconds: float, text: str) -> None:
-    assert ages.text(seconds) == text
+    assert as_kubectl.age(seconds) == text
 
 
 @pytest.mark.parametrize("moment", ["", "yesterday", "2026-13-01T00:00:00Z"])
 def test_invalid_time_has_no_age(moment: str) -> None:
-    assert ages.since(moment, now=0.0) == ""
+    assert as_kubectl.since(moment, now=0.0) == ""
 
 
 def test_api_times_are_read() -> None:
-    assert ages.since("1970-01-01T00:00:00Z", now=61.0) == "61s"
-    assert ages.since("1970-01-01T00:00:00.500000Z", now=61.0) == "60s"
+    assert as_kubectl.since("1970-01-01T00:00:00Z", now=61.0) == "61s"
+    assert as_kubectl.since("1970-01-01T00:00:00.500000Z", now=61.0) == "60s"

@@ -7,13 +7,12 @@ import dataclasses
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.output import layout
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import gpu_summary
-from kubectl_gpushare.views.describe import gpu_page as describe
-from kubectl_gpushare.views.describe import pod_page as describe_pod
-from kubectl_gpushare.views.top import gpu_table, node_table
+from kubectl_gpushare.views import gpu_page as describe
+from kubectl_gpushare.views import gpu_summary, gpu_table, node_table
+from kubectl_gpushare.views import pod_page as describe_pod
 from tests import builders
 from tests.kubectl_gpushare import sample
 
@@ -44,7 +43,7 @@ def test_list_names_the_reservations_pod_without_counting_it() -> None:
 
 def test_description_lists_the_reservation_with_the_shares() -> None:
     gpu = gpu_summary.summarize([held()])[0]
-    text = "\n".join(page_layout.lines(describe.gpu(gpu, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
+    text = "\n".join(layout.page_lines(describe.gpu(gpu, held(), Snapshot((held(),), ()), now=sample.NOW), PLAIN))
     assert "held for ml/large" in text
     assert "Held For:" in text
     assert "1 pod" in text
@@ -61,7 +60,7 @@ def test_pod_with_a_backfill_reservation_is_not_placed() -> None:
 def test_a_node_has_an_age_and_labels() -> None:
     described = dataclasses.replace(held(), labels={"zone": "a"})
     page = describe.node(described, Snapshot((described,), ()), now=sample.NOW)
-    assert any(line.split() == ["Age:", "3h"] for line in page_layout.lines(page, PLAIN))
+    assert any(line.split() == ["Age:", "3h"] for line in layout.page_lines(page, PLAIN))
     (row,) = node_table.build([described])
     assert node_table.item(row)["labels"] == {"zone": "a"}
     assert node_table.item(row)["created"] == "2026-03-01T09:00:00Z"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubectl_gpushare.views import happenings
+from kubectl_gpushare.views import as_kubectl
 from tests import builders
 
 
@@ -24,5 +24,5 @@ from tests import builders
 def test_event_belongs_to_the_gpu_that_it_names(message: str, named: bool) -> None:
     gpu = builders.node("node-a").gpus[1]
     for key in ("message", "note"):
-        assert bool(happenings.of_gpu([{key: message}], gpu, "node-a/1")) is named
-    assert happenings.of_gpu(None, gpu, "node-a/1") is None
+        assert bool(as_kubectl.events_of_gpu([{key: message}], gpu, "node-a/1")) is named
+    assert as_kubectl.events_of_gpu(None, gpu, "node-a/1") is None

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kubectl_gpushare.views import podstate
+from kubectl_gpushare.views import as_kubectl
 from tests.kubectl_gpushare import sample
 
 
@@ -60,4 +60,4 @@ def with_status(**status: Any) -> dict[str, Any]:
     ],
 )
 def test_a_pod_s_state_is_a_word(pod: dict[str, Any], state: str) -> None:
-    assert podstate.state(pod) == state
+    assert as_kubectl.pod_state(pod) == state

@@ -5,12 +5,11 @@ from __future__ import annotations
 from gpushare import ledger, placement, request
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare.output import page_layout
+from kubectl_gpushare.output import layout
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import gpu_summary
-from kubectl_gpushare.views.describe import gpu_page as describe
-from kubectl_gpushare.views.top import gpu_table, pod_table
+from kubectl_gpushare.views import gpu_page as describe
+from kubectl_gpushare.views import gpu_summary, gpu_table, pod_table
 from tests import builders
 from tests.kubectl_gpushare import sample
 
@@ -35,7 +34,7 @@ def test_lists_show_the_larger_share() -> None:
 
 def test_description_marks_the_share_of_init_containers() -> None:
     (gpu,) = gpu_summary.summarize([holding()])
-    text = "\n".join(page_layout.lines(describe.gpu(gpu, holding(), Snapshot((holding(),), ()), now=sample.NOW), PLAIN))
+    text = "\n".join(layout.page_lines(describe.gpu(gpu, holding(), Snapshot((holding(),), ()), now=sample.NOW), PLAIN))
     assert "0.8 of 1" in text
     assert "warm (init)" in text
     assert "main (init)" not in text

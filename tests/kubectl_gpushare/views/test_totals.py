@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kubectl_gpushare.output import table_layout
-from kubectl_gpushare.output.table import Column, Table
+from kubectl_gpushare.output import layout
 from kubectl_gpushare.output.terminal import Terminal
-from kubectl_gpushare.views import cell_figures
-from kubectl_gpushare.views.top import gpu_table, node_table, pod_table
+from kubectl_gpushare.output.values import Column, Table
+from kubectl_gpushare.views import cell_figures, gpu_table, node_table, pod_table
 from tests.kubectl_gpushare import answered, sample
 
 TABLES: dict[str, Callable[[], Table]] = {
@@ -26,7 +25,7 @@ NEW = Column("NEW")
 
 def totals(table: Table) -> dict[str, str]:
     """Return the words of the last line, by the header above each."""
-    lines, _ = table_layout.draw(table, Terminal(), wide=True)
+    lines, _ = layout.draw(table, Terminal(), wide=True)
     starts = [match.start() for match in re.finditer(r"\S+", lines[0])]
     return {lines[0][start:].split()[0]: lines[-1][start:].split("   ")[0].strip() for start in starts}
 

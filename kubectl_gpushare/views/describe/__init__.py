@@ -1,1 +1,0 @@
-"""`describe`: one node, GPU or pod as a page."""

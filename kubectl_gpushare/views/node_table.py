@@ -1,0 +1,235 @@
+"""`top nodes`: a line per node."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpushare import policies
+from gpushare.gpunode import GpuNode
+from gpushare.node import NodeJson
+from gpushare.policies import TypicalOf
+from gpushare.whatif import unavailable_nodes
+from gpushare.whatif.unavailable_nodes import UnavailableNode
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Listing,
+    Row,
+    Table,
+    list_document,
+    plain,
+    sentence,
+)
+from kubectl_gpushare.source import live_usage
+from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
+from kubectl_gpushare.views.gpu_summary import GpuSummary, Sum
+
+COLUMNS = (
+    Column("NAME", least=14, middle=True),
+    Column("GPUS"),
+    Column("MODEL", least=8, leave_out=5),
+    Column("MODE", least=10, leave_out=9),
+    Column("COMPUTE"),
+    Column("MEMORY"),
+    *cell_figures.USED_COLUMNS,
+    Column("PODS", leave_out=4),
+    Column("FREE", leave_out=8),
+    Column("LARGEST", leave_out=3),
+    Column("FRAG", leave_out=6),
+    Column("STATUS", least=8),
+    Column("AGE", wide=True),
+    Column("CONFIG", wide=True),
+    Column("REASON", wide=True, least=20),
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node with its GPUs and their sum."""
+
+    node: GpuNode
+    gpus: tuple[GpuSummary, ...]
+    total: Sum
+    unavailable: UnavailableNode | None = None
+
+    @property
+    def measured(self) -> list[Used | None]:
+        """The use of each of its GPUs that takes shares by annotation."""
+        return [gpu.measured for gpu in self.gpus if gpu.shared]
+
+    @property
+    def used(self) -> Used | None:
+        """The total use of these GPUs; None if unknown, or if there are none."""
+        known = [part for part in self.measured if part is not None]
+        return live_usage.total(known) if known else None
+
+    @property
+    def statuses(self) -> tuple[str, ...]:
+        """Its problems, one word each: of the node, of its conditions, then of its GPUs and its ledger."""
+        words = [self.unavailable.word] if self.unavailable else []
+        words += [
+            condition.trouble
+            for condition in self.node.conditions
+            if condition.trouble and condition.trouble not in words
+        ]
+        if not self.node.gpus:
+            words.append("NoGPUs")
+        counts = collections.Counter(word for gpu in self.gpus for word in gpu.statuses if word not in words)
+        words += [f"{word}:{count}" for word, count in counts.items()]
+        if self.node.problems:
+            words.append("Unreadable")
+        return tuple(words)
+
+    @property
+    def reason(self) -> str:
+        """The first sentence about its problems; empty if it has none."""
+        said = [self.unavailable.sentence] if self.unavailable else []
+        said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
+        said += gpu_summary.ledger_problems([self.node], self.gpus)
+        said += [f"{gpu.name}: {gpu.gpu.health_reason}" for gpu in self.gpus if not gpu.gpu.healthy]
+        said += [f"{gpu.name}: {gpu.reason}" for gpu in self.gpus if gpu.holds or gpu.exclusion]
+        return next(filter(None, said), "")
+
+
+SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
+    "name": (lambda row: gpu_summary.natural(row.node.name), False),
+    "gpus": (lambda row: row.total.gpus, True),
+    "model": (lambda row: models(row.gpus), False),
+    "compute": (lambda row: row.total.request_percent, True),
+    "memory": (lambda row: row.total.memory_bytes, True),
+    "pods": (lambda row: row.total.pods, True),
+    "free": (lambda row: row.total.free, True),
+    "largest": (lambda row: row.total.largest.free if row.total.largest else (-1, 0), True),
+    "frag": (lambda row: row.total.fragmentation, True),
+    "status": (lambda row: row.statuses, True),
+    "used": (lambda row: cell_figures.by_usage(row.used)[0], True),
+    "busy": (lambda row: cell_figures.by_usage(row.used)[1], True),
+}
+
+
+def build(
+    nodes: Iterable[GpuNode],
+    sort_by: str = "",
+    node_objects: Iterable[NodeJson] | None = None,
+    typical_of: TypicalOf = policies.default_mix,
+    usage: Usage | None = None,
+) -> list[NodeRow]:
+    rows = []
+    nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
+    absent = unavailable_nodes.find(nodes, node_objects)
+    for node in nodes:
+        gpus = gpu_summary.summarize([node], absent, typical_of, usage)
+        rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), absent.get(node.name)))
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    return sorted(rows, key=key, reverse=largest_first)
+
+
+def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
+    gpus = [gpu for row in rows for gpu in row.gpus]
+    total = gpu_summary.add_up(gpus)
+    lines = [_row(row, now, with_used=with_used) for row in rows]
+    totals = _totals(len(rows), total, [part for row in rows for part in row.measured] if with_used else None)
+    columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
+    return Table(columns, lines, totals, gpu_summary.free_sentence(gpus, total), "nodes")
+
+
+def document(rows: Sequence[NodeRow]) -> Document:
+    total = gpu_summary.add_up([gpu for row in rows for gpu in row.gpus])
+    items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
+    return list_document("NodeList", items, totals=cell_figures.sum_document(total))
+
+
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """Return the named nodes, or all; with -n, those that pods of the namespace are on. `now`: for their ages."""
+    rows = [
+        row
+        for row in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
+        if (not names or row.node.name in names)
+        and (
+            not chosen.namespace
+            or any(holder.pod.namespace == chosen.namespace for gpu in row.gpus for holder in gpu.used.holders)
+        )
+    ]
+    gpus = [gpu for row in rows for gpu in row.gpus]
+    return Listing(
+        lambda: table(rows, with_used=snapshot.usage is not None, now=now),
+        lambda: document(rows),
+        lambda: (f"gpunode.gpushare.io/{row.node.name}" for row in rows),
+        lambda: (*gpu_summary.ledger_problems(snapshot.nodes, gpus), *snapshot.notes),
+    )
+
+
+def item(row: NodeRow) -> dict[str, Any]:
+    return {
+        "name": row.node.name,
+        "created": row.node.created,
+        "labels": dict(row.node.labels),
+        "models": _counts(gpu.gpu.model for gpu in row.gpus if not gpu.gone),
+        "modes": _counts(gpu.gpu.mode.value for gpu in row.gpus if not gpu.gone),
+        "config": row.node.config,
+        "status": list(row.statuses) or ["Ready"],
+        "reason": row.reason,
+        **cell_figures.sum_document(row.total),
+    }
+
+
+def models(gpus: Iterable[GpuSummary]) -> str:
+    """Return `A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
+    return mixed(cell_figures.model(gpu.gpu) for gpu in gpus if not gpu.gone)
+
+
+def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
+    total = row.total
+    return (
+        row.node.name,
+        str(total.gpus),
+        models(row.gpus),
+        mixed(gpu.gpu.mode.value for gpu in row.gpus if not gpu.gone),
+        cell_figures.compute(total.request_percent, total.total_percent)
+        if total.total_percent
+        else cell_figures.unknown(),
+        cell_figures.memory(total.memory_bytes, total.total_memory_bytes)
+        if total.total_percent
+        else cell_figures.unknown(),
+        *(cell_figures.used(row.used, total.memory_bytes, len(row.measured)) if with_used else ()),
+        str(total.pods),
+        cell_figures.free(*total.free),
+        cell_figures.largest(total.largest),
+        cell_figures.fragmentation(total.free_gpus, total.stranded_gpus),
+        cell_figures.status(row.statuses),
+        as_kubectl.since(row.node.created, now=now) or UNKNOWN,
+        plain(row.node.config),
+        sentence(row.reason),
+    )
+
+
+def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
+    return {
+        "GPUS": str(total.gpus),
+        "MODEL": f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
+        **cell_figures.sum_cells(total, used),
+    }
+
+
+def mixed(words: Iterable[str]) -> str:
+    counts = counted(words)
+    if len(counts) < 2:
+        return counts[0][0] if counts else NONE
+    return ",".join(f"{word}:{count}" for word, count in counts)
+
+
+def _counts(words: Iterable[str]) -> list[dict[str, Any]]:
+    return [{"name": word, "gpus": count} for word, count in counted(words)]
+
+
+def counted(words: Iterable[str]) -> list[tuple[str, int]]:
+    return sorted(collections.Counter(words).items(), key=lambda entry: (-entry[1], entry[0]))

@@ -1,0 +1,325 @@
+"""`top pods`: a line per pod that shares GPUs or waits for a share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpushare import codec, contract, ledger, pod, quantity
+from gpushare.allocation import Allocation, peak
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.options import Options
+from kubectl_gpushare.output.values import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Document,
+    Listing,
+    Row,
+    Table,
+    list_document,
+    sentence,
+)
+from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
+
+if TYPE_CHECKING:
+    from gpushare import request
+
+COLUMNS = (
+    Column("NAMESPACE", least=6),
+    Column("NAME", least=14, middle=True),
+    Column("GPUS", least=8, middle=True),  # its end is the index
+    Column("REQUEST", leave_out=5),
+    Column("LIMIT", leave_out=6),
+    Column("MEMORY", leave_out=3),
+    *cell_figures.USED_COLUMNS,
+    Column("STATE", least=len("Reserved:59s")),
+    Column("AGE", leave_out=7),
+    Column("MODEL", wide=True, leave_out=8),
+    Column("CONTAINERS", wide=True, leave_out=9),
+    Column("ALLOCATION", wide=True, leave_out=10),
+    Column("REASON", wide=True, least=20),
+)
+_STYLES = {"Running": "good", "Reserved": "warn", as_kubectl.GATED: "warn", "Gone": "bad"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodRow:
+    """A pod with its allocation. `manifest` is None if it could not be read, `entry` if the pod holds nothing."""
+
+    namespace: str
+    name: str
+    manifest: pod.PodJson | None
+    entry: Allocation | None
+    gpus: tuple[gpu_summary.GpuSummary, ...]  # the pod's GPUs, all on one node
+    state: str
+    used: Used | None = None
+
+    @property
+    def request_percent(self) -> int:
+        return ledger.held_in_all(self.entry)[0] if self.entry else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        return ledger.held_in_all(self.entry)[1] if self.entry else 0
+
+    @property
+    def limits_percent(self) -> list[int]:
+        return sorted({share.limit_percent for share in self.entry.shares}) if self.entry else []
+
+    @property
+    def created(self) -> str:
+        return str(((self.manifest or {}).get("metadata") or {}).get("creationTimestamp") or "")
+
+
+# Column a list may be sorted by -> (key, largest first).
+SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
+    "name": (lambda row: (gpu_summary.natural(row.namespace), gpu_summary.natural(row.name)), False),
+    "gpus": (lambda row: len(row.gpus), True),
+    "compute": (lambda row: row.request_percent, True),
+    "request": (lambda row: row.request_percent, True),
+    "limit": (lambda row: row.limits_percent[::-1], True),
+    "memory": (lambda row: row.memory_bytes, True),
+    "used": (lambda row: cell_figures.by_usage(row.used)[0], True),
+    "busy": (lambda row: cell_figures.by_usage(row.used)[1], True),
+    "status": (lambda row: row.state, False),
+    "age": (lambda row: row.created or "9", False),
+}
+
+
+def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
+    """Return a row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
+    there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.summarize(snapshot.nodes)}
+    holders = _holders(snapshot)
+    rows = []
+    for manifest in snapshot.pods or ():
+        namespace, name = pod.namespaced_name(manifest)
+        entry = holders.pop(pod.uid(manifest), None) or holders.pop(f"{namespace}/{name}", None)
+        if entry is not None or (pod.asks_for_share(manifest) and not pod.is_terminal(manifest)):
+            rows.append(_made(namespace, name, manifest, entry, there, snapshot))
+    if not (chosen and chosen.selector):  # the labels of an unread pod are unknown
+        rows += [
+            _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, snapshot)
+            for entry in holders.values()
+            if not chosen or not chosen.namespace or entry.pod.namespace == chosen.namespace
+        ]
+    key, largest_first = SORT_KEYS[sort_by or "name"]
+    by_name = sorted(rows, key=SORT_KEYS["name"][0])
+    return sorted(by_name, key=key, reverse=largest_first) if sort_by else by_name
+
+
+def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
+    whole = Table(COLUMNS, [_row(row, now) for row in rows], _totals(rows), what="pods that share GPUs")
+    if not with_used:
+        whole = cell_figures.without(whole, cell_figures.USED_COLUMNS)
+    return whole if namespaces else cell_figures.without(whole, COLUMNS[:1])
+
+
+def document(rows: Sequence[PodRow]) -> Document:
+    return list_document("PodList", map(item, rows))
+
+
+def item(row: PodRow) -> dict[str, Any]:
+    return {
+        "namespace": row.namespace,
+        "name": row.name,
+        "uid": pod.uid(row.manifest or {}) or (row.entry.pod.uid if row.entry else ""),
+        "state": row.state,
+        "gpus": [{"name": gpu.name, "uuid": gpu.gpu.uuid} for gpu in row.gpus],
+        "allocation": row.entry.id if row.entry else "",
+        "requestPercent": row.request_percent,
+        "limitsPercent": row.limits_percent,
+        "memoryBytes": row.memory_bytes,
+        "reservedUntil": codec.format_time(until) if (until := _until(row)) is not None else "",
+        "asksFor": list(map(str, _demands(row))),
+        "created": row.created,
+        "reason": _reason(row),
+        **cell_figures.used_document(row.used),
+    }
+
+
+def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
+    """Return the named pods, or all. `now`: for their ages."""
+    rows = [row for row in build(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
+    with_used, namespaces = snapshot.usage is not None, not chosen.namespace
+    return Listing(
+        lambda: table(rows, now=now, namespaces=namespaces, with_used=with_used),
+        lambda: document(rows),
+        lambda: (f"pod/{row.name}" for row in rows),
+        lambda: snapshot.notes,
+    )
+
+
+def _holders(snapshot: Snapshot) -> dict[str, Allocation]:
+    """Return every allocation, by the uid of its pod; by the pod's name until it was seen, or by its own id."""
+    return {
+        entry.pod.uid or (str(entry.pod) if entry.pod.name else entry.id): entry
+        for node in snapshot.nodes
+        for entry in node.allocations
+        if not entry.is_backfill_reservation
+    }
+
+
+def _made(
+    namespace: str,
+    name: str,
+    manifest: pod.PodJson | None,
+    entry: Allocation | None,
+    there: Mapping[str, gpu_summary.GpuSummary],
+    snapshot: Snapshot,
+) -> PodRow:
+    held = tuple(there[uuid] for uuid in entry.gpu_uuids if uuid in there) if entry else ()
+    used = _used(held, namespace, name, snapshot.usage)
+    return PodRow(namespace, name, manifest, entry, held, _state(manifest, entry, snapshot), used)
+
+
+def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usage: Usage | None) -> Used | None:
+    shared = [gpu.gpu.uuid for gpu in held if gpu.shared]
+    return usage.of_pod(held[0].node, namespace, name, shared) if usage and shared else None
+
+
+def _state(manifest: pod.PodJson | None, entry: Allocation | None, snapshot: Snapshot) -> str:
+    if manifest is not None:
+        return as_kubectl.pod_state(manifest)
+    if entry is not None and entry.reserved_until is not None:
+        return "Reserved"
+    return UNKNOWN if snapshot.pods is None else "Gone"
+
+
+def _row(row: PodRow, now: float) -> Row:
+    return (
+        row.namespace,
+        row.name,
+        _places(row.gpus),
+        *(_held(row) if row.entry else _request_cells(row)),
+        *(
+            cell_figures.used(row.used, row.memory_bytes, sum(gpu.shared for gpu in row.gpus))
+            if row.entry
+            else (NONE, NONE)
+        ),
+        _state_cell(row, now),
+        as_kubectl.since(row.created, now=now) or UNKNOWN,
+        ",".join(dict.fromkeys(cell_figures.model(gpu.gpu) for gpu in row.gpus)) or NONE,
+        ",".join(dict.fromkeys(name for share in (row.entry.shares if row.entry else ()) for name in share.containers))
+        or NONE,
+        row.entry.id if row.entry else NONE,
+        sentence(_reason(row)),
+    )
+
+
+def _held(row: PodRow) -> tuple[str, str, str]:
+    desired = _desired(row)
+    return (
+        _change(quantity.format_compute, row.request_percent, desired.request_percent),
+        ",".join(map(quantity.format_compute, row.limits_percent)) or NONE,
+        _change(quantity.format_bytes, row.memory_bytes, desired.memory_bytes),
+    )
+
+
+def _request_cells(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
+    """Return the same for a pod that holds nothing: its request. Memory may be in per cent of a GPU that is not chosen
+    yet.
+    """
+    demands = _demands(row)
+    if not demands:
+        return NONE, NONE, NONE
+    limits = sorted({demand.share.limit_percent for demand in demands})
+    whole = peak(demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus)
+    memory = [quantity.format_bytes(whole)] if whole else []
+    parts = [(demand.gpus, demand.share.memory.percent) for demand in demands if demand.share.memory.percent]
+    memory += [f"{count}x{percent}%" if count > 1 else f"{percent}%" for count, percent in parts]
+    texts = (
+        quantity.format_compute(peak(demands, lambda demand: demand.share.request_percent * demand.gpus)),
+        ",".join(map(quantity.format_compute, limits)),
+        "+".join(memory),
+    )
+    request, limit, asked = (Cell(text, "dim") for text in texts)
+    return request, limit, asked
+
+
+def _demands(row: PodRow) -> Sequence[request.Demand]:
+    """Return the request of a pod that holds nothing; empty if it is invalid."""
+    if row.entry is not None or row.manifest is None:
+        return ()
+    from gpushare import errors, request  # imported here because it is slow
+
+    try:
+        return request.parse(row.manifest).demands
+    except errors.RequestError:
+        return ()
+
+
+def _until(row: PodRow) -> float | None:
+    """Return when the pod's reservation expires; None without one, or if the pod exists."""
+    return row.entry.reserved_until if row.entry is not None and row.manifest is None else None
+
+
+def _state_cell(row: PodRow, now: float) -> Cell:
+    """Return `Running`, or `Reserved:41s` for a reservation that expires in 41 seconds."""
+    until = _until(row)
+    left = "" if until is None else ":" + (as_kubectl.age(until - now) if until > now else "expired")
+    return Cell(row.state + left, _STYLES.get(row.state, ""))
+
+
+def _desired(row: PodRow) -> PodRow:
+    """Return the row as if the pod held what it asks for; the row itself if the pod does not wait to be resized."""
+    reason = pod.annotations_of(row.manifest or {}).get(contract.REASON)
+    if (
+        row.entry is None
+        or row.manifest is None
+        or not (reason or any(share.shrink_to_bytes for share in row.entry.shares))
+    ):
+        return row
+    from gpushare import errors, request, resizing  # imported here because it is slow and rarely needed
+
+    there = GpuNode("", tuple(gpu.gpu for gpu in row.gpus))
+    try:
+        shares = resizing.asked(request.parse(row.manifest), row.entry, there)
+    except errors.GpushareError:
+        return row
+    return dataclasses.replace(row, entry=dataclasses.replace(row.entry, shares=shares))
+
+
+def _change(write: Callable[[int], str], held: int, asked: int) -> str:
+    """Return `40Gi`, or `40Gi->10Gi` for a pod that waits to be resized."""
+    return write(held) if held == asked else f"{write(held)}->{write(asked)}"
+
+
+def _totals(rows: Sequence[PodRow]) -> dict[str, str | Cell]:
+    waiting = sum(row.state == as_kubectl.GATED for row in rows)
+    reserved = sum(_until(row) is not None for row in rows)
+    counts = [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
+    return {
+        "GPUS": f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}",
+        "REQUEST": quantity.format_compute(sum(row.request_percent for row in rows)),
+        "MEMORY": quantity.format_bytes(sum(row.memory_bytes for row in rows)),
+        **cell_figures.by_column(*_used_in_all(rows)),
+        "STATE": ",".join(counts),
+    }
+
+
+def _used_in_all(rows: Sequence[PodRow]) -> tuple[str | Cell, str | Cell]:
+    """Return USED and BUSY of the GPUs that the pods hold, each of which counts once."""
+    shared = {gpu.gpu.uuid for row in rows for gpu in row.gpus if gpu.shared}
+    holders = [row for row in rows if any(gpu.gpu.uuid in shared for gpu in row.gpus)]
+    return cell_figures.used_in_all([row.used for row in holders], len(shared))
+
+
+def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
+    """Return `gpu-1/0`, or `gpu-1/0,2`: all are on one node."""
+    if not held:
+        return NONE
+    return f"{held[0].node}/" + ",".join(gpu.name.rpartition("/")[2] for gpu in held)
+
+
+def _reason(row: PodRow) -> str:
+    """Return why the pod waits, from its annotation; for a reservation, what happens to it next."""
+    if row.manifest is None:
+        return (
+            "" if _until(row) is None else "reserved for a pod that does not exist yet; released if it is not created"
+        )
+    return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

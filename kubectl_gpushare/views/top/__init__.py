@@ -1,1 +1,0 @@
-"""`top`: a line per GPU, node or pod."""
