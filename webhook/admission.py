@@ -27,8 +27,8 @@ from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Constraints, Demand, Request
 from webhook import metrics, review
-from webhook.pods import difference, gate_reason, mutation, pod_structure, validation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods import mutation, pod_manifest, validation
+from webhook.pods.pod_manifest import PodSpecView
 from webhook.store import ledger_store
 from webhook.store.reservation import LedgerWait, Reservation
 
@@ -108,7 +108,7 @@ class Admission:
                 kept = mutation.Placed(entry.id, node.name, hostname, entry.shares)
                 return _answer(manifest, wanted, request, kept, (), outcome="kept")
             await self.reservation.release(node.name, entry.id)
-        held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
+        held_back = pod_manifest.gate_reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
         outcome = held_back or await self.reservation.reserve(wanted, request, holder, waited)
         return _answer(manifest, wanted, request, outcome, warnings)
 
@@ -118,13 +118,13 @@ class Admission:
         Without warnings: a reinvoked dry run has no reservation that proves our own annotations genuine.
         """
         wanted = mutation.as_asked(view, request)
-        held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
+        held_back = pod_manifest.gate_reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
         outcome = held_back or self.reservation.plan(wanted, request)
         return _answer(view.manifest, wanted, request, outcome, (), outcome="planned")
 
     def _still_fits(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
         """Whether a pod that another webhook has changed can keep its reservation and run on its node."""
-        if gate_reason.reason(wanted, request) or not matches_request(entry, request, node):
+        if pod_manifest.gate_reason(wanted, request) or not matches_request(entry, request, node):
             return False
         self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
         return self.store.chooser.node_filter(wanted)(node.name) is None
@@ -132,7 +132,7 @@ class Admission:
 
 def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewResponse:
     """Answer after an exception, which either an invalid pod or a defect of ours has caused."""
-    wrong = pod_structure.wrong(request["object"])
+    wrong = pod_manifest.why_invalid(request["object"])
     if wrong is not None:
         return review.deny(400, wrong)
     logger.exception("Failed to review a pod", extra={"pod": _shown(holder), "review": request["uid"]})
@@ -148,7 +148,7 @@ def _answer(
     *,
     outcome: str = "",
 ) -> review.ReviewResponse:
-    patch = difference.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
+    patch = mutation.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
     if isinstance(outcome_of, Refusal):
         # No warning for this cause: the placer places the pod within a second once it is stored.
         waits = () if outcome_of.cause is Cause.UNCLAIMED else (f"waits for a GPU: {outcome_of.reason}",)

@@ -15,17 +15,16 @@ from gpushare.daemon import garbage, probes, shutdown
 from gpushare.placement_profile import PlacementProfile
 from webhook import server
 from webhook.admission import Admission
-from webhook.certificates import ca_bundle
+from webhook.certificates import certificate_controller
 from webhook.certificates.certificate_controller import CertificateController
-from webhook.certificates.mounted import Mounted
 from webhook.certificates.rotation import Certificates
-from webhook.certificates.tls import Tls
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.certificates.tls import Mounted, Tls
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.leader_reports import ClusterFigures, ProfilePublisher
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
 from webhook.placer import Placer
@@ -44,7 +43,7 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
     async with api_client.connect(settings.kubeconfig, component="webhook") as api:
 
         async def register(held: Certificates) -> None:
-            await ca_bundle.register(api, held.bundle, url=settings.url)
+            await certificate_controller.register(api, held.bundle, url=settings.url)
 
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
 

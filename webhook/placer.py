@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.gated_pods.waiting_units import PodIndex
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.pods.stored_pod import Pod
 from webhook.store.api_store import ApiStore

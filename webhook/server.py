@@ -18,7 +18,7 @@ from typing import Final
 from aiohttp import web
 
 from gpushare import contract
-from webhook import bounds, connection_slots, connections, review
+from webhook import bounds, connections, review
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def application(
     admit: Admit,
     shutdown: GracefulShutdown | None = None,
     timing: connections.ConnectionWatch | None = None,
-    slots: connection_slots.ConnectionSlots | None = None,
+    slots: connections.ConnectionSlots | None = None,
 ) -> web.Application:
     """Return the application with its only route, `/mutate`."""
     in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
@@ -144,10 +144,10 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end, reviews are answered until there is silence. Then the socket is closed, idle connections are closed, and
     in-flight reviews are answered.
     """
-    shutdown, timing, slots = GracefulShutdown(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
+    shutdown, timing, slots = GracefulShutdown(), connections.ConnectionWatch(), connections.ConnectionSlots()
 
     def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
-        return connection_slots.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
+        return connections.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
 
     runner = web.AppRunner(
         application(admit, shutdown, timing, slots),
@@ -155,7 +155,7 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
         lingering_time=0.0,
-        read_bufsize=connection_slots.READ_AHEAD_BYTES,
+        read_bufsize=connections.READ_AHEAD_BYTES,
     )
     await runner.setup()
     try:

@@ -1,7 +1,8 @@
 """The certificate controller: a Secret that all replicas share, the API server's trust in it, and our TLS context.
 
 Every replica does the same: it reads the Secret, takes the next step if one is due, registers the trusted authorities
-and only then serves. Steps are written by compare-and-swap; the replica that loses reads again.
+and only then serves. Steps are written by compare-and-swap; the replica that loses reads again. The manifests create
+the MutatingWebhookConfiguration and select the pods; we write only its caBundle and, outside the cluster, our URL.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors
-from webhook.certificates import ca_bundle, issuing, rotation
+from webhook.certificates import rotation
 from webhook.certificates.rotation import Certificates, RotationStep
 from webhook.certificates.tls import Tls
 from webhook.metrics import Metrics
@@ -78,7 +79,7 @@ class CertificateController:
         try:
             held = await self._current()
             await self._register(held)
-        except (api_errors.ClusterError, ca_bundle.NotInstalledError) as error:
+        except (api_errors.ClusterError, NotInstalledError) as error:
             self._problem = str(error)
             logger.warning("Could not maintain the certificates", extra={"err": str(error)})
             return RETRY_SECONDS
@@ -98,7 +99,7 @@ class CertificateController:
             step = rotation.next_step(held, self._names, now=now, asked=asked, spread=self._spread)
             if step is RotationStep.KEEP and held is not None:
                 return held
-            wanted = issuing.apply_step(step, held, self._names, now=now)
+            wanted = rotation.apply_step(step, held, self._names, now=now)
             try:
                 await self._write(secret, wanted, begins=step in {RotationStep.START, RotationStep.TRUST_NEW_AUTHORITY})
             except (api_errors.Conflict, api_errors.AlreadyExists):
@@ -168,3 +169,56 @@ def _read(secret: Mapping[str, Any]) -> Certificates | None:
     except (KeyError, ValueError) as error:
         logger.warning("The stored certificates are invalid and will be reissued", extra={"err": str(error)})
         return None
+
+
+PATH: Final = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{contract.WEBHOOK_CONFIGURATION}"
+STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"  # finds the webhook by its name
+
+
+class NotInstalledError(Exception):
+    """The webhook configuration is missing; the message says what to install."""
+
+
+async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -> bool:
+    """Make the API server trust `bundle` (PEM) when it calls us; return whether a write was necessary.
+
+    Raises NotInstalledError and ClusterError.
+    """
+    try:
+        configuration = await api.get(PATH)
+    except api_errors.NotFound as error:
+        raise NotInstalledError(
+            f"there is no MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION}: install config/default"
+        ) from error
+    webhook = _ours(configuration)
+    wanted = difference(webhook.get("clientConfig") or {}, bundle, url=url)
+    if not wanted:
+        return False
+    body = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": wanted}]}
+    await api.patch(PATH, body, STRATEGIC_MERGE_PATCH)
+    logger.info("Registered with the API server", extra={"fields": sorted(wanted), "url": url or ""})
+    return True
+
+
+def difference(webhook: Mapping[str, Any], bundle: str, *, url: str | None) -> dict[str, Any]:
+    """Return the changes that a clientConfig needs; empty for none. Pure."""
+    wanted: dict[str, Any] = {}
+    encoded = base64.b64encode(bundle.encode()).decode()
+    if webhook.get("caBundle") != encoded:
+        wanted["caBundle"] = encoded
+    if url is not None and webhook.get("url") != url:
+        wanted["url"] = url
+    if url is not None and webhook.get("service") is not None:
+        wanted["service"] = None  # the API server accepts only one of the two
+    return wanted
+
+
+def _ours(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+    for entry in configuration.get("webhooks") or []:
+        if entry.get("name") == contract.WEBHOOK_NAME:
+            ours: Mapping[str, Any] = entry
+            return ours
+    raise NotInstalledError(
+        f"the MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION} has no webhook {contract.WEBHOOK_NAME}: "
+        "install config/default"
+    )

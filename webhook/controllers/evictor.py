@@ -25,8 +25,8 @@ from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors, events
 from gpushare.defragmentation import evicting
 from gpushare.pod import Controller
+from webhook.controllers.pacing import WriteBackoff
 from webhook.controllers.touched_nodes import Touched
-from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
 

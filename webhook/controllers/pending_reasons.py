@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.event_series import EventType
-from webhook.controllers.write_backoff import WriteBackoff
+from webhook.controllers.pacing import WriteBackoff
 from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)

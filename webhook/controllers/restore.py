@@ -2,7 +2,7 @@
 
 A GPUNode can be deleted by hand; its agent recreates it empty, while its pods run on. Their annotations, which only
 gpushare may write, say what they hold. Until the annotations are read back, the node is closed
-(`webhook.store.deleted_nodes`) and gets no pods.
+(`webhook.store.node_ledger`) and gets no pods.
 
 The API server rejects such annotations from other clients. If it did not, because its policies were missing, nothing is
 restored for a pod that cannot have been placed (`Pod.may_run`), and no loss is reported.
@@ -29,7 +29,7 @@ from webhook.controllers.touched_nodes import Touched
 from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
-from webhook.store import deleted_nodes, ledger_store
+from webhook.store import ledger_store, node_ledger
 from webhook.store.api_store import ApiStore
 
 
@@ -178,12 +178,12 @@ class Restorer:
         if self._began == math.inf:
             self._began = now
             documents = (self._store.document(node.name) for node in self._store.stored())
-            self._found_open = any(deleted_nodes.is_open(document) for document in documents if document)
+            self._found_open = any(node_ledger.is_open(document) for document in documents if document)
         open_at = await self._open_new(now)
         nodes = [
             node
             for node in touched.nodes
-            if (document := self._store.document(node.name)) and deleted_nodes.is_open(document)
+            if (document := self._store.document(node.name)) and node_ledger.is_open(document)
         ]
         self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
         self._lost.update(lost(nodes, touched.pods))
@@ -208,7 +208,7 @@ class Restorer:
         closed = [
             node.name
             for node in self._store.stored()
-            if node.gpus and (document := self._store.document(node.name)) and not deleted_nodes.is_open(document)
+            if node.gpus and (document := self._store.document(node.name)) and not node_ledger.is_open(document)
         ]
         due = {name: self._open_at(name, now) for name in closed}
         later = [at for at in due.values() if at > now]
@@ -240,7 +240,7 @@ class Restorer:
 
         def change(document: dict[str, Any]) -> dict[str, Any] | None:
             nonlocal restored, failed
-            if deleted_nodes.is_open(document):
+            if node_ledger.is_open(document):
                 restored, failed = [], {}
                 return None
             node = codec.read(document)

@@ -17,7 +17,7 @@ from gpushare import request as requests
 from gpushare.allocation import PodRef
 from gpushare.nodefilters import share_resources
 from gpushare.request import Request
-from webhook.pods import gate_reason, mutation
+from webhook.pods import mutation, pod_manifest
 
 # Fields of a pod's spec, and of each container, that decide where it can run.
 FITNESS_KEYS: Final = (
@@ -91,7 +91,7 @@ class Pod:
             priority=pod.priority(item),
             leaves=bool(metadata.get("deletionTimestamp")),
             is_gated=is_gated,
-            foreign_gates=gate_reason.foreign_gates(item),
+            foreign_gates=pod_manifest.foreign_gates(item),
             node=str(spec.get("nodeName") or ""),
             is_exempt=namespace in contract.EXEMPT_NAMESPACES or contract.MIRROR_ANNOTATION in everything,
             has_resources=pod.has_share_resources(item),

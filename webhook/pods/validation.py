@@ -20,7 +20,7 @@ from gpushare import request as requests
 from gpushare.nodefilters import share_resources
 from gpushare.request import Request
 from webhook.pods import mutation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods.pod_manifest import PodSpecView
 
 _NVIDIA_PREFIX: Final = "nvidia.com/"
 _MAX_KEY_NAME: Final = 63  # of an annotation key, after the slash

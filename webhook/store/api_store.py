@@ -18,11 +18,10 @@ from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.metrics import Metrics
 from webhook.store import ledger_store
+from webhook.store.avoided_nodes import Contention
 from webhook.store.chooser import NO_OVERRIDES, Chooser
-from webhook.store.contention import Contention
-from webhook.store.deleted_nodes import DeletedNodes
 from webhook.store.gpunode_writer import GpuNodeWriter
-from webhook.store.node_ledger import NodeLedger
+from webhook.store.node_ledger import DeletedNodes, NodeLedger
 from webhook.store.occupancy import Occupancy
 from webhook.store.reservation_limits import QuotaAllowances, UnconfirmedReservations
 

@@ -2,19 +2,20 @@
 
 It keeps a `Fleet` up to date with a ledger, and with the CPU, memory and pods that nodes have room for, so that only
 nodes where the pod can run are proposed. Single calls can override the views of some nodes, so that a scratch copy of
-the ledger is placed on with the same costs as the ledger itself.
+the ledger is placed on with the same costs as the ledger itself. `WorkloadMix` says when it has to learn the mix again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import pod
 from gpushare.allocation import PodRef
-from gpushare.mix import NO_HOST, Host, Mix
+from gpushare.mix import ENOUGH_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
 from gpushare.nodefilters import PodKey as NodeShape
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
@@ -23,7 +24,7 @@ from gpushare.placement.grid import Room
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.store.unbindable import NO_AVOIDED, Avoided
+from webhook.store.avoided_nodes import NO_AVOIDED, Avoided
 
 Views = Mapping[str, NodeView]  # by node
 
@@ -203,3 +204,66 @@ _DEPRIORITIZED: Final = "is left to other replicas"
 def _host(shape: NodeShape) -> Host:
     amounts = dict(shape.amounts)
     return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
+
+
+FEWEST: Final = 50
+PART: Final = 3  # one third
+MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
+
+Asks = tuple[RequestClass, ...]  # of one pod
+
+
+class WorkloadMix:
+    """Counts the requests of the pods that have a share now.
+
+    So it needs no stored state: after a restart it is complete once the pods are read, and it is the same in every
+    replica. A lesson is due when a third of the pods with a share have changed since the last one, and FEWEST at least;
+    or a third of their compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is
+    called, and again with every change until `snapshot`.
+    """
+
+    def __init__(self, due: Callable[[], object] = lambda: None) -> None:
+        self._due = due
+        self._counts: collections.Counter[RequestClass] = collections.Counter()
+        self._pods = 0
+        self._percent = 0  # requested compute, 100 per GPU
+        self._turnover = self._turnover_percent = 0  # since the last lesson
+        self._known = self._known_percent = 0  # at the last lesson
+
+    def change(self, before: Asks, after: Asks) -> None:
+        """Record that a pod's request has changed; empty while it has no share."""
+        if before == after:
+            return
+        for asked in before:
+            self._counts[asked] -= 1
+            if not self._counts[asked]:
+                del self._counts[asked]
+        self._counts.update(after)
+        self._pods += bool(after) - bool(before)
+        self._percent += _percent(after) - _percent(before)
+        self._turnover += 1
+        self._turnover_percent += max(_percent(before), _percent(after))
+        by_pods = self._turnover >= max(FEWEST, self._known // PART)
+        by_compute = self._turnover_percent >= max(MIN_PERCENT, self._known_percent // PART)
+        if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
+            self._due()
+
+    def snapshot(self) -> Mix:
+        """Return the mix, and begin to count towards the next lesson."""
+        self._turnover, self._known = 0, self._pods
+        self._turnover_percent, self._known_percent = 0, self._percent
+        return Mix.from_counts(self._counts, pods=self._pods)
+
+
+def _percent(asks: Asks) -> int:
+    return sum(asked.gpus * asked.request_percent for asked in asks)
+
+
+def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
+    """Return the classes of a request, empty if it is invalid; `amounts`: milli-CPUs, bytes … that the pod takes of its
+    node.
+    """
+    if isinstance(request, str):
+        return ()
+    there = dict(amounts)
+    return tuple(classes_of(request, Host(there.get("cpu", 0), there.get("memory", 0))))

@@ -18,7 +18,7 @@ from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from webhook.metrics import Metrics
 from webhook.store import ledger_store
-from webhook.store.contention import Contention
+from webhook.store.avoided_nodes import Contention
 from webhook.store.node_ledger import NodeLedger, PendingChange
 
 logger = logging.getLogger(__name__)

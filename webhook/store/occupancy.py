@@ -11,20 +11,21 @@ import asyncio
 import collections
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from gpushare import contract, errors, pod
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
-from gpushare.nodefilters import PodInfo, SchedulerCache, volumes
+from gpushare.nodefilters import PodInfo, SchedulerCache, share_resources, volumes
 from gpushare.nodefilters.scheduler_cache import IsFull
+from gpushare.pod import PodJson
+from gpushare.request import Request
 from webhook.pods.stored_pod import Pod, has_share
-from webhook.store import unbindable, workload_mix
-from webhook.store.assumed_pods import AssumedPods
-from webhook.store.unbindable import Unbindable
-from webhook.store.workload_mix import WorkloadMix
+from webhook.store import avoided_nodes, chooser
+from webhook.store.avoided_nodes import Unbindable
+from webhook.store.chooser import WorkloadMix
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ StorageChanged = Callable[[objects.Key, volumes.StorageObject | None, volumes.St
 class _Unbound:
     """A pod that the scheduler cannot bind where it was placed, and whether it is being deleted."""
 
-    maker: unbindable.Maker
+    maker: avoided_nodes.Maker
     why: str
     leaves: bool
 
@@ -53,7 +54,7 @@ class _Seen:
     pod_info: PodInfo
     allocation_id: str
     is_bound: bool
-    asks: workload_mix.Asks = ()
+    asks: chooser.Asks = ()
     unbound: _Unbound | None = None
 
 
@@ -263,12 +264,12 @@ def _see(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     pod_info = PodInfo.from_manifest(item, node)
     if read is None or not read.allocation_id:
         return _Seen(pod_info, "", bool(bound))
-    asks = workload_mix.asks_of(read.request, pod_info.amounts)
+    asks = chooser.asks_of(read.request, pod_info.amounts)
     return _Seen(pod_info, read.allocation_id, bool(bound), asks, _unbound(read))
 
 
 def _unbound(read: Pod) -> _Unbound | None:
-    maker = unbindable.maker_of(read.ref.namespace, read.ref.name, read.controller)
+    maker = avoided_nodes.maker_of(read.ref.namespace, read.ref.name, read.controller)
     if read.unschedulable is None or maker is None:
         return None
     words = read.unschedulable or "no reason given"
@@ -285,3 +286,56 @@ def _trim(kind: str) -> objects.Transform:
         return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
 
     return trim
+
+
+class AssumedPods:
+    """Counts assumed pods in the scheduler cache. has_allocation(node, allocation ID): whether the ledger has it."""
+
+    def __init__(self, cache: SchedulerCache, has_allocation: Callable[[str, str], bool]) -> None:
+        self._cache = cache
+        self._has_allocation = has_allocation
+        self._assumed: dict[str, tuple[PodJson, str]] = {}  # allocation ID -> pod, node
+        self._by_pod: dict[int, str] = {}
+        self._by_node: dict[str, set[str]] = collections.defaultdict(set)
+
+    def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
+        """Count the pod on the node as it is now, and no longer on the node that was assumed before.
+
+        Return a function that ends that.
+        """
+        for before in (self._by_pod.get(id(manifest)), allocation_id):
+            if before is not None:
+                self.settle(before)
+        self._assumed[allocation_id] = manifest, node
+        self._by_pod[id(manifest)] = allocation_id
+        self._by_node[node].add(allocation_id)
+        self._cache.put(_key(allocation_id), PodInfo.from_manifest(share_resources.equipped(manifest, request), node))
+        return lambda: self.settle(allocation_id)
+
+    def key(self, manifest: PodJson) -> Hashable:
+        """Return the key under which the scheduler cache counts this very object; None if it is not assumed."""
+        allocation_id = self._by_pod.get(id(manifest))
+        return None if allocation_id is None else _key(allocation_id)
+
+    def settle(self, allocation_id: str) -> None:
+        """Stop assuming a pod that was seen, or that will never exist."""
+        assumed = self._assumed.pop(allocation_id, None)
+        if assumed is None:
+            return
+        manifest, node = assumed
+        del self._by_pod[id(manifest)]
+        self._by_node[node].discard(allocation_id)
+        if not self._by_node[node]:
+            del self._by_node[node]
+        self._cache.put(_key(allocation_id), None)
+
+    def sweep(self, node: str) -> None:
+        """Stop assuming pods whose share the ledger no longer has."""
+        for allocation_id in [
+            identity for identity in self._by_node.get(node, ()) if not self._has_allocation(node, identity)
+        ]:
+            self.settle(allocation_id)
+
+
+def _key(allocation_id: str) -> Hashable:
+    return "assumed", allocation_id

@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from webhook.controllers import queue
-from webhook.controllers.gated_pods.gang import Unit
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import PodIndex, Unit
 from webhook.pods.stored_pod import Pod
 
 MAX_FAILED_TRIES: Final = 32  # of one namespace in a round; units like one that was tried are free

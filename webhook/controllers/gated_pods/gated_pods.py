@@ -24,22 +24,26 @@ from gpushare.allocation import peak
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
-from webhook import event_loop
-from webhook.controllers import queue
-from webhook.controllers.gated_pods import gang
+from webhook.controllers import pacing, queue
+from webhook.controllers.gated_pods import waiting_units
 from webhook.controllers.gated_pods.backfill_reservations import BackfillReservations
-from webhook.controllers.gated_pods.existing_allocations import AllocationHolders, AllocationIds, ExistingAllocations
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS, Fairness, OvertakeCounter, OvertakeLimits
-from webhook.controllers.gated_pods.gang import Arranged, Unit
 from webhook.controllers.gated_pods.gang_placement import GangPlacement, PodRequests
-from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.controllers.gated_pods.ungater import Ungater
+from webhook.controllers.gated_pods.waiting_units import (
+    AllocationHolders,
+    AllocationIds,
+    Arranged,
+    ExistingAllocations,
+    PodIndex,
+    Unit,
+)
 from webhook.controllers.pending_reasons import EventRecorder, PendingReasonReporter, PodClient
 from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
-from webhook.store.derived_store import FilteredStore
+from webhook.store.ledger_store import FilteredStore
 from webhook.store.reservation import Reservation
 
 logger = logging.getLogger(__name__)
@@ -87,7 +91,7 @@ class GatedPodScheduler:
         self._gang = GangPlacement(store, reservation)
         self._ungater = Ungater(api, recorder, metrics, clock=clock)
         self._reporter = PendingReasonReporter(api, recorder, clock=clock)
-        self._arranger = gang.Arranger()
+        self._arranger = waiting_units.Arranger()
         self._holders = AllocationHolders()
         self.overtakes = OvertakeCounter()
         self._backfill = BackfillReservations(store, self.overtakes, limits)
@@ -110,7 +114,7 @@ class GatedPodScheduler:
             queue.counts(waiting),
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
         waits = [next_report, self._ungater.next_attempt_seconds(), NEXT_ROUND_SECONDS if self.has_skipped else None]
         return min((seconds for seconds in waits if seconds), default=None)
@@ -118,11 +122,11 @@ class GatedPodScheduler:
     async def place(self, pods: PodIndex, *, now: float) -> Refusals:
         """Give each unit one turn; return the pods that go on waiting, and why. `now` in Unix seconds."""
         arranged = self._arrange(pods)
-        await event_loop.let_others_run()  # each of these steps takes a while with very many pods
+        await pacing.let_others_run()  # each of these steps takes a while with very many pods
         existing = self._holders.existing(self._store.stored(), arranged)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         self._backfill.begin(pods, arranged.units, existing, now=now)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         turn = _Round(existing, await self._continue_held_back(arranged, existing))
         skipped = False
         self._namespaces = frozenset(unit.namespace for unit in arranged.units)
@@ -135,7 +139,7 @@ class GatedPodScheduler:
                     turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _skipped(pod)) for pod in unit.members)
                     skipped = True
                     if len(turn.waiting) % SKIPPED_AT_ONCE == 0:
-                        await event_loop.let_others_run()
+                        await pacing.let_others_run()
                     continue
                 requests = _requests(unit, turn.waiting)
                 if requests is None:
@@ -149,7 +153,7 @@ class GatedPodScheduler:
                 task.add_done_callback(lambda _: self._slots.release())
                 # The task runs until its share is in our view, before the next begins: the order of the queue is kept.
                 await asyncio.sleep(0)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         self._last = {pod.ref.uid: refusal for pod, refusal in turn.waiting if refusal.cause is not Cause.TURN}
         self.has_skipped = skipped
         return turn.waiting
@@ -253,7 +257,7 @@ class GatedPodScheduler:
         failed = [(pod, why) for (pod, _), why in zip(requests, outcomes, strict=True) if why is not None]
         if failed:
             await self._keep_gated(unit, failed, turn, has_share=len(failed) == requests[0][1].group_size)
-        warning = gang.explain_apart(unit.group, list(placed.values()))
+        warning = waiting_units.explain_apart(unit.group, list(placed.values()))
         for (pod, _), why in zip(requests, outcomes, strict=True):
             if warning and why is None:
                 self._recorder.record(pod.reference, contract.EVENT_GROUP_APART, warning, type="Warning")

@@ -21,10 +21,10 @@ from gpushare.pod import PodJson, annotations_of
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers import queue
+from webhook.controllers.pacing import WriteBackoff
 from webhook.controllers.pending_reasons import EventRecorder, PodClient
-from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
-from webhook.pods import difference, mutation
+from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Ungater:
         known, manifest, uid = pod, pod.manifest, pod.ref.uid
         for attempt in range(1, PATCH_ATTEMPTS + 1):
             try:
-                changes = difference.patch(manifest, mutation.open_gate(manifest, request, placed))
+                changes = mutation.patch(manifest, mutation.open_gate(manifest, request, placed))
             except errors.LedgerError as error:
                 sentence = f"gets another share, because the reserved one does not match its request: {error}"
                 return self._fail(pod, sentence, is_refused=not self._is_in_flight(uid, ANY_VERSION))
@@ -182,7 +182,7 @@ def _same_fields(manifest: PodJson) -> list[dict[str, Any]]:
     The API server retries such a patch on conflicts. A client that writes to the pod all the time cannot keep it gated.
     """
     requested = {
-        f"/metadata/annotations/{difference.escaped(key)}": text
+        f"/metadata/annotations/{mutation.escaped(key)}": text
         for key, text in annotations_of(manifest).items()
         if key.startswith(contract.PREFIX)
     }

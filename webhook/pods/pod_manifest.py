@@ -1,16 +1,101 @@
-"""Pod structure: whether the API server would have decoded an object as a pod, as far as the webhook reads it.
+"""A pod's manifest as admission reads it: parts looked up once, gates that keep it waiting, and its structure. Pure.
 
-The API server sends only pods, but any client can connect to the port. The structure is checked only after a review has
-failed, so it costs admissions nothing and rejects no pod that could be placed. It distinguishes an invalid pod, which
-is denied, from a defect of the webhook, which is logged.
+A share is guaranteed from the moment it is given, so a pod that cannot run yet would waste it: it stays gated. The API
+server sends only pods, but any client can connect to the port. The structure is checked only after a review has failed,
+so it costs admissions nothing: it distinguishes an invalid pod, which is denied, from a defect of the webhook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gpushare import contract, errors, pod
+from gpushare import request as requests
 from gpushare.nodefilters import volumes
+from gpushare.pod import PodJson
+from gpushare.refusal import Cause, Refusal
+from gpushare.request import Request
+
+Container = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodSpecView:
+    """A view of a manifest: its containers are the manifest's own objects.
+
+    all_containers: ordinary containers, then init containers. default_container: see `pod.default_container`.
+    """
+
+    manifest: PodJson
+    spec: Mapping[str, Any]
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    containers: tuple[Container, ...]
+    init_containers: tuple[Container, ...]
+    all_containers: tuple[Container, ...]
+    default_container: str
+
+    @classmethod
+    def read(cls, manifest: PodJson) -> PodSpecView:
+        """Read a manifest that keeps to all caps. Raises an error of any type if it is not a valid pod."""
+        metadata, spec = manifest.get("metadata") or {}, manifest.get("spec") or {}
+        containers, init_containers = tuple(pod.containers(manifest)), tuple(pod.init_containers(manifest))
+        return cls(
+            manifest,
+            spec,
+            metadata.get("annotations") or {},
+            metadata.get("labels") or {},
+            containers,
+            init_containers,
+            (*containers, *init_containers),
+            pod.default_container(manifest),
+        )
+
+    def request(self) -> Request:
+        """Parse what the pod requests. Raises RequestError."""
+        names = tuple(str(container.get("name") or "") for container in self.all_containers)
+        sidecars = tuple((str(each.get("name") or ""), pod.is_sidecar(each)) for each in self.init_containers)
+        return requests.read(self.annotations, names, self.default_container, init_containers=sidecars)
+
+    @property
+    def has_share_label(self) -> bool:
+        """Whether gpushare has rewritten this pod, or the one that it is a copy of."""
+        return self.labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE
+
+    @property
+    def pinned_host(self) -> str:
+        """The host in the node selector of a pod that comes with a placement of ours; empty without one."""
+        if contract.ALLOCATION not in self.annotations:
+            return ""
+        return str((self.spec.get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) or "")
+
+
+def gate_reason(manifest: PodJson, request: Request) -> Refusal | None:
+    """Return why the pod has to wait regardless of free capacity; None if it may be placed now."""
+    foreign = foreign_gates(manifest)
+    if foreign:
+        return Refusal(foreign_gates_reason(foreign), cause=Cause.GATE)
+    if request.group_size > 1:
+        # The placer counts the members. Here they arrive one by one, at different replicas.
+        return Refusal(
+            f"waits for its group {errors.quoted(request.group)}: its {request.group_size} pods are placed together",
+            cause=Cause.GROUP,
+        )
+    return None
+
+
+def foreign_gates(manifest: PodJson) -> tuple[str, ...]:
+    """Return the scheduling gates of other controllers."""
+    return tuple(gate for gate in pod.gates(manifest) if gate != contract.SCHEDULING_GATE)
+
+
+def foreign_gates_reason(foreign: tuple[str, ...]) -> str:
+    """Return the reason of a pod with scheduling gates of other controllers."""
+    names = ", ".join(errors.quoted(name) for name in foreign[:3])
+    return f"waits for another controller to remove the scheduling gate {names}: it gets a GPU after that"
+
 
 _TEXT: Final = "text"
 _COUNT: Final = "a whole number"
@@ -87,7 +172,7 @@ _POD: Final = {
 }  # fmt: skip
 
 
-def wrong(manifest: Any) -> str | None:
+def why_invalid(manifest: Any) -> str | None:
     """Return why this is not a valid pod, as a sentence with the path, or None."""
     return next(_wrong(manifest, _POD, ""), None) if manifest is not None else None
 

@@ -15,9 +15,8 @@ from gpushare.cluster import api_client, api_errors, events
 from gpushare.cluster import object_store as cluster_store
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
-from webhook import event_loop
-from webhook.controllers.allocations import due_changes
-from webhook.controllers.allocations.due_changes import ConfirmBatcher, DueChangesByNode, FirstSeen
+from webhook.controllers import due_changes, pacing
+from webhook.controllers.due_changes import ConfirmBatcher, DueChangesByNode, FirstSeen
 from webhook.controllers.restore import PODS_SELECTOR, Restorer
 from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.metrics import Metrics
@@ -89,14 +88,14 @@ class AllocationController:
 
     async def reconcile(self, touched: Touched) -> float | None:
         """Write the changes that are due; return when the next are due, by our clock."""
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         now = self._clock()
         nodes = self._first_seen.timed(touched.nodes, now=now)
         found = due_changes.find(nodes, touched.pods, now=now, departed=touched.departed)
         due = self._due.renew(nodes, touched.names, found)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         next_restore = await self._restorer.reconcile(touched, now=now)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         await self._inspector.inspect()
         ripe, next_confirm = self._batcher.due(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
@@ -246,7 +245,7 @@ class LedgerInspector:
             if known is not node:
                 inspected += 1
                 if inspected % INSPECTED_AT_ONCE == 0:
-                    await event_loop.let_others_run()
+                    await pacing.let_others_run()
                 problems = (*node.problems, *ledger.violations(node))
                 for sentence in problems:
                     if sentence not in sentences:
