@@ -82,7 +82,6 @@ class Timed(asyncio.Protocol):
             asyncio.get_running_loop().call_later(DISMISS_SECONDS, self._transport.abort)
 
     def gone(self) -> None:
-        """Record that its socket is closed, maybe before its handshake."""
         self._watch.gone(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -139,8 +138,6 @@ class ConnectionWatch:
         return len(self._known)
 
     def over(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], Timed]:
-        """Wrap a protocol factory, so that its connections are timed."""
-
         def timed() -> Timed:
             connection = Timed(make(), self)
             self._handshakes.add(connection)
@@ -149,11 +146,9 @@ class ConnectionWatch:
         return timed
 
     def gone(self, connection: Timed) -> None:
-        """Record that a connection's socket is closed."""
         self._handshakes.discard(connection)
 
     def made(self, connection: Timed) -> None:
-        """Record that a connection's handshake is done."""
         self._handshakes.discard(connection)
         self._known[connection.inner] = connection
 
@@ -222,7 +217,6 @@ class ConnectionSlots:
         return bool(self._waiting)
 
     def arrive(self, connection: TlsConnection) -> None:
-        """Serve a new connection, queue it, or refuse it."""
         address = connection.address
         if self._has_room(address):
             self._serve(connection)
@@ -239,7 +233,6 @@ class ConnectionSlots:
             self._make_room()
 
     def leave(self, connection: TlsConnection) -> None:
-        """Remove a connection that has ended, and serve the next."""
         self._waiting.pop(connection, None)
         if self._served.pop(connection, None) is None:
             return
@@ -313,7 +306,6 @@ class TlsConnection(sslproto.SSLProtocol):
         self._slots.arrive(self)
 
     def begin(self) -> None:
-        """Begin the handshake."""
         if self._gives_up is not None:
             self._gives_up.cancel()
         if self._socket is not None:
@@ -321,7 +313,6 @@ class TlsConnection(sslproto.SSLProtocol):
             self._socket.resume_reading()
 
     def refuse(self) -> None:
-        """Close the connection before its handshake."""
         if self._socket is not None:
             self._socket.abort()
 

@@ -60,7 +60,6 @@ class Placer:
         self._pods.subscribe(self._pod_changed)
 
     def wake(self) -> None:
-        """Make the next round due."""
         self._woken.set()
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
@@ -71,7 +70,6 @@ class Placer:
         self.wake()
 
     async def run(self) -> None:
-        """Do rounds until cancelled."""
         await self._store.synced()
         await self._pods.synced.wait()
         while True:

@@ -75,7 +75,6 @@ def application(
     async def yield_slot(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Close the connection after its answer while others wait."""
         try:
             answer = await handler(request)
         except web.HTTPException as error:
@@ -124,11 +123,9 @@ class _Site(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The URL of the socket."""
         return f"https://{self._place[0]}:{self._place[1]}"
 
     async def start(self) -> None:
-        """Begin to listen."""
         await super().start()
         if self._runner.server is None:
             raise RuntimeError("the runner was not set up")

@@ -69,13 +69,11 @@ class CertificateController:
         return None if self._tls.loaded is not None else self._problem
 
     async def run(self) -> None:
-        """Check the certificates periodically, until cancelled."""
         while True:
             pause = await self.step()
             await asyncio.sleep(pause)
 
     async def step(self) -> float:
-        """Check the certificates once; return the pause before the next check, in seconds."""
         try:
             held = await self._current()
             await self._register(held)

@@ -97,12 +97,10 @@ def next_step(
 
 
 def serving_ends(held: Certificates) -> datetime.datetime:
-    """Return when the serving certificate expires."""
     return _check(held)[1].not_valid_after_utc
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    """Return the DNS names and addresses of a certificate."""
     try:
         listed = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -170,7 +168,6 @@ def _canonical(name: str) -> str:
 def apply_step(
     step: RotationStep, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime
 ) -> Certificates:
-    """Return the certificates after one step."""
     if held is None or step is RotationStep.START:
         authority, key = _authority(now)
         return _with_new_serving(Certificates((authority,), key, "", ""), names, now)

@@ -94,19 +94,16 @@ class Mounted:
         self._problem: str | None = f"the certificate in {directory} has not been read yet"
 
     def missing(self) -> str | None:
-        """Return why the API server cannot trust us, as a sentence, or None."""
         if self._ends is not None and self._clock() < self._ends:
             return None
         return self._problem or (f"{self._directory}: {_ended(self._ends)}" if self._ends else None)
 
     async def run(self) -> None:
-        """Poll the files until cancelled."""
         while True:
             self.step()
             await asyncio.sleep(LOOK_SECONDS)
 
     def step(self) -> None:
-        """Read the mounted files once, and load them if they are new."""
         try:
             held = _read(self._directory)
             ends = check(held, self._name, now=self._clock())
@@ -153,7 +150,6 @@ def _ended(ends: datetime.datetime) -> str:
 
 
 def _read(directory: Path) -> Certificates:
-    """Read the files. Raises UnusableError."""
     texts = {}
     # The kubelet replaces the whole directory: read both files from the same version.
     version = (directory / CERTIFICATE).resolve().parent

@@ -237,7 +237,6 @@ class LedgerInspector:
         self._seen: dict[str, tuple[GpuNode, tuple[str, ...]]] = {}
 
     async def inspect(self) -> None:
-        """Inspect the GPUNodes that have changed; report new problems and count all."""
         before, self._seen = self._seen, {}
         inspected = 0
         for node in self._store.stored():
@@ -262,7 +261,6 @@ class LedgerInspector:
 
 
 def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:
-    """Group allocations by node, then by ID."""
     by_node: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
     for entry in entries:
         by_node[entry.node][entry.allocation.id] = entry.allocation

@@ -147,7 +147,6 @@ class Evictor:
 
 
 def explain_unbound(pod: Pod) -> str:
-    """Return the sentence of the Event, with what happens next or what to do."""
     words = pod.unschedulable or "no reason given"
     sentence = f"was placed on {pod.placed_on}, where the scheduler cannot bind it: {words}"
     if pod.controller is None:
@@ -189,13 +188,11 @@ class EvictionRate:
         self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
 
     def wait_seconds(self, who: Controller, *, now: float) -> float:
-        """Return how long to wait before the next eviction of this owner's pods."""
         not_before, _ = self._owners.get(who.uid, (now, 0.0))
         minute = self._recent[0] + 60.0 if len(self._recent) == MAX_PER_MINUTE else now
         return max(0.0, not_before - now, minute - now)
 
     def evicted(self, who: Controller, *, now: float) -> None:
-        """Record an eviction, which prolongs the owner's pause."""
         self._recent.append(now)
         kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MAX_OWNER_PAUSE_SECONDS}
         _, pause = kept.get(who.uid, (now, OWNER_PAUSE_SECONDS))
@@ -224,7 +221,6 @@ class AllocationConflicts:
 
 
 def explain_conflict(pod: Pod, holder: PodRef) -> str:
-    """Return the sentence of the Event."""
     return (
         f"names the allocation {pod.allocation_id}, which belongs to {holder}: it has no share, and its GPU calls "
         f"fail; delete and recreate it without the annotations that only gpushare writes"

@@ -49,13 +49,11 @@ class ClusterFigures(Collector):
         self._known: dict[str, tuple[GpuNode, accounting.Parts]] = {}
 
     async def run(self) -> None:
-        """Count periodically, until cancelled."""
         while True:
             await self.count()
             await asyncio.sleep(COUNT_SECONDS)
 
     async def count(self) -> None:
-        """Count the nodes that have changed."""
         mix = self._mix()
         known = self._known if mix is self._counted_with else {}
         typical = functools.cache(mix.typical)
@@ -70,11 +68,9 @@ class ClusterFigures(Collector):
         self._known, self._counted_with = parts_of, mix
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the series depend on the cluster."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the figures of the last count."""
         gpus = GaugeMetricFamily(
             "gpushare_placer_gpus",
             "GPUs of the cluster by use, in parts of GPUs; reported by the leading replica only.",
@@ -117,7 +113,6 @@ class ProfilePublisher:
         self._problem = ""  # the problem that was logged last
 
     async def run(self) -> None:
-        """Write changes periodically, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(PUBLISH_SECONDS)

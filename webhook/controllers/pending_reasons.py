@@ -94,7 +94,6 @@ class PendingReasonReporter:
         self._round_at = -ROUND_SECONDS
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
-        """Forget all pods except these, which still wait."""
         kept = set(uids)
         self._reported = {uid: written for uid, written in self._reported.items() if uid in kept}
         self._recorded = {uid: noted for uid, noted in self._recorded.items() if uid in kept}

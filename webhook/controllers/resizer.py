@@ -230,7 +230,6 @@ class Quotas:
 
 
 def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
-    """Return the lowest limit of each of our resources. Raises QuantityError."""
     smallest: dict[str, int] = {}
     for quota in quotas:
         hard = (quota.get("spec") or {}).get("hard") or {}

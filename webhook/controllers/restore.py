@@ -45,7 +45,6 @@ def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
-    """Return living pods that were placed on a node without a GPUNode; `there`: names of existing GPUNodes."""
     return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
 
 

@@ -93,7 +93,6 @@ def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
 
 
 def visible_devices(container: PodJson) -> list[PodJson]:
-    """Return the container's visible-devices variables, except references to our own annotation."""
     return [entry for entry in _visible(container) if contract.GPU_UUIDS not in _field_path(entry)]
 
 
@@ -326,5 +325,4 @@ def _compare_lists(before: list[Any], after: list[Any], path: str) -> Iterator[O
 
 
 def escaped(key: str) -> str:
-    """Escape a key for use in a path (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -54,14 +54,12 @@ class PodSpecView:
         )
 
     def request(self) -> Request:
-        """Parse what the pod requests. Raises RequestError."""
         names = tuple(str(container.get("name") or "") for container in self.all_containers)
         sidecars = tuple((str(each.get("name") or ""), pod.is_sidecar(each)) for each in self.init_containers)
         return requests.read(self.annotations, names, self.default_container, init_containers=sidecars)
 
     @property
     def has_share_label(self) -> bool:
-        """Whether gpushare has rewritten this pod, or the one that it is a copy of."""
         return self.labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE
 
     @property
@@ -87,12 +85,10 @@ def gate_reason(manifest: PodJson, request: Request) -> Refusal | None:
 
 
 def foreign_gates(manifest: PodJson) -> tuple[str, ...]:
-    """Return the scheduling gates of other controllers."""
     return tuple(gate for gate in pod.gates(manifest) if gate != contract.SCHEDULING_GATE)
 
 
 def foreign_gates_reason(foreign: tuple[str, ...]) -> str:
-    """Return the reason of a pod with scheduling gates of other controllers."""
     names = ", ".join(errors.quoted(name) for name in foreign[:3])
     return f"waits for another controller to remove the scheduling gate {names}: it gets a GPU after that"
 
@@ -203,7 +199,6 @@ def _wrong(value: Any, schema: Any, path: str) -> Iterator[str]:
 
 
 def _is_no(value: Any, kind: str) -> bool:
-    """Whether the value is not of this kind."""
     if kind == _TEXT:
         return not isinstance(value, str)
     return kind == _COUNT and (isinstance(value, bool) or not isinstance(value, int))

@@ -76,7 +76,6 @@ class Pod:
 
     @classmethod
     def from_manifest(cls, item: pod.PodJson) -> Pod:
-        """Read a pod from the API server's JSON."""
         metadata, spec, status = (item.get(key) or {} for key in ("metadata", "spec", "status"))
         namespace, name = pod.namespaced_name(item)
         everything = pod.annotations_of(item)
@@ -108,17 +107,14 @@ class Pod:
 
     @property
     def allocation_id(self) -> str:
-        """The ID of the allocation that it names; empty for none."""
         return self.annotations.get(contract.ALLOCATION) or ""
 
     @property
     def placed_on(self) -> str:
-        """The node where it was placed, by its annotation; empty for none."""
         return self.annotations.get(contract.NODE) or ""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has completed and uses nothing any more."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
@@ -145,17 +141,14 @@ class Pod:
 
     @property
     def path(self) -> str:
-        """The path of the pod at the API server."""
         return f"/api/v1/namespaces/{self.ref.namespace}/pods/{self.ref.name}"
 
     @property
     def reference(self) -> Mapping[str, str]:
-        """The object reference for Events."""
         return {"apiVersion": "v1", "kind": "Pod", **dataclasses.asdict(self.ref)}
 
 
 def has_share(item: pod.PodJson) -> bool:
-    """Whether the pod has the label that the webhook puts on every pod with a share."""
     labels = (item.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE)
 

@@ -44,7 +44,6 @@ class Denial:
 
 
 def read(view: PodSpecView) -> Request | Denial:
-    """Return the pod's request, or why it is denied."""
     names = [container.get("name") for container in view.all_containers]
     if not all(names) or len(set(names)) != len(names):
         return Denial("spec.containers and spec.initContainers need unique names", 400)
@@ -60,7 +59,6 @@ def read(view: PodSpecView) -> Request | Denial:
 
 
 def warnings(view: PodSpecView, request: Request) -> tuple[str, ...]:
-    """Return sentences about changes that contradict the pod's own fields."""
     return (
         *_first_of_several(view, request),
         *_less_than_a_context(view, request),

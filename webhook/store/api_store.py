@@ -96,7 +96,6 @@ class ApiStore:
         self._cache.on_change(lambda _: self._nodes_changed.set())
 
     async def run(self) -> None:
-        """Keep the cache up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpunodes.run())
             tasks.create_task(self._nodes.run())
@@ -110,7 +109,6 @@ class ApiStore:
         await self._is_warm.wait()
 
     def missing(self) -> str | None:
-        """Return what has not been read yet, as a sentence, or None."""
         for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
@@ -127,7 +125,6 @@ class ApiStore:
         self._listeners.append(listener)
 
     def views(self) -> Iterable[NodeView]:
-        """Return every node with GPUs, including pending commits of this process."""
         return [ledger.view for ledger in self._ledgers.values()]
 
     def view(self, name: str) -> NodeView | None:
@@ -135,16 +132,13 @@ class ApiStore:
         return ledger.view if ledger else None
 
     def stored(self) -> list[GpuNode]:
-        """Return the nodes as they are stored, without pending commits."""
         return [ledger.node for ledger in self._ledgers.values()]
 
     def document(self, name: str) -> Mapping[str, Any] | None:
-        """Return the GPUNode object as it is stored, or None."""
         ledger = self._ledgers.get(name)
         return ledger.document if ledger else None
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Return why nothing is reserved for a pod before it is stored, or None."""
         lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
         if lacks is not None:
             return Refusal(lacks, cause=Cause.QUOTA)
@@ -155,17 +149,14 @@ class ApiStore:
     def assume(
         self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
     ) -> Callable[[], None]:
-        """Count the pod on the node until it is seen there, or the ledger no longer has its allocation."""
         return self._assumed.assume(manifest, request, name, allocation_id)
 
     async def refresh(self, name: str) -> None:
-        """Read one node from the API server. Raises UnreachableError."""
         ledger = self._ledgers.get(name)
         if ledger is not None:
             await self._writer.refresh(name, ledger)
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Write the change; see `ledger_store.LedgerStore.commit`."""
         ledger = self._ledgers.get(name)
         if ledger is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
@@ -178,7 +169,6 @@ class ApiStore:
             self._cache.forget(name)
 
     async def close(self) -> None:
-        """Stop the writers and fail all pending changes."""
         await self._writer.close()
 
     async def _update_chooser(self) -> None:
@@ -225,7 +215,6 @@ class ApiStore:
             self._notify()
 
     def _cache_key(self, manifest: Mapping[str, Any]) -> Hashable:
-        """Return the key under which the scheduler cache may count the pod."""
         assumed = self._assumed.key(manifest)
         return objects.key_of(manifest) if assumed is None and pod.uid(manifest) else assumed
 

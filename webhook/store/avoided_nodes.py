@@ -54,7 +54,6 @@ class Contention:
         self._refused[node] = now + seconds, seconds
 
     def written(self, node: str) -> None:
-        """Record a successful write."""
         self._refused.pop(node, None)
 
     def deprioritized(self, *, now: float) -> Callable[[str], bool] | None:
@@ -126,7 +125,6 @@ class Unbindable:
         self._by_maker: collections.OrderedDict[Maker, dict[str, _Node]] = collections.OrderedDict()
 
     def deleted(self, maker: Maker, node: str, why: str) -> None:
-        """Record that a pod of this maker was deleted before it could be bound there."""
         now = self._clock()
         known = {
             name: known_node
@@ -140,14 +138,12 @@ class Unbindable:
             self._by_maker.popitem(last=False)
 
     def was_bound(self, maker: Maker, node: str) -> None:
-        """Record that a pod of this maker was bound there after all."""
         known = self._by_maker.get(maker, {})
         known.pop(node, None)
         if not known:
             self._by_maker.pop(maker, None)
 
     def avoided(self, manifest: pod.PodJson) -> Avoided:
-        """Return the nodes to avoid for this pod."""
         own = maker_of(*pod.namespaced_name(manifest), pod.controller(manifest)) if self._by_maker else None
         known = self._by_maker.get(own[0]) if own is not None else None
         if not known:

@@ -63,7 +63,6 @@ class Chooser:
         cache.on_change(self.mark_changed)
 
     def mark_changed(self, name: str) -> None:
-        """Record that this node's GPUs, or its other capacity, have changed."""
         self._changed.add(name)
 
     def update_some(self, most: int) -> bool:
@@ -76,11 +75,9 @@ class Chooser:
 
     @property
     def mix(self) -> Mix:
-        """The mix of requests that determines costs."""
         return self._fleet.mix
 
     def learn(self, mix: Mix) -> None:
-        """Use this mix from now on; takes tens of milliseconds."""
         self._fleet.learn(mix)
 
     async def learn_in_thread(self, mix: Mix) -> None:
@@ -162,12 +159,10 @@ class Chooser:
         return self._bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
 
     def hostname(self, node: str) -> str:
-        """Return the value of the node's hostname label."""
         node_spec = self._cache.node_spec(node)
         return (node_spec.hostname if node_spec is not None else None) or node
 
     def labels(self, node: str) -> Mapping[str, str]:
-        """Return the labels of the Node; empty if it is unknown."""
         node_spec = self._cache.node_spec(node)
         return node_spec.labels if node_spec is not None else _NO_LABELS
 

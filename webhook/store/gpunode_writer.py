@@ -73,7 +73,6 @@ class GpuNodeWriter:
         return done
 
     async def refresh(self, name: str, ledger: NodeLedger) -> None:
-        """Read the GPUNode from the API server. Raises UnreachableError."""
         known = ledger.document
         try:
             async with asyncio.timeout(MAX_WAIT_SECONDS):
@@ -85,7 +84,6 @@ class GpuNodeWriter:
         ledger.see(objects.drop_managed_fields(stored), instead_of=known)
 
     async def close(self) -> None:
-        """Stop the writers and fail all pending changes."""
         for task in [*self._tasks.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -94,7 +92,6 @@ class GpuNodeWriter:
         self._pending -= 1
 
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:
-        """Write until no change waits."""
         try:
             while ledger.has_waiting:
                 if self._pending > SIBLINGS:

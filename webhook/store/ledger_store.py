@@ -123,12 +123,10 @@ class ScratchStore(_DerivedStore):
     def assume(
         self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
     ) -> Callable[[], None]:
-        """Count the pod on the node until `close`."""
         self._assumed.append(super().assume(manifest, request, node, allocation_id))
         return self._assumed[-1]
 
     def close(self) -> None:
-        """Stop counting the pods that were assumed here."""
         for forget in self._assumed:
             forget()
 

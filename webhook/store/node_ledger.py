@@ -48,7 +48,6 @@ class NodeLedger:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a change waits for a write."""
         return any(not pending.done.done() for pending in self._waiting)
 
     def see(self, document: Document, *, instead_of: Document | None = None) -> bool:
@@ -65,7 +64,6 @@ class NodeLedger:
         return True
 
     def has_allocation(self, allocation_id: str) -> bool:
-        """Whether the allocation is stored or pending."""
         return allocation_id in self._ids
 
     def add(self, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
@@ -102,12 +100,10 @@ class NodeLedger:
         return {**self.document, "spec": {**(self.document.get("spec") or {}), "allocations": allocations}}, carried
 
     def end(self) -> None:
-        """End the write, whether or not it succeeded."""
         self._written = []
         self._replay()
 
     def fail(self, error: Exception) -> None:
-        """Fail all pending changes with this error."""
         for pending in (*self._written, *self._waiting):
             if not pending.done.done():
                 pending.done.set_exception(error)
@@ -201,7 +197,6 @@ class DeletedNodes:
                 self._unknown[name] = listed_at
 
     def entries(self, name: str) -> tuple[Allocation, ...]:
-        """Return the allocations of the deleted GPUNode."""
         _, entries = self._allocations.get(name, (0.0, {}))
         return tuple(entries.values())
 
@@ -237,5 +232,4 @@ def is_open(document: Mapping[str, Any]) -> bool:
 
 
 def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
-    """Return the node, without free GPUs while it is closed."""
     return node if is_open(document) else node.as_closed(CLOSED)

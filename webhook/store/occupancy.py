@@ -86,7 +86,6 @@ class Storage:
 
     @property
     def volumes(self) -> informer.Informer:
-        """The required informer."""
         return self._copies[volumes.VOLUME]
 
     async def run(self) -> None:
@@ -96,12 +95,10 @@ class Storage:
             tasks.create_task(self._log_unreadable())
 
     async def synced(self) -> None:
-        """Wait until each kind was read once, or refused."""
         for copy in self._copies.values():
             await copy.answered.wait()
 
     def missing(self) -> str | None:
-        """Return which kind has not been read yet, as a sentence, or None."""
         for kind, copy in self._copies.items():
             if not copy.answered.is_set():
                 return f"the {kind}{'es' if kind.endswith('s') else 's'} have not been read yet"
@@ -161,18 +158,15 @@ class Occupancy:
         self.shared: informer.Part[Pod] = informer.Part(self._pods, _SHARED)
 
     def is_named(self, allocation_id: str) -> bool:
-        """Whether a pod names this allocation."""
         return allocation_id in self._named
 
     async def run(self) -> None:
-        """Keep the scheduler cache up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             tasks.create_task(self._storage.run())
             tasks.create_task(self._count_volumes())
 
     async def synced(self) -> None:
-        """Wait until everything has been read once."""
         await self._pods.synced.wait()
         await self._storage.synced()
 
@@ -181,7 +175,6 @@ class Occupancy:
         return self._pods, self._storage.volumes
 
     def missing(self) -> str | None:
-        """Return what has not been read yet, as a sentence, or None."""
         return self._storage.missing() if self._pods.synced.is_set() else "the pods have not been read yet"
 
     async def _count_volumes(self) -> None:

@@ -119,7 +119,6 @@ class OvertakeCounter:
         self._grown: list[queue.Order] = []
 
     def placed(self, pod: Pod) -> None:
-        """Record a pod that this placer has placed; it counts even if it is gone before the next count."""
         self._placed[pod.ref.uid] = queue.order(pod)
 
     def grew(self, pod: Pod) -> None:
@@ -148,7 +147,6 @@ class OvertakeCounter:
 
 
 def _count_created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
-    """Count the pods that were created after the unit and have no higher priority."""
     behind, since, _ = unit.order
     return sum(len(times) - bisect.bisect_right(times, since) for moment, times in created.items() if moment >= behind)
 

@@ -124,7 +124,6 @@ class Ungater:
         return self._ungated
 
     def forget_all_but(self, gated: AbstractSet[str]) -> None:
-        """Drop what is known of pods that are gone or no longer gated by us."""
         self._failed = {uid: why for uid, why in self._failed.items() if uid in gated}
         self._unanswered = {uid: known for uid, known in self._unanswered.items() if uid in gated}
 
@@ -146,7 +145,6 @@ class Ungater:
         return refusal
 
     def _is_in_flight(self, uid: str, version: str) -> bool:
-        """Whether an unanswered patch may still be applied to this version of the pod."""
         patched, until = self._unanswered.get(uid, ("", 0.0))
         return patched in (version, ANY_VERSION) and self._clock() < until
 

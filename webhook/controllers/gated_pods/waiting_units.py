@@ -168,7 +168,6 @@ class PodIndex:
             self.update(None, pod)
 
     def update(self, before: Pod | None, after: Pod | None) -> None:
-        """Record that a pod was created (`before` is None), changed, or deleted (`after` is None)."""
         group = group_of(before) if before is not None else None
         if before is not None and group is not None and (after is None or group_of(after) != group):
             del self.members[group][before.ref.uid]
@@ -190,7 +189,6 @@ class PodIndex:
             self._placed[uid] = queue.order(after)
 
     def newly_placed(self) -> Mapping[str, queue.Order]:
-        """Return the queue order, by UID, of existing pods that were placed since the last call."""
         placed, self._placed = self._placed, {}
         return placed
 
@@ -247,7 +245,6 @@ class ExistingAllocations:
         return _by_node(entry for entries in self.reserved.values() for entry in entries)
 
     def pods_and_nodes(self) -> Iterator[tuple[str, str]]:
-        """Yield pod and node of each backfill reservation."""
         for entries in self.reserved.values():
             for entry in entries:
                 yield str(entry.allocation.pod), entry.node
