@@ -15,9 +15,7 @@ from gpushare.daemon import garbage, probes, shutdown
 from gpushare.placement_profile import PlacementProfile
 from webhook import server
 from webhook.admission import Admission
-from webhook.certificates import certificate_controller
 from webhook.certificates.certificate_controller import CertificateController
-from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Mounted, Tls
 from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
@@ -41,10 +39,6 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
     """Serve reviews, and place gated pods if elected, until shutdown."""
     metrics = Metrics()
     async with api_client.connect(settings.kubeconfig, component="webhook") as api:
-
-        async def register(held: Certificates) -> None:
-            await certificate_controller.register(api, held.bundle, url=settings.url)
-
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
 
         def unwritable(node: Mapping[str, Any], why: str) -> None:
@@ -66,10 +60,10 @@ async def run(settings: WebhookSettings, daemon: shutdown.Daemon) -> None:
             keeper = CertificateController(
                 api,
                 tls,
-                register,
                 metrics,
                 namespace=settings.namespace,
                 names=settings.names,
+                url=settings.url,
                 spread=datetime.timedelta(seconds=settings.rotation_seconds),
             )
         else:

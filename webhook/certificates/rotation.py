@@ -31,6 +31,10 @@ _LEFT: Final = 3  # renewed when less than one third of the lifetime is left
 _LAST_MOMENT: Final = datetime.timedelta(hours=1)
 
 
+def utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
 class UnusableError(ValueError):
     """The stored certificates are invalid; the message says why."""
 
@@ -78,7 +82,7 @@ def next_step(
     if held is None:
         return RotationStep.START
     try:
-        authority, serving = _check(held)
+        authority, serving = check(held)
     except UnusableError:
         return RotationStep.START
     if authority.not_valid_after_utc <= now or authority.not_valid_before_utc > now:
@@ -94,10 +98,6 @@ def next_step(
     if len(held.trusted) > 1 and now - _made_at(serving) >= spread:
         return RotationStep.FORGET_OLD_AUTHORITIES
     return RotationStep.KEEP
-
-
-def serving_ends(held: Certificates) -> datetime.datetime:
-    return _check(held)[1].not_valid_after_utc
 
 
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
@@ -118,7 +118,7 @@ def split(bundle: str) -> tuple[str, ...]:
     return tuple(certificate.public_bytes(serialization.Encoding.PEM).decode() for certificate in certificates)
 
 
-def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
+def check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
     """Return the newest authority and the serving certificate. Raises UnusableError if certificates and keys do not
     match.
     """

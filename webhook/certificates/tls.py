@@ -7,6 +7,7 @@ it expires.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import logging
 import os
@@ -69,34 +70,26 @@ LOOK_SECONDS: Final = 10.0  # the kubelet itself takes about a minute to update 
 CERTIFICATE, KEY = "tls.crt", "tls.key"
 
 
-def _utc_now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
+@dataclasses.dataclass(eq=False)
 class Mounted:
     """Serves the certificate in a directory. names: how the API server may reach us, the one it uses first."""
 
-    def __init__(
-        self,
-        tls: Tls,
-        metrics: Metrics,
-        *,
-        directory: Path,
-        names: Sequence[str],
-        clock: Callable[[], datetime.datetime] = _utc_now,
-    ) -> None:
-        self._tls = tls
-        self._metrics = metrics
-        self._directory = directory
-        self._name = names[0]
-        self._clock = clock
+    tls: Tls
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    directory: Path
+    names: Sequence[str]
+    clock: Callable[[], datetime.datetime] = rotation.utc_now
+
+    def __post_init__(self) -> None:
+        self._name = self.names[0]
         self._ends: datetime.datetime | None = None
-        self._problem: str | None = f"the certificate in {directory} has not been read yet"
+        self._problem: str | None = f"the certificate in {self.directory} has not been read yet"
 
     def missing(self) -> str | None:
-        if self._ends is not None and self._clock() < self._ends:
+        if self._ends is not None and self.clock() < self._ends:
             return None
-        return self._problem or (f"{self._directory}: {_ended(self._ends)}" if self._ends else None)
+        return self._problem or (f"{self.directory}: {_ended(self._ends)}" if self._ends else None)
 
     async def run(self) -> None:
         while True:
@@ -105,18 +98,18 @@ class Mounted:
 
     def step(self) -> None:
         try:
-            held = _read(self._directory)
-            ends = check(held, self._name, now=self._clock())
+            held = _read(self.directory)
+            ends = check(held, self._name, now=self.clock())
         except rotation.UnusableError as error:
-            problem = f"{self._directory}: {error}"
+            problem = f"{self.directory}: {error}"
             if problem != self._problem:
                 logger.warning("The mounted certificate cannot be served", extra={"err": problem})
             self._problem = problem
             return
         self._problem, self._ends = None, ends
-        if self._tls.load(held):
-            self._metrics.certificate_ends(ends.timestamp())
-            logger.info("Loaded a certificate", extra={"directory": str(self._directory), "ends": ends.isoformat()})
+        if self.tls.load(held):
+            self.metrics.certificate_ends(ends.timestamp())
+            logger.info("Loaded a certificate", extra={"directory": str(self.directory), "ends": ends.isoformat()})
 
 
 def check(held: Certificates, name: str, *, now: datetime.datetime) -> datetime.datetime:

@@ -18,7 +18,6 @@ from tests.webhook.certificates.tls_client import served
 from webhook import metrics, review, server
 from webhook.certificates import certificate_controller, rotation
 from webhook.certificates.certificate_controller import RETRY_SECONDS, CertificateController
-from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
 
 pytestmark = pytest.mark.apiserver
@@ -35,12 +34,8 @@ class Replica:
         self.now = datetime.datetime.now(datetime.UTC)
         self.tls = Tls(directory)
         self.measures = metrics.Metrics()
-
-        async def register(held: Certificates) -> None:
-            await certificate_controller.register(api, held.bundle, url="https://127.0.0.1:1/mutate")
-
-        options = {"namespace": contract.SYSTEM_NAMESPACE, "names": NAMES}
-        self.keeper = CertificateController(api, self.tls, register, self.measures, clock=lambda: self.now, **options)  # type: ignore[arg-type]
+        options = {"namespace": contract.SYSTEM_NAMESPACE, "names": NAMES, "url": "https://127.0.0.1:1/mutate"}
+        self.keeper = CertificateController(api, self.tls, self.measures, clock=lambda: self.now, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
