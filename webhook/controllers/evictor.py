@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -45,23 +46,19 @@ class _UnansweredError(Exception):
     """
 
 
+@dataclasses.dataclass(eq=False)
 class Evictor:
     """Evicts stuck pods. after_seconds: how long the scheduler may try to bind a pod first."""
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        recorder: events.Recorder,
-        metrics: Metrics,
-        *,
-        after_seconds: float = AFTER_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
-        self._stuck = UnschedulableSince(after_seconds)
+    api: api_client.ApiClient
+    recorder: events.Recorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    after_seconds: float = AFTER_SECONDS
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._stuck = UnschedulableSince(self.after_seconds)
         self._conflicts = UnschedulableSince(SURE_SECONDS)
         self._found_conflicts = AllocationConflicts()
         self._rate = EvictionRate()
@@ -77,25 +74,25 @@ class Evictor:
         return min((again for again in (unschedulable_again, conflicts_again) if again), default=None)
 
     async def _evict_conflicting(self, touched: Touched) -> float | None:
-        now = self._clock()
+        now = self.clock()
         conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._found_conflicts.renew(touched)}
         due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in conflicts.items()}, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in due:
             sentence = explain_conflict(*conflicts[pod.ref.uid])
-            self._recorder.record(pod.reference, contract.EVENT_LOST, sentence, type="Warning")
+            self.recorder.record(pod.reference, contract.EVENT_LOST, sentence, type="Warning")
         waits += await self._evict_in_turn(due, "another pod holds its share")
         return min(waits, default=None)
 
     async def _evict_unschedulable(self, pods: Iterable[Pod]) -> float | None:
-        now = self._clock()
+        now = self.clock()
         unbound = {pod.ref.uid: pod for pod in pods}
-        self._metrics.stuck(len(unbound))
+        self.metrics.stuck(len(unbound))
         overdue, next_at = self._stuck.overdue(unbound, now=now)
         waits = [] if next_at is None else [next_at - now]
         for pod in overdue:
             sentence = explain_unbound(pod)
-            self._recorder.record(pod.reference, contract.EVENT_STUCK, sentence, type="Warning")
+            self.recorder.record(pod.reference, contract.EVENT_STUCK, sentence, type="Warning")
         waits += await self._evict_in_turn(overdue, "it could not be bound where it was placed")
         return min(waits, default=None)
 
@@ -109,7 +106,7 @@ class Evictor:
             owner, uid = pod.controller, pod.ref.uid
             if owner is None or not is_recreated(pod):
                 continue
-            now = self._clock()
+            now = self.clock()
             wait_seconds = max(self._rate.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
             if wait_seconds > 0:
                 waits.append(wait_seconds)
@@ -117,13 +114,13 @@ class Evictor:
             try:
                 evicted = await self._evict(pod, owner, because)
             except _UnansweredError:
-                waits.append(self._backoff.failed(uid, now=self._clock()))
+                waits.append(self._backoff.failed(uid, now=self.clock()))
                 break
             if evicted:
                 self._rate.evicted(owner, now=now)
                 self._backoff.succeeded(uid)
             else:
-                waits.append(self._backoff.failed(uid, now=self._clock()))
+                waits.append(self._backoff.failed(uid, now=self.clock()))
         return waits
 
     async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
@@ -132,17 +129,17 @@ class Evictor:
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
-                await self._api.create(f"{pod.path}/eviction", body)
+                await self.api.create(f"{pod.path}/eviction", body)
         except (api_errors.ClusterError, TimeoutError) as error:
             sentence = str(error) or "no answer in time"
             logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": sentence})
             if isinstance(error, TimeoutError) or (isinstance(error, api_errors.Unavailable) and error.status != 429):
                 raise _UnansweredError(sentence) from error
             return False
-        self._metrics.replaced()
+        self.metrics.replaced()
         logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
         note = f"evicted, because {because}: {owner.kind} {owner.name} recreates it"
-        self._recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
+        self.recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
         return True
 
 

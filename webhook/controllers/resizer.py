@@ -37,28 +37,24 @@ logger = logging.getLogger(__name__)
 SEARCHED_AT_ONCE: Final = 16  # searched before the event loop runs other tasks
 
 
+@dataclasses.dataclass(eq=False)
 class Resizer:
     """Resizes shares, growing ones in the order of the queue. grew: called with a pod whose share has grown."""
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        store: ledger_store.LiveLedger,
-        recorder: events.Recorder,
-        metrics: Metrics,
-        *,
-        grew: Callable[[Pod], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._store = store
-        self._recorder = recorder
-        self._metrics = metrics
-        self._grew = grew
-        self._clock = clock
+    api: api_client.ApiClient
+    store: ledger_store.LiveLedger
+    recorder: events.Recorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    grew: Callable[[Pod], None] = lambda _: None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._backoff = WriteBackoff()
-        self._reporter = PendingReasonReporter(api, recorder, event=contract.EVENT_RESIZE_WAITS, clock=clock)
-        self._quotas = Quotas(api, clock=clock)
+        self._reporter = PendingReasonReporter(
+            self.api, self.recorder, event=contract.EVENT_RESIZE_WAITS, clock=self.clock
+        )
+        self._quotas = Quotas(self.api, clock=self.clock)
         self._requests = ResizeRequests()
         self._waiting: dict[str, list[ResizeRequest]] = {}  # by node, as of the last round
         self._cleared: dict[str, str] = {}  # UID -> version of the pod whose annotations were removed
@@ -69,12 +65,12 @@ class Resizer:
         touched: nodes and pods that have changed. pods: the cache of all pods.
         """
         await self._search(touched)
-        resize_requests = await self._quotas.check(self._requests.all(), self._store.stored())
+        resize_requests = await self._quotas.check(self._requests.all(), self.store.stored())
         by_node: dict[str, list[ResizeRequest]] = {}
         for resize_request in resize_requests:
             by_node.setdefault(resize_request.node, []).append(resize_request)
         self._waiting = by_node
-        stored = {node.name: node for node in self._store.stored() if node.name in by_node}
+        stored = {node.name: node for node in self.store.stored() if node.name in by_node}
         reserved_for = backfill_reservation.waiting_requests(stored.values(), pods)
         waiting: list[tuple[Pod, str]] = []
         held: dict[str, str] = {}
@@ -95,7 +91,7 @@ class Resizer:
                     held[resize_request.pod.ref.uid] = codec.shares_text(now[0])
                 elif answers:  # each unanswered call would delay the gated pods
                     answers = await self._finish(resize_request, now[0])
-        self._metrics.resizes_waiting(len(waiting))
+        self.metrics.resizes_waiting(len(waiting))
         self._reporter.forget_all_but(pod.ref.uid for pod, _ in waiting)
         return await self._reporter.report(waiting, held)
 
@@ -127,7 +123,7 @@ class Resizer:
         if stored is None or change(stored) is stored:
             return stored
         try:
-            return await self._store.commit(stored.name, change)
+            return await self.store.commit(stored.name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
             return None
@@ -138,30 +134,30 @@ class Resizer:
         Return whether the API server answers.
         """
         pod = resize_request.pod
-        uid, now = pod.ref.uid, self._clock()
+        uid, now = pod.ref.uid, self.clock()
         if self._cleared[uid] == pod.version or self._backoff.wait_seconds(uid, now=now) > 0:
             return True  # our cache does not show the patch yet, or the API server rejects it
         if contract.REASON in pod.annotations or contract.HELD in pod.annotations:
             taken_off = {contract.REASON: None, contract.HELD: None}
             try:
-                await self._api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
+                await self.api.patch(pod.path, {"metadata": {"uid": uid, "annotations": taken_off}})
             except api_errors.ClusterError as error:
                 logger.info("Could not remove the annotations of a pod", extra={"pod": str(pod.ref), "err": str(error)})
-                self._backoff.failed(uid, now=self._clock())
+                self._backoff.failed(uid, now=self.clock())
                 return not isinstance(error, api_errors.Unavailable)  # a later round retries
             self._backoff.succeeded(uid)
         self._cleared[uid] = pod.version
         before = _held_before(resize_request)
         if _amounts(before) != _amounts(shares):
-            self._metrics.resized()
+            self.metrics.resized()
             if any(
                 now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
                 for was, now in zip(before, shares, strict=False)
             ):
-                self._grew(pod)
+                self.grew(pod)
             logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
             note = f"has {resizing.amounts(shares)} now, as its annotations request"
-            self._recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
+            self.recorder.record(pod.reference, contract.EVENT_RESIZED, note, action="Resize")
         return True
 
 

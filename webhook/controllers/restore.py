@@ -13,6 +13,7 @@ Pure functions decide what to write; `Restorer` reads, writes and reports.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from gpushare.cluster import api_client, api_errors, compare_and_swap, events
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, request_key
 from gpushare.request import Request
-from webhook.controllers.touched_nodes import Touched
+from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
@@ -141,33 +142,25 @@ SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either
 AGAIN_SECONDS: Final = 30.0
 
 
+@dataclasses.dataclass(eq=False)
 class Restorer:
     """Restores lost shares.
 
-    placed_elsewhere: returns the pods that were placed on other nodes than these. lifetime_seconds: how long a
-    placement may be in flight. is_first: whether no placer has ever placed anything before us, as far as the election
-    knows.
+    lifetime_seconds: how long a placement may be in flight. is_first: whether no placer has ever placed anything before
+    us, as far as the election knows.
     """
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        store: ApiStore,
-        recorder: events.Recorder,
-        metrics: Metrics,
-        *,
-        placed_elsewhere: Callable[[Collection[str]], Sequence[Pod]],
-        lifetime_seconds: float,
-        is_first: Callable[[], bool],
-    ) -> None:
-        self._api = api
-        self._store = store
-        self._placed_elsewhere = placed_elsewhere
+    api: api_client.ApiClient
+    store: ApiStore
+    recorder: events.Recorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    touched_nodes: TouchedNodes
+    lifetime_seconds: float
+    is_first: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._lost: dict[str, list[Pod]] = {}  # by node
-        self._recorder = recorder
-        self._metrics = metrics
-        self._lifetime_seconds = lifetime_seconds
-        self._is_first = is_first
         self._began = math.inf
         self._found_open = False  # when this placer began; only placers open GPUNodes
         self._missed: dict[str, float] = {}  # UID of a pod -> since when its share is missing, or when to retry
@@ -176,19 +169,19 @@ class Restorer:
         """Restore the shares that are due; return when the next are due, by the clock of `now`, or None."""
         if self._began == math.inf:
             self._began = now
-            documents = (self._store.document(node.name) for node in self._store.stored())
+            documents = (self.store.document(node.name) for node in self.store.stored())
             self._found_open = any(node_ledger.is_open(document) for document in documents if document)
         open_at = await self._open_new(now)
         nodes = [
             node
             for node in touched.nodes
-            if (document := self._store.document(node.name)) and node_ledger.is_open(document)
+            if (document := self.store.document(node.name)) and node_ledger.is_open(document)
         ]
         self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
         self._lost.update(lost(nodes, touched.pods))
         lost_on = self._lost
-        there = {node.name for node in self._store.stored()}
-        orphans = orphaned(there, self._placed_elsewhere(there))
+        there = {node.name for node in self.store.stored()}
+        orphans = orphaned(there, self.touched_nodes.placed_elsewhere(there))
         uids = {pod.ref.uid for pods in (*lost_on.values(), orphans) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
         for name, pods in list(lost_on.items()):
@@ -206,8 +199,8 @@ class Restorer:
         """Open closed nodes whose agent has reported GPUs; return when the others may be opened."""
         closed = [
             node.name
-            for node in self._store.stored()
-            if node.gpus and (document := self._store.document(node.name)) and not node_ledger.is_open(document)
+            for node in self.store.stored()
+            if node.gpus and (document := self.store.document(node.name)) and not node_ledger.is_open(document)
         ]
         due = {name: self._open_at(name, now) for name in closed}
         later = [at for at in due.values() if at > now]
@@ -216,7 +209,7 @@ class Restorer:
         try:
             # A consistent read; pods that are created later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
-            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.from_manifest)).items
+            pods = (await self.api.list("/api/v1/pods", query, keep=Pod.from_manifest)).items
         except api_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
             return later
@@ -227,11 +220,11 @@ class Restorer:
 
     def _open_at(self, name: str, now: float) -> float:
         """Return when no unknown placement on the former GPUNode can be in flight any more."""
-        since = self._store.deleted.unknown_since(name)
-        is_first = self._is_first() and not self._found_open
+        since = self.store.deleted.unknown_since(name)
+        is_first = self.is_first() and not self._found_open
         if since is None or (is_first and since <= self._began):
             return now  # before the first placer, no GPUNode was ever open
-        return since + self._lifetime_seconds
+        return since + self.lifetime_seconds
 
     async def _open(self, name: str, pods: Sequence[Pod]) -> None:
         restored: list[Pod] = []
@@ -244,14 +237,14 @@ class Restorer:
                 return None
             node = codec.read(document)
             restored = lost([node], pods).get(name, [])
-            before = self._store.deleted.entries(name)
-            is_known = self._store.deleted.unknown_since(name) is None
+            before = self.store.deleted.entries(name)
+            is_known = self.store.deleted.unknown_since(name) is None
             after, failed = restore(node, restored, before if is_known else ())
             after = carry_over(after, before, pods)
             return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
 
         try:
-            await compare_and_swap.update(self._api, f"{contract.GPUNODE_PATH}/{name}", change)
+            await compare_and_swap.update(self.api, f"{contract.GPUNODE_PATH}/{name}", change)
         except api_errors.ClusterError as error:
             logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
             return
@@ -264,7 +257,7 @@ class Restorer:
         note = (
             f"the GPUNode {name}, which had its share, does not exist: the share is restored once the agent creates it"
         )
-        self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
+        self.recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
     async def _restore_on(self, name: str, suspects: Sequence[Pod]) -> None:
         pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
@@ -282,8 +275,8 @@ class Restorer:
             return after if after.allocations != node.allocations else node
 
         try:
-            await self._store.refresh(name)  # our cache may lag behind the write of its share
-            await self._store.commit(name, change)
+            await self.store.refresh(name)  # our cache may lag behind the write of its share
+            await self.store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not restore lost shares", extra={"node": name, "err": str(error)})
             return
@@ -291,7 +284,7 @@ class Restorer:
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
-            pod = Pod.from_manifest(await self._api.get(suspect.path))
+            pod = Pod.from_manifest(await self.api.get(suspect.path))
         except api_errors.ClusterError as error:
             logger.info("Could not read a pod", extra={"pod": str(suspect.ref), "err": str(error)})
             return None
@@ -301,11 +294,11 @@ class Restorer:
         for pod in restored:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
-                self._metrics.changed_allocations("adopted", 1)
+                self.metrics.changed_allocations("adopted", 1)
                 logger.warning("Restored the lost share of a pod", extra={"node": name, "pod": who})
                 note = f"its share on {name} was missing in the ledger and was restored"
-                self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
+                self.recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
             else:
                 logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
                 note = f"its share on {name} is missing in the ledger and could not be restored: {why}"
-                self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
+                self.recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")

@@ -66,7 +66,6 @@ class ApiStore:
         self._gpunodes.subscribe(self._gpunode_changed)
         self._nodes = informer.Informer(api, NODES_PATH, transform=_trim_node)
         self._nodes.subscribe(self._node_changed)
-        self._lesson_due = asyncio.Event()
         self._nodes_changed = asyncio.Event()
         self._is_warm = asyncio.Event()  # set once the engine knows all nodes there were at the start
         self._occupancy = Occupancy(
@@ -76,7 +75,6 @@ class ApiStore:
             on_freed=self._freed,
             on_named=lambda allocation_id: self._unconfirmed.seen(allocation_id),
             on_storage_change=self._notify,
-            on_lesson_due=self._lesson_due.set,
             clock=clock,
         )
         self.pods = self._occupancy.shared
@@ -188,8 +186,8 @@ class ApiStore:
     async def _learn(self) -> None:
         """Teach the engine what the cluster's pods request, whenever that has changed enough."""
         while True:
-            await self._lesson_due.wait()
-            self._lesson_due.clear()
+            await self._occupancy.lesson_due.wait()
+            self._occupancy.lesson_due.clear()
             mix = self._occupancy.workload.snapshot()
             await self.chooser.learn_in_thread(mix)
             logger.info("Placement has learned the cluster's mix of requests", extra={"pods": mix.pods})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
@@ -33,6 +34,7 @@ NO_EXCLUSIONS: Final[Mapping[str, str]] = types.MappingProxyType({})
 _NO_LABELS: Final[Mapping[str, str]] = types.MappingProxyType({})
 
 
+@dataclasses.dataclass(eq=False)
 class Chooser:
     """The placement engine of a ledger; not thread-safe.
 
@@ -41,26 +43,19 @@ class Chooser:
     other fits. bound: a namespace's bound on exclusive GPUs.
     """
 
-    def __init__(
-        self,
-        view: Callable[[str], NodeView | None],
-        cache: SchedulerCache,
-        key: Callable[[PodJson], Hashable],
-        avoided: Callable[[PodJson], Avoided] = lambda _: NO_AVOIDED,
-        *,
-        deprioritized: Callable[[], Callable[[str], bool] | None] = lambda: None,
-        bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
-    ) -> None:
-        self.avoided = avoided
-        self._deprioritized = deprioritized
-        self._bound = bound
-        self._view = view
-        self._cache = cache
-        self._key = key
+    view: Callable[[str], NodeView | None]
+    cache: SchedulerCache
+    key: Callable[[PodJson], Hashable]
+    avoided: Callable[[PodJson], Avoided] = lambda _: NO_AVOIDED
+    _: dataclasses.KW_ONLY
+    deprioritized: Callable[[], Callable[[str], bool] | None] = lambda: None
+    bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._fleet = Fleet()
         self._changed: set[str] = set()  # nodes whose update the fleet lacks
         self._shown_overrides: dict[str, NodeView] = {}  # overrides that the fleet was shown last
-        cache.on_change(self.mark_changed)
+        self.cache.on_change(self.mark_changed)
 
     def mark_changed(self, name: str) -> None:
         self._changed.add(name)
@@ -69,7 +64,7 @@ class Chooser:
         """Update up to `most` changed nodes ahead of the next placement; return whether more are left."""
         changed = sorted(self._changed - self._shown_overrides.keys())
         for name in changed[:most]:
-            self._show_node(name, self._view(name))
+            self._show_node(name, self.view(name))
             self._changed.discard(name)
         return len(changed) > most
 
@@ -100,10 +95,10 @@ class Chooser:
         """
         self._show(overrides)
         shape, relations = share_resources.key_and_affinity(manifest, request)
-        key = self._key(manifest)
+        key = self.key(manifest)
         # A node that already counts the pod itself must not be rejected for that; only the cache can tell.
-        host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
-        node_filter = self._cache.node_filter(shape, relations, itself=key)
+        host = NO_HOST if key is not None and self.cache.pod_info(key) is not None else _host(shape)
+        node_filter = self.cache.node_filter(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
@@ -111,7 +106,7 @@ class Chooser:
         if excluded:
             reason_against = lambda name: excluded.get(name) or node_filter(name)  # noqa: E731
             fits = lambda name: name not in excluded and node_filter.fits(name)  # noqa: E731
-        contended = is_deprioritized = self._deprioritized()
+        contended = is_deprioritized = self.deprioritized()
         if avoided.last_resort:
             is_deprioritized = lambda name: (  # noqa: E731
                 name in avoided.last_resort or (contended is not None and contended(name))
@@ -147,7 +142,7 @@ class Chooser:
     def exceeds_bound(self, asks: Sequence[tuple[PodRef, Request]]) -> bool:
         """Whether reserving GPUs for these pods of one namespace exceeds its bound on exclusive GPUs."""
         asked = [(ref, request) for ref, request in asks if request.constraints.exclusion]
-        bound = self._bound(asked[0][0].namespace) if asked else None
+        bound = self.bound(asked[0][0].namespace) if asked else None
         if bound is None:
             return False
         self._show(NO_OVERRIDES)
@@ -156,19 +151,19 @@ class Chooser:
         return len(held) + sum(exclusive_gpus.gpus_of(request) for _, request in asked) > bound.most_gpus
 
     def _bound_on(self, manifest: PodJson, request: Request) -> exclusive_gpus.ExclusiveBound | None:
-        return self._bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
+        return self.bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
 
     def hostname(self, node: str) -> str:
-        node_spec = self._cache.node_spec(node)
+        node_spec = self.cache.node_spec(node)
         return (node_spec.hostname if node_spec is not None else None) or node
 
     def labels(self, node: str) -> Mapping[str, str]:
-        node_spec = self._cache.node_spec(node)
+        node_spec = self.cache.node_spec(node)
         return node_spec.labels if node_spec is not None else _NO_LABELS
 
     def node_filter(self, manifest: PodJson) -> Callable[[str], str | None]:
         """Return a function that says why the pod cannot run on a node, as the rest of a sentence, or None."""
-        node_filter = self._cache.node_filter(*share_resources.key_and_affinity(manifest), itself=self._key(manifest))
+        node_filter = self.cache.node_filter(*share_resources.key_and_affinity(manifest), itself=self.key(manifest))
         blocked = self.avoided(manifest).blocked
         return (lambda name: blocked.get(name) or node_filter(name)) if blocked else node_filter
 
@@ -180,7 +175,7 @@ class Chooser:
             )
             self._shown_overrides = dict(overrides)
         for name in sorted(self._changed):
-            self._show_node(name, overrides.get(name) or self._view(name))
+            self._show_node(name, overrides.get(name) or self.view(name))
         self._changed.clear()
 
     def _show_node(self, name: str, view: NodeView | None) -> None:
@@ -190,7 +185,7 @@ class Chooser:
             self._fleet.update(view, room=self._room(name))
 
     def _room(self, name: str) -> Room:
-        return Room(*(self._cache.room(name) or ()))
+        return Room(*(self.cache.room(name) or ()))
 
 
 _DEPRIORITIZED: Final = "is left to other replicas"

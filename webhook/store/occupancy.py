@@ -125,9 +125,9 @@ class Occupancy:
 
     has_allocation(node, allocation ID): whether the ledger has it. is_full: whether a node has no room for these
     amounts. on_freed(node): a pod freed room there. on_named(allocation ID): a pod names this allocation.
-    on_lesson_due: placement should learn the mix in `workload`.
 
-    shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago.
+    shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago. lesson_due: set
+    when placement should learn the mix in `workload`.
     """
 
     def __init__(
@@ -139,7 +139,6 @@ class Occupancy:
         on_freed: Callable[[str], None] = lambda _: None,
         on_named: Callable[[str], object] = lambda _: None,
         on_storage_change: Callable[[], None] = lambda: None,
-        on_lesson_due: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._has_allocation = has_allocation
@@ -150,7 +149,8 @@ class Occupancy:
         self.cache = SchedulerCache(is_full=is_full, knows_claims=self._storage.knows_claims)
         self.assumed = AssumedPods(self.cache, has_allocation)
         self.unbindable = Unbindable(clock)
-        self.workload = WorkloadMix(on_lesson_due)
+        self.lesson_due = asyncio.Event()
+        self.workload = WorkloadMix(self.lesson_due.set)
         self._named: collections.Counter[str] = collections.Counter()  # allocation ID -> number of pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, transform=trim_pod, clock=clock)

@@ -68,33 +68,28 @@ class _Round:
     refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(eq=False)
 class GatedPodScheduler:
     """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units."""
 
-    def __init__(
-        self,
-        api: PodClient,
-        store: ledger_store.LiveLedger,
-        reservation: Reservation,
-        recorder: EventRecorder,
-        metrics: Metrics,
-        *,
-        limits: OvertakeLimits = DEFAULT_LIMITS,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._reservation = reservation
-        self._recorder = recorder
-        self._metrics = metrics
-        self._wall_clock = wall_clock
-        self._gang = GangPlacement(store, reservation)
-        self._ungater = Ungater(api, recorder, metrics, clock=clock)
-        self._reporter = PendingReasonReporter(api, recorder, clock=clock)
+    api: PodClient
+    store: ledger_store.LiveLedger
+    reservation: Reservation
+    recorder: EventRecorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    limits: OvertakeLimits = DEFAULT_LIMITS
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._gang = GangPlacement(self.store, self.reservation)
+        self._ungater = Ungater(self.api, self.recorder, self.metrics, clock=self.clock)
+        self._reporter = PendingReasonReporter(self.api, self.recorder, clock=self.clock)
         self._arranger = waiting_units.Arranger()
         self._holders = AllocationHolders()
         self.overtakes = OvertakeCounter()
-        self._backfill = BackfillReservations(store, self.overtakes, limits)
+        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by UID of the pod
         self.has_skipped = False  # whether the last round skipped units
@@ -108,9 +103,9 @@ class GatedPodScheduler:
 
     async def reconcile(self, pods: PodIndex) -> float | None:
         """Do a round and report the reasons; return in how many seconds the next is due, None without a deadline."""
-        now = self._wall_clock()
+        now = self.wall_clock()
         waiting = await self.place(pods, now=now)
-        self._metrics.waiting(
+        self.metrics.waiting(
             queue.counts(waiting),
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
@@ -123,7 +118,7 @@ class GatedPodScheduler:
         """Give each unit one turn; return the pods that go on waiting, and why. `now` in Unix seconds."""
         arranged = self._arrange(pods)
         await pacing.let_others_run()  # each of these steps takes a while with very many pods
-        existing = self._holders.existing(self._store.stored(), arranged)
+        existing = self._holders.existing(self.store.stored(), arranged)
         await pacing.let_others_run()
         self._backfill.begin(pods, arranged.units, existing, now=now)
         await pacing.let_others_run()
@@ -192,7 +187,7 @@ class GatedPodScheduler:
 
         A pod of a kind that was refused in this round is refused without trying.
         """
-        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.chooser.avoided(pod.manifest).blocked else ''}"
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self.store.chooser.avoided(pod.manifest).blocked else ''}"
         own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         if not own and kind in turn.refused:
             return turn.refused[kind]
@@ -260,7 +255,7 @@ class GatedPodScheduler:
         warning = waiting_units.explain_apart(unit.group, list(placed.values()))
         for (pod, _), why in zip(requests, outcomes, strict=True):
             if warning and why is None:
-                self._recorder.record(pod.reference, contract.EVENT_GROUP_APART, warning, type="Warning")
+                self.recorder.record(pod.reference, contract.EVENT_GROUP_APART, warning, type="Warning")
 
     async def _ungate(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
         why = await self._ungater.ungate(pod, request, placed)
@@ -325,10 +320,10 @@ class GatedPodScheduler:
             ]
             return ledger.release(node, ids) if ids else node
 
-        nodes = [view.node.name for view in self._store.views() if change(view.node) is not view.node]
+        nodes = [view.node.name for view in self.store.views() if change(view.node) is not view.node]
         for name in nodes if gated or reserving else ():
             try:
-                await self._store.commit(name, change)
+                await self.store.commit(name, change)
             except (ledger_store.UnreachableError, errors.LedgerError) as error:
                 # The next round finds them again.
                 logger.warning("Could not release a gated pod's share", extra={"node": name, "err": str(error)})
@@ -338,11 +333,11 @@ class GatedPodScheduler:
         entry = existing.shares.get(pod.ref.uid)
         if entry is None:
             return None
-        hostname = self._store.chooser.hostname(entry.node)
+        hostname = self.store.chooser.hostname(entry.node)
         return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
 
     def _ignoring(self, ids: AllocationIds) -> Reservation:
-        return self._reservation.on(FilteredStore(self._store, ids)) if ids else self._reservation
+        return self.reservation.on(FilteredStore(self.store, ids)) if ids else self.reservation
 
     def _explain(self, pod: Pod, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
         """Return the refusal, or for which pod this one waits if only backfill reservations are in its way."""

@@ -9,6 +9,7 @@ share meanwhile.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -37,21 +38,17 @@ ANY_VERSION: Final = "*"
 MAX_WORDS: Final = 500  # characters quoted from the API server's error
 
 
+@dataclasses.dataclass(eq=False)
 class Ungater:
     """The ungating patches: which succeeded, which may still be in flight, and which wait for their next attempt."""
 
-    def __init__(
-        self,
-        api: PodClient,
-        recorder: EventRecorder,
-        metrics: Metrics,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
+    api: PodClient
+    recorder: EventRecorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._ungated: dict[str, str] = {}  # UID -> version that was patched, until our copy shows a later one
         self._failed: dict[str, Refusal] = {}  # UID -> why the last attempt failed
         self._backoff = WriteBackoff(max_seconds=MAX_BACKOFF_SECONDS)
@@ -75,7 +72,7 @@ class Ungater:
                 return self._fail(pod, sentence, is_refused=not self._is_in_flight(uid, ANY_VERSION))
             try:
                 tests = _same_version(pod) if attempt == 1 else _same_fields(manifest)
-                await self._api.patch(pod.path, [*tests, *changes], api_client.JSON_PATCH)
+                await self.api.patch(pod.path, [*tests, *changes], api_client.JSON_PATCH)
                 break
             except api_errors.NotFound:
                 return None  # deleted meanwhile: its share is released like that of any deleted pod
@@ -87,7 +84,7 @@ class Ungater:
             if not is_answer:
                 # A patch that tests fields instead of the version may still be applied to any version of the pod.
                 version = pod.version if attempt == 1 else ANY_VERSION
-                self._unanswered[uid] = version, self._clock() + IN_FLIGHT_SECONDS
+                self._unanswered[uid] = version, self.clock() + IN_FLIGHT_SECONDS
             read = await self._read(pod)
             fresh = Pod.from_manifest(read) if read is not None else None
             if fresh is not None and not _has_same_needs(fresh, pod):
@@ -102,10 +99,10 @@ class Ungater:
         self._ungated[uid] = pod.version
         self._backoff.succeeded(uid)
         self._failed.pop(uid, None)
-        self._metrics.placed()
+        self.metrics.placed()
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
         logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
-        self._recorder.record(pod.reference, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
+        self.recorder.record(pod.reference, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
         return None
 
     def backoff_reason(self, pod: Pod) -> Refusal | None:
@@ -140,20 +137,20 @@ class Ungater:
         """
         refusal = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
         self._failed[pod.ref.uid] = refusal
-        pause = self._backoff.failed(pod.ref.uid, now=self._clock(), max_seconds=max_seconds)
+        pause = self._backoff.failed(pod.ref.uid, now=self.clock(), max_seconds=max_seconds)
         logger.warning("A pod stays gated", extra={"pod": pod.path, "err": sentence, "pause_seconds": pause})
         return refusal
 
     def _is_in_flight(self, uid: str, version: str) -> bool:
         patched, until = self._unanswered.get(uid, ("", 0.0))
-        return patched in (version, ANY_VERSION) and self._clock() < until
+        return patched in (version, ANY_VERSION) and self.clock() < until
 
     def _wait_seconds(self, uid: str) -> float:
-        return self._backoff.wait_seconds(uid, now=self._clock())
+        return self._backoff.wait_seconds(uid, now=self.clock())
 
     async def _read(self, pod: Pod) -> PodJson | None:
         try:
-            return await self._api.get(pod.path)
+            return await self.api.get(pod.path)
         except api_errors.ClusterError as error:
             logger.info("Could not read a gated pod", extra={"pod": pod.path, "err": str(error)})
             return None
