@@ -20,22 +20,12 @@ from gpushare.request import Request
 from webhook.pods import mutation, pod_manifest
 
 # Fields of a pod's spec, and of each container, that decide where it can run.
-FITNESS_KEYS: Final = (
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
-    "hostNetwork",
-    "overhead",
-    "resources",
-)
+_WHERE: Final = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+FITNESS_KEYS: Final = (*_WHERE, "volumes", "hostNetwork", "overhead", "resources")
 CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
 NO_MANIFEST: Final[pod.PodJson] = types.MappingProxyType({})
-_LISTED: Final = ("containers", "initContainers")
 _METADATA_KEYS: Final = ("name", "namespace", "uid", "resourceVersion", "labels")
 _MAX_NAME: Final = 64  # longer than any container's name
-_MAX_SIZE_DIGITS: Final = 4
 _CHANGED: Final = (
     "its gpushare.io annotations no longer match the resources it was admitted with: delete the pod and recreate it"
 )
@@ -81,7 +71,8 @@ class Pod:
         everything = pod.annotations_of(item)
         annotations = {key: text for key, text in everything.items() if key.startswith(contract.PREFIX)}
         is_gated = contract.SCHEDULING_GATE in pod.gates(item)
-        size = _group_size(str(annotations.get(contract.GROUP_SIZE) or ""))
+        digits = str(annotations.get(contract.GROUP_SIZE) or "").strip()
+        size = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 4 else 0
         return cls(
             ref=PodRef(namespace, name, pod.uid(item)),
             version=str(metadata.get("resourceVersion") or ""),
@@ -158,17 +149,14 @@ def _request(item: pod.PodJson, *, is_gated: bool) -> Request | str:
         request = requests.parse(item)
     except errors.RequestError as error:
         return str(error)
-    # A placed pod's annotations may change, to resize it.
-    return _CHANGED if is_gated and not _agrees(item, request) else request
-
-
-def _agrees(item: pod.PodJson, request: Request) -> bool:
-    """Whether the resources, which are immutable, still match the annotations, which are not."""
+    if not is_gated:
+        return request  # a placed pod's annotations may change, to resize it
     expected = share_resources.by_container(request)
-    return all(
+    agrees = all(
         mutation.has_resources(container, expected.get(str(container.get("name")), {}))
         for container in (*pod.containers(item), *pod.init_containers(item))
     )
+    return request if agrees else _CHANGED  # resources are immutable, annotations are not
 
 
 def _unschedulable(item: pod.PodJson) -> str | None:
@@ -187,11 +175,6 @@ def _unschedulable(item: pod.PodJson) -> str | None:
     return None
 
 
-def _group_size(text: str) -> int:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_SIZE_DIGITS else 0
-
-
 def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
     """Return the parts that decide where the pod can run and that ungating changes. Other annotations may be 256
     KiB.
@@ -204,7 +187,7 @@ def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
     if owners := [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]:
         kept["ownerReferences"] = _without_nulls(owners)
     small = _some(spec, (*FITNESS_KEYS, "schedulingGates"))
-    for listed in _LISTED:
+    for listed in ("containers", "initContainers"):
         if spec.get(listed):
             small[listed] = [_some(container, ("name", *CONTAINER_KEYS)) for container in spec[listed]]
     return {"metadata": kept, "spec": small}
