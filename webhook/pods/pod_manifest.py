@@ -100,24 +100,18 @@ _ANY: Final = "anything"
 # A kind above; {field: schema} for an object, where "*" stands for every field; [schema] for a list. Null counts as
 # absent.
 _TEXTS: Final = {"*": _TEXT}
-_SELECTOR: Final = {"matchLabels": _TEXTS, "matchExpressions": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}]}
-_NODE_TERM: Final = {
-    "matchExpressions": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}],
-    "matchFields": [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}],
-}
+_EXPRESSIONS: Final = [{"key": _TEXT, "operator": _TEXT, "values": [_TEXT]}]
+_SELECTOR: Final = {"matchLabels": _TEXTS, "matchExpressions": _EXPRESSIONS}
+_NODE_TERM: Final = {"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS}
 _POD_TERM: Final = {
     "topologyKey": _TEXT,
-    "labelSelector": _SELECTOR,
-    "namespaceSelector": _SELECTOR,
-    "namespaces": [_TEXT],
-    "matchLabelKeys": [_TEXT],
-    "mismatchLabelKeys": [_TEXT],
+    **dict.fromkeys(("labelSelector", "namespaceSelector"), _SELECTOR),
+    **{key: [_TEXT] for key in ("namespaces", "matchLabelKeys", "mismatchLabelKeys")},
 }
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _RESOURCES: Final = {"limits": {"*": _ANY}, "requests": {"*": _ANY}}
 _CONTAINER: Final = {
-    "name": _TEXT,
-    "restartPolicy": _TEXT,
+    **dict.fromkeys(("name", "restartPolicy"), _TEXT),
     "env": [{"name": _TEXT, "value": _TEXT, "valueFrom": {"fieldRef": {"fieldPath": _TEXT}}}],
     "resources": _RESOURCES,
     "securityContext": {},
@@ -125,47 +119,37 @@ _CONTAINER: Final = {
     "volumeDevices": [{"devicePath": _TEXT}],
     "ports": [{"hostPort": _COUNT, "containerPort": _COUNT, "hostIP": _TEXT, "protocol": _TEXT}],
 }
-_TEMPLATE: Final = {"metadata": {"annotations": {"*": _TEXT}}, "spec": {"storageClassName": _TEXT}}
+_SPREAD: Final = {"topologyKey": _TEXT, "labelSelector": _SELECTOR, "matchLabelKeys": [_TEXT]}
+_TEMPLATE: Final = {"metadata": {"annotations": _TEXTS}, "spec": {"storageClassName": _TEXT}}
+_VOLUME: Final = {
+    "name": _TEXT,
+    "persistentVolumeClaim": {"claimName": _TEXT},
+    "ephemeral": {"volumeClaimTemplate": _TEMPLATE},
+    **{field: {} for field in volumes.OLD_FIELDS},
+}
 _POD: Final = {
     "metadata": {
-        "name": _TEXT,
-        "generateName": _TEXT,
-        "namespace": _TEXT,
-        "uid": _TEXT,
-        "annotations": {"*": _TEXT},
-        "labels": _TEXTS,
+        **dict.fromkeys(("name", "generateName", "namespace", "uid"), _TEXT),
+        **dict.fromkeys(("annotations", "labels"), _TEXTS),
     },
     "spec": {
-        "containers": [_CONTAINER],
-        "initContainers": [_CONTAINER],
-        "ephemeralContainers": [_CONTAINER],
+        **{key: [_CONTAINER] for key in ("containers", "initContainers", "ephemeralContainers")},
         "nodeName": _TEXT,
         "nodeSelector": _TEXTS,
         "schedulingGates": [{"name": _TEXT}],
-        "tolerations": [{"key": _TEXT, "operator": _TEXT, "value": _TEXT, "effect": _TEXT}],
+        "tolerations": [dict.fromkeys(("key", "operator", "value", "effect"), _TEXT)],
         "affinity": {
             "nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [_NODE_TERM]}},
-            "podAffinity": {_REQUIRED: [_POD_TERM]},
-            "podAntiAffinity": {_REQUIRED: [_POD_TERM]},
+            **{key: {_REQUIRED: [_POD_TERM]} for key in ("podAffinity", "podAntiAffinity")},
         },
-        "topologySpreadConstraints": [
-            {"topologyKey": _TEXT, "labelSelector": _SELECTOR, "matchLabelKeys": [_TEXT], "maxSkew": _COUNT,
-             "minDomains": _COUNT}
-        ],
-        "volumes": [
-            {
-                "name": _TEXT,
-                "persistentVolumeClaim": {"claimName": _TEXT},
-                "ephemeral": {"volumeClaimTemplate": _TEMPLATE},
-                **{field: {} for field in volumes.OLD_FIELDS},
-            }
-        ],
+        "topologySpreadConstraints": [{**_SPREAD, "maxSkew": _COUNT, "minDomains": _COUNT}],
+        "volumes": [_VOLUME],
         "overhead": {"*": _ANY},
         "resources": _RESOURCES,
         "priority": _COUNT,
     },
     "status": {"phase": _TEXT},
-}  # fmt: skip
+}
 
 
 def why_invalid(manifest: Any) -> str | None:

@@ -346,9 +346,10 @@ class GatedPodScheduler:
         placed = self._ignoring(existing.all_reserved()).plan(pod.manifest, request)
         if isinstance(placed, Refusal):
             return refusal
-        others = [name for name, node in existing.pods_and_nodes() if node == placed.node]
+        reserved = (entry for entries in existing.reserved.values() for entry in entries)
+        other = next((str(entry.allocation.pod) for entry in reserved if entry.node == placed.node), "other pods")
         return Refusal(
-            f"gives way to {others[0] if others else 'other pods'}, which has waited longer and for which freed "
+            f"gives way to {other}, which has waited longer and for which freed "
             f"capacity on {placed.node} is reserved; {refusal.reason}",
             refusal.rejected,
             Cause.HOLD,

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpushare import contract, errors
 from gpushare.allocation import NodeAllocation
@@ -22,7 +21,6 @@ from webhook.pods.mutation import Placed
 from webhook.pods.stored_pod import Pod
 
 Group = tuple[str, str]  # namespace, name
-WHOLE_PERCENT: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,7 +106,7 @@ def explain_apart(group: str, placed: Iterable[Placed]) -> str:
     The arbiter of one node runs the shares of a gang at the same time. Arbiters of different nodes do not coordinate.
     """
     nodes = {member.node for member in placed}
-    whole = all(share.request_percent >= WHOLE_PERCENT for member in placed for share in member.shares)
+    whole = all(share.request_percent >= 100 for member in placed for share in member.shares)
     if len(nodes) < 2 or whole:
         return ""
     return (
@@ -144,16 +142,15 @@ def _arrange_group(
         return [Unit((pod,)) for pod in ready], []
     needed = size - len(placed)
     if len(ready) < needed:
-        sentence = _incomplete(name, size, have=len(placed) + len(ready), others=len(living) - len(placed) - len(ready))
+        have = len(placed) + len(ready)
+        others = len(living) - have
+        sentence = f"waits for {size - have} more of its group {name} (have {have} of {size})"
+        if others > 0 and have + others >= size:
+            gates = "have scheduling gates of other controllers"
+            sentence = f"waits for its group {name}: {others} of its {size} pods {gates}"
         return [], [(pod, sentence) for pod in ready]
     extra = f"its group {name} already has {size} other pods: it waits until they are placed"
     return [Unit(tuple(ready[:needed]), group[1])], [(pod, extra) for pod in ready[needed:]]
-
-
-def _incomplete(name: str, size: int, *, have: int, others: int) -> str:
-    if others > 0 and have + others >= size:
-        return f"waits for its group {name}: {others} of its {size} pods have scheduling gates of other controllers"
-    return f"waits for {size - have} more of its group {name} (have {have} of {size})"
 
 
 class PodIndex:
@@ -204,27 +201,6 @@ class ExistingAllocations:
     reserved: dict[str, list[NodeAllocation]]
     orders: Mapping[str, queue.Order]
 
-    @classmethod
-    def read(cls, nodes: Iterable[GpuNode], arranged: Arranged) -> ExistingAllocations:
-        """Read what waiting pods have in `nodes`, which must be as stored.
-
-        Pending changes of this process do not count: no other process knows of them, and they may fail.
-        """
-        orders = {uid: unit.order for unit in arranged.units for uid in unit.uids}
-        waiting = _waiting(arranged)
-        shares: dict[str, NodeAllocation] = {}
-        reserved: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
-        for node in nodes:
-            for allocation in node.allocations:
-                uid = allocation.pod.uid
-                if uid not in waiting:
-                    continue
-                if allocation.is_backfill_reservation:
-                    reserved[uid].append(NodeAllocation(node.name, allocation))
-                elif uid not in shares or allocation.id < shares[uid].allocation.id:
-                    shares[uid] = NodeAllocation(node.name, allocation)
-        return cls(shares, dict(reserved), orders)
-
     def has_any(self, unit: Unit) -> bool:
         """Whether the unit has something in the ledger. Every round continues with such units."""
         return any(uid in self.shares or uid in self.reserved for uid in unit.uids)
@@ -244,11 +220,6 @@ class ExistingAllocations:
     def all_reserved(self) -> AllocationIds:
         return _by_node(entry for entries in self.reserved.values() for entry in entries)
 
-    def pods_and_nodes(self) -> Iterator[tuple[str, str]]:
-        for entries in self.reserved.values():
-            for entry in entries:
-                yield str(entry.allocation.pod), entry.node
-
 
 class AllocationHolders:
     """The UIDs of pods with allocations on each node, read again only for nodes that have changed."""
@@ -257,21 +228,29 @@ class AllocationHolders:
         self._known: dict[str, tuple[GpuNode, frozenset[str]]] = {}
 
     def existing(self, nodes: Iterable[GpuNode], arranged: Arranged) -> ExistingAllocations:
-        """Read what the arranged pods have in the ledger, as `ExistingAllocations.read` does."""
+        """Read what the arranged pods have in `nodes`, which must be as stored.
+
+        Pending changes of this process do not count: no other process knows of them, and they may fail.
+        """
+        orders = {uid: unit.order for unit in arranged.units for uid in unit.uids}
+        waiting = orders.keys() | {pod.ref.uid for pod, _ in arranged.held_back}
+        shares: dict[str, NodeAllocation] = {}
+        reserved: dict[str, list[NodeAllocation]] = collections.defaultdict(list)
         known, self._known = self._known, {}
         for node in nodes:
             cached = known.get(node.name)
             if cached is None or cached[0] is not node:
                 cached = node, frozenset(entry.pod.uid for entry in node.allocations)
             self._known[node.name] = cached
-        waiting = _waiting(arranged)
-        return ExistingAllocations.read(
-            (node for node, uids in self._known.values() if not uids.isdisjoint(waiting)), arranged
-        )
-
-
-def _waiting(arranged: Arranged) -> set[str]:
-    return {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
+            for allocation in node.allocations if not cached[1].isdisjoint(waiting) else ():
+                uid = allocation.pod.uid
+                if uid not in waiting:
+                    continue
+                if allocation.is_backfill_reservation:
+                    reserved[uid].append(NodeAllocation(node.name, allocation))
+                elif uid not in shares or allocation.id < shares[uid].allocation.id:
+                    shares[uid] = NodeAllocation(node.name, allocation)
+        return ExistingAllocations(shares, dict(reserved), orders)
 
 
 def _by_node(entries: Iterable[NodeAllocation]) -> AllocationIds:
