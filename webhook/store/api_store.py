@@ -68,15 +68,7 @@ class ApiStore:
         self._nodes.subscribe(self._node_changed)
         self._nodes_changed = asyncio.Event()
         self._is_warm = asyncio.Event()  # set once the engine knows all nodes there were at the start
-        self._occupancy = Occupancy(
-            api,
-            has_allocation=self._has_allocation,
-            is_full=self._is_full,
-            on_freed=self._freed,
-            on_named=lambda allocation_id: self._unconfirmed.seen(allocation_id),
-            on_storage_change=self._notify,
-            clock=clock,
-        )
+        self._occupancy = Occupancy(api, self, clock=clock)
         self.pods = self._occupancy.shared
         self._cache = self._occupancy.cache
         self._assumed = self._occupancy.assumed
@@ -204,29 +196,36 @@ class ApiStore:
         self._assumed.sweep(name)
         self._cache.forget(name)
         self._occupancy.ledger_changed(name)
-        self._notify()
+        self.notify()
 
     def _node_changed(self, change: objects.Delta) -> None:
         before, after = (item["spec"] if item is not None else None for item in (change.old, change.new))
         if before != after:  # most changes are heartbeats, which change nothing that we keep
             self._cache.put_node_spec(change.key.name, after)
-            self._notify()
+            self.notify()
 
     def _cache_key(self, manifest: Mapping[str, Any]) -> Hashable:
         assumed = self._assumed.key(manifest)
         return objects.key_of(manifest) if assumed is None and pod.uid(manifest) else assumed
 
-    def _has_allocation(self, name: str, allocation_id: str) -> bool:
+    def has_allocation(self, name: str, allocation_id: str) -> bool:
         ledger = self._ledgers.get(name)
         return ledger is not None and ledger.has_allocation(allocation_id)
 
-    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+    def is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         ledger = self._ledgers.get(name)
         return ledger is not None and ledger.view.is_full(amounts)
 
-    def _freed(self, name: str) -> None:
+    def named(self, allocation_id: str) -> None:
+        self._unconfirmed.seen(allocation_id)
+
+    def freed(self, name: str) -> None:
         if name in self._ledgers:
-            self._notify()
+            self.notify()
+
+    def notify(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     def _view_changed(self, name: str, ledger: NodeLedger) -> None:
         self._unconfirmed.update(ledger.view.node, ledger.node)
@@ -242,10 +241,6 @@ class ApiStore:
         self._unconfirmed.forget(name)
         self.chooser.mark_changed(name)
         self._nodes_changed.set()
-
-    def _notify(self) -> None:
-        for listener in self._listeners:
-            listener()
 
 
 def _trim_node(item: dict[str, Any]) -> dict[str, Any]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import logging
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, pod
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
 from gpushare.nodefilters import PodInfo, SchedulerCache, share_resources, volumes
-from gpushare.nodefilters.scheduler_cache import IsFull
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook.pods.stored_pod import Pod, has_share
@@ -70,12 +70,13 @@ class Storage:
 
     def __init__(self, api: api_client.ApiClient, changed: StorageChanged) -> None:
         self._changed = changed
-        required = informer.Informer(api, volumes.PATHS[volumes.VOLUME], transform=_trim(volumes.VOLUME))
-        self._copies = {volumes.VOLUME: required} | {
-            kind: informer.Informer(api, path, transform=_trim(kind), believe_refusals=required.synced)
-            for kind, path in volumes.PATHS.items()
-            if kind != volumes.VOLUME
-        }
+        trim = functools.partial(_trim, volumes.VOLUME)
+        self.required = informer.Informer(api, volumes.PATHS[volumes.VOLUME], transform=trim)
+        self._copies = {volumes.VOLUME: self.required}
+        for kind, path in volumes.PATHS.items():
+            if kind != volumes.VOLUME:
+                trim, believed = functools.partial(_trim, kind), self.required.synced
+                self._copies[kind] = informer.Informer(api, path, transform=trim, believe_refusals=believed)
         for copy in self._copies.values():
             copy.subscribe(self._object_changed)
 
@@ -83,10 +84,6 @@ class Storage:
         """Whether a claim that is missing from the cache does not exist."""
         claims = self._copies[volumes.CLAIM]
         return claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
-
-    @property
-    def volumes(self) -> informer.Informer:
-        return self._copies[volumes.VOLUME]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -120,34 +117,39 @@ class Storage:
             self._changed(change.key, before, after)
 
 
+class PlacedPodLedger(Protocol):
+    """The ledger that decides whether an unbound pod counts on its node, and that hears of pods and storage."""
+
+    def has_allocation(self, name: str, allocation_id: str) -> bool:
+        """Whether the ledger of this node has the allocation."""
+
+    def is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        """Whether the node has no room for these amounts."""
+
+    def named(self, allocation_id: str) -> None:
+        """Record that a pod names this allocation."""
+
+    def freed(self, name: str) -> None:
+        """Record that a pod freed room on the node."""
+
+    def notify(self) -> None:
+        """Report that claims or volumes have changed."""
+
+
 class Occupancy:
     """Fills the scheduler cache with pods and storage.
-
-    has_allocation(node, allocation ID): whether the ledger has it. is_full: whether a node has no room for these
-    amounts. on_freed(node): a pod freed room there. on_named(allocation ID): a pod names this allocation.
 
     shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago. lesson_due: set
     when placement should learn the mix in `workload`.
     """
 
     def __init__(
-        self,
-        api: api_client.ApiClient,
-        *,
-        has_allocation: Callable[[str, str], bool] = lambda *_: False,
-        is_full: IsFull = lambda *_: False,
-        on_freed: Callable[[str], None] = lambda _: None,
-        on_named: Callable[[str], object] = lambda _: None,
-        on_storage_change: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, api: api_client.ApiClient, ledger: PlacedPodLedger, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._has_allocation = has_allocation
-        self._on_freed = on_freed
-        self._on_named = on_named
-        self._on_storage_change = on_storage_change
+        self._ledger = ledger
         self._storage = Storage(api, self._storage_changed)
-        self.cache = SchedulerCache(is_full=is_full, knows_claims=self._storage.knows_claims)
-        self.assumed = AssumedPods(self.cache, has_allocation)
+        self.cache = SchedulerCache(is_full=ledger.is_full, knows_claims=self._storage.knows_claims)
+        self.assumed = AssumedPods(self.cache, ledger.has_allocation)
         self.unbindable = Unbindable(clock)
         self.lesson_due = asyncio.Event()
         self.workload = WorkloadMix(self.lesson_due.set)
@@ -172,7 +174,7 @@ class Occupancy:
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
-        return self._pods, self._storage.volumes
+        return self._pods, self._storage.required
 
     def missing(self) -> str | None:
         return self._storage.missing() if self._pods.synced.is_set() else "the pods have not been read yet"
@@ -194,10 +196,11 @@ class Occupancy:
         self, key: objects.Key, before: volumes.StorageObject | None, after: volumes.StorageObject | None
     ) -> None:
         self.cache.put_storage(key, before, after)
-        self._on_storage_change()
+        self._ledger.notify()
 
     def _pod_changed(self, change: objects.Delta) -> None:
-        before, seen = _seen(change.old), _seen(change.new)
+        before: _Seen | None = change.old["seen"] if change.old is not None else None
+        seen: _Seen | None = change.new["seen"] if change.new is not None else None
         if before is not None and not before.is_bound:
             self._unbound[before.pod_info.node].pop(change.key, None)
             if not self._unbound[before.pod_info.node]:
@@ -209,13 +212,14 @@ class Occupancy:
         self._count(change.key, seen)
         self.workload.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
         if before is not None and (seen is None or seen.pod_info != before.pod_info):
-            self._on_freed(before.pod_info.node)
+            self._ledger.freed(before.pod_info.node)
 
     def _count(self, key: objects.Key, seen: _Seen | None) -> None:
-        counts = seen is not None and (seen.is_bound or self._has_allocation(seen.pod_info.node, seen.allocation_id))
-        self.cache.put(key, seen.pod_info if seen is not None and counts else None)
-        if seen is not None and counts:
+        if seen is not None and (seen.is_bound or self._ledger.has_allocation(seen.pod_info.node, seen.allocation_id)):
+            self.cache.put(key, seen.pod_info)
             self.assumed.settle(seen.allocation_id)
+        else:
+            self.cache.put(key, None)
 
     def _update_unbindable(self, before: _Seen | None, seen: _Seen | None) -> None:
         was = before.unbound if before is not None else None
@@ -232,7 +236,7 @@ class Occupancy:
             return
         if come:
             self._named[come] += 1
-            self._on_named(come)
+            self._ledger.named(come)
         if gone:
             self._named[gone] -= 1
             if not self._named[gone]:
@@ -270,15 +274,8 @@ def _unbound(read: Pod) -> _Unbound | None:
     return _Unbound(maker[0], errors.shortened(why, longest=MAX_WORDS), read.leaves)
 
 
-def _seen(item: Mapping[str, Any] | None) -> _Seen | None:
-    return None if item is None else item["seen"]
-
-
-def _trim(kind: str) -> objects.Transform:
-    def trim(item: dict[str, Any]) -> dict[str, Any]:
-        return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
-
-    return trim
+def _trim(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
 
 
 class AssumedPods:

@@ -45,13 +45,26 @@ def leaving(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
+class EmptyLedger:
+    def has_allocation(self, *_: str) -> bool:
+        return False
+
+    def is_full(self, *_: object) -> bool:
+        return False
+
+    def hear(self, *_: str) -> None:
+        """Ignore pods and storage."""
+
+    named = freed = notify = hear
+
+
 class Cluster:
     """Two nodes with one GPU each, and the pods of one name, as the webhook's cache shows them."""
 
     def __init__(self, *nodes: str) -> None:
         self.now = 0.0
         self._api = ScriptedApi()
-        self._occupancy = Occupancy(self._api, clock=lambda: self.now)
+        self._occupancy = Occupancy(self._api, EmptyLedger(), clock=lambda: self.now)
         gpunodes = [codec.to_document(builders.node(name, gpus=1)) for name in nodes]
         self.store = MemoryStore(gpunodes, avoided=self._occupancy.unbindable.avoided)
         self._versions = itertools.count(1)
