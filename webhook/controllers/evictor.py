@@ -40,12 +40,6 @@ MAX_PER_MINUTE: Final = 20
 SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either may lag
 
 
-class _UnansweredError(Exception):
-    """The API server, or a webhook that it calls for evictions, does not answer. A 429 of a disruption budget is an
-    answer.
-    """
-
-
 @dataclasses.dataclass(eq=False)
 class Evictor:
     """Evicts stuck pods. after_seconds: how long the scheduler may try to bind a pod first."""
@@ -69,40 +63,34 @@ class Evictor:
 
         stuck: all pods that cannot be bound. touched: nodes and pods that may have new conflicts.
         """
-        unschedulable_again = await self._evict_unschedulable(stuck)
-        conflicts_again = await self._evict_conflicting(touched)
-        return min((again for again in (unschedulable_again, conflicts_again) if again), default=None)
-
-    async def _evict_conflicting(self, touched: Touched) -> float | None:
-        now = self.clock()
-        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._found_conflicts.renew(touched)}
-        due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in conflicts.items()}, now=now)
-        waits = [] if next_at is None else [next_at - now]
-        for pod in due:
-            sentence = explain_conflict(*conflicts[pod.ref.uid])
-            self.recorder.record(pod.reference, contract.EVENT_LOST, sentence, type="Warning")
-        waits += await self._evict_in_turn(due, "another pod holds its share")
-        return min(waits, default=None)
-
-    async def _evict_unschedulable(self, pods: Iterable[Pod]) -> float | None:
-        now = self.clock()
-        unbound = {pod.ref.uid: pod for pod in pods}
+        unbound = {pod.ref.uid: pod for pod in stuck}
         self.metrics.stuck(len(unbound))
-        overdue, next_at = self._stuck.overdue(unbound, now=now)
-        waits = [] if next_at is None else [next_at - now]
-        for pod in overdue:
-            sentence = explain_unbound(pod)
-            self.recorder.record(pod.reference, contract.EVENT_STUCK, sentence, type="Warning")
-        waits += await self._evict_in_turn(overdue, "it could not be bound where it was placed")
+        why = "it could not be bound where it was placed"
+        waits = await self._evict_due(self._stuck, unbound, contract.EVENT_STUCK, explain_unbound, why)
+        holders = {pod.ref.uid: (pod, holder) for pod, holder in self._found_conflicts.renew(touched)}
+        conflicting = {uid: pod for uid, (pod, _) in holders.items()}
+        waits += await self._evict_due(
+            self._conflicts,
+            conflicting,
+            contract.EVENT_LOST,
+            lambda pod: explain_conflict(*holders[pod.ref.uid]),
+            "another pod holds its share",
+        )
         return min(waits, default=None)
 
-    async def _evict_in_turn(self, pods: Iterable[Pod], because: str) -> list[float]:
-        """Evict pods as far as the rate for their owners allows; return the pauses before the others.
+    async def _evict_due(
+        self, since: UnschedulableSince, pods: Mapping[str, Pod], event: str, explain: Callable[[Pod], str], why: str
+    ) -> list[float]:
+        """Report pods, and evict them as far as the rate for their owners allows; return the pauses before the others.
 
         After an unanswered eviction, the round makes no more: each would take as long, and the rest of the round waits.
         """
-        waits = []
-        for pod in pods:
+        now = self.clock()
+        due, next_at = since.overdue(pods, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for pod in due:
+            self.recorder.record(pod.reference, event, explain(pod), type="Warning")
+        for pod in due:
             owner, uid = pod.controller, pod.ref.uid
             if owner is None or not is_recreated(pod):
                 continue
@@ -111,20 +99,20 @@ class Evictor:
             if wait_seconds > 0:
                 waits.append(wait_seconds)
                 continue
-            try:
-                evicted = await self._evict(pod, owner, because)
-            except _UnansweredError:
-                waits.append(self._backoff.failed(uid, now=self.clock()))
-                break
+            evicted = await self._evict(pod, owner, why)
             if evicted:
                 self._rate.evicted(owner, now=now)
                 self._backoff.succeeded(uid)
             else:
                 waits.append(self._backoff.failed(uid, now=self.clock()))
+            if evicted is None:
+                break
         return waits
 
-    async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
-        """Evict a pod; return whether the API server accepts that. Raises _UnansweredError."""
+    async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool | None:
+        """Evict a pod; return whether the API server accepts that. None: the API server, or a webhook that it calls for
+        evictions, does not answer. A 429 of a disruption budget is an answer.
+        """
         # With the version: a pod that was bound meanwhile must not be evicted.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
@@ -133,9 +121,10 @@ class Evictor:
         except (api_errors.ClusterError, TimeoutError) as error:
             sentence = str(error) or "no answer in time"
             logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": sentence})
-            if isinstance(error, TimeoutError) or (isinstance(error, api_errors.Unavailable) and error.status != 429):
-                raise _UnansweredError(sentence) from error
-            return False
+            is_answer = isinstance(error, api_errors.ClusterError) and (
+                not isinstance(error, api_errors.Unavailable) or error.status == 429
+            )
+            return False if is_answer else None
         self.metrics.replaced()
         logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
         note = f"evicted, because {because}: {owner.kind} {owner.name} recreates it"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import logging
 import time
@@ -26,7 +27,7 @@ from gpushare.request import Request
 from webhook.controllers import pacing
 from webhook.controllers.pacing import WriteBackoff
 from webhook.controllers.pending_reasons import PendingReasonReporter
-from webhook.controllers.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
+from webhook.controllers.resize_requests import ResizeRequest, ResizeRequests, exceeds, outcome, turn
 from webhook.controllers.touched_nodes import Touched
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
@@ -64,7 +65,9 @@ class Resizer:
 
         touched: nodes and pods that have changed. pods: the cache of all pods.
         """
-        await self._search(touched)
+        for number, _ in enumerate(self._requests.search(touched)):
+            if number % SEARCHED_AT_ONCE == 0:
+                await pacing.let_others_run()
         resize_requests = await self._quotas.check(self._requests.all(), self.store.stored())
         by_node: dict[str, list[ResizeRequest]] = {}
         for resize_request in resize_requests:
@@ -94,11 +97,6 @@ class Resizer:
         self.metrics.resizes_waiting(len(waiting))
         self._reporter.forget_all_but(pod.ref.uid for pod, _ in waiting)
         return await self._reporter.report(waiting, held)
-
-    async def _search(self, touched: Touched) -> None:
-        for number, _ in enumerate(self._requests.search(touched)):
-            if number % SEARCHED_AT_ONCE == 0:
-                await pacing.let_others_run()
 
     def waiting_on(self, name: str, pods: Mapping[Key, Pod]) -> list[tuple[str, Request]]:
         """Return requests of pods that waited on the node in the last round and are still allowed, by allocation ID."""
@@ -147,13 +145,12 @@ class Resizer:
                 return not isinstance(error, api_errors.Unavailable)  # a later round retries
             self._backoff.succeeded(uid)
         self._cleared[uid] = pod.version
-        before = _held_before(resize_request)
+        before = resize_request.entry.shares
+        with contextlib.suppress(KeyError, errors.CodecError):
+            before = codec.read_shares(pod.annotations[contract.HELD])
         if _amounts(before) != _amounts(shares):
             self.metrics.resized()
-            if any(
-                now.request_percent > was.request_percent or now.memory_bytes > was.memory_bytes
-                for was, now in zip(before, shares, strict=False)
-            ):
+            if exceeds(shares, before):
                 self.grew(pod)
             logger.info("Resized a share", extra={"pod": str(pod.ref), "node": resize_request.node})
             note = f"has {resizing.amounts(shares)} now, as its annotations request"
@@ -165,16 +162,7 @@ def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int]]:
     return [(share.request_percent, share.limit_percent, share.memory_bytes) for share in shares]
 
 
-def _held_before(resize_request: ResizeRequest) -> resizing.Shares:
-    """Return what the pod held before the resize, as far as that is known."""
-    try:
-        return codec.read_shares(resize_request.pod.annotations[contract.HELD])
-    except (KeyError, errors.CodecError):
-        return resize_request.entry.shares
-
-
 KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow
-_RESOURCES: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY)
 COUNTED_AT_ONCE: Final = 64  # counted before the event loop runs other tasks
 _UNREAD: Final = "the ResourceQuotas of its namespace could not be read: the placer retries"
 
@@ -229,7 +217,7 @@ def least(quotas: Iterable[Mapping[str, Any]]) -> Amounts:
     smallest: dict[str, int] = {}
     for quota in quotas:
         hard = (quota.get("spec") or {}).get("hard") or {}
-        for name in _RESOURCES:
+        for name in (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY):
             text = hard.get(f"requests.{name}")
             if text is not None:
                 amount = quantity.parse_bytes(str(text))

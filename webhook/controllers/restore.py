@@ -73,7 +73,14 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
     A pod holds what it requests, unless it waits to be resized: then an annotation says what it holds.
     """
     held = pod.annotations.get(contract.HELD)
-    request = pod.request if held is None else _without_amounts(pod)
+    request = pod.request
+    if held is not None:  # the keys that can be resized may be invalid
+        others = {
+            key: value
+            for key, value in pod.annotations.items()
+            if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
+        }
+        request = requests.read({**others, contract.REQUEST: "1"}, pod.containers, next(iter(pod.containers), ""))
     if isinstance(request, str):
         raise errors.LedgerError(request)
     shares = tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held)
@@ -91,13 +98,8 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
     failed: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.created):
         identity, uid = pod.allocation_id, pod.ref.uid
-        known = {
-            name
-            for entry in node.allocations
-            if not entry.is_backfill_reservation
-            for name in (entry.id, entry.pod.uid)
-        }
-        if not known.isdisjoint((identity, uid)):
+        entries = [entry for entry in node.allocations if not entry.is_backfill_reservation]
+        if any(identity == entry.id or uid == entry.pod.uid for entry in entries):
             continue
         try:
             node = ledger.reserve(node, remembered.get((identity, uid)) or allocation(pod, node))
@@ -117,16 +119,6 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
         if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
         yield demand.on([gpus[uuid] for uuid in uuids])
-
-
-def _without_amounts(pod: Pod) -> Request:
-    """Return a request whose resizable keys are replaced by valid ones."""
-    kept = {
-        key: value
-        for key, value in pod.annotations.items()
-        if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
-    }
-    return requests.read({**kept, contract.REQUEST: "1"}, pod.containers, next(iter(pod.containers), ""))
 
 
 def _is_there(pod: Pod) -> bool:
@@ -169,22 +161,16 @@ class Restorer:
         """Restore the shares that are due; return when the next are due, by the clock of `now`, or None."""
         if self._began == math.inf:
             self._began = now
-            documents = (self.store.document(node.name) for node in self.store.stored())
-            self._found_open = any(node_ledger.is_open(document) for document in documents if document)
+            self._found_open = any(self._is_open(node.name) for node in self.store.stored())
         open_at = await self._open_new(now)
-        nodes = [
-            node
-            for node in touched.nodes
-            if (document := self.store.document(node.name)) and node_ledger.is_open(document)
-        ]
+        nodes = [node for node in touched.nodes if self._is_open(node.name)]
         self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
         self._lost.update(lost(nodes, touched.pods))
-        lost_on = self._lost
         there = {node.name for node in self.store.stored()}
         orphans = orphaned(there, self.touched_nodes.placed_elsewhere(there))
-        uids = {pod.ref.uid for pods in (*lost_on.values(), orphans) for pod in pods}
+        uids = {pod.ref.uid for pods in (*self._lost.values(), orphans) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
-        for name, pods in list(lost_on.items()):
+        for name, pods in list(self._lost.items()):
             due = [pod for pod in pods if self._missed[pod.ref.uid] <= now]
             if due:
                 self._missed.update((pod.ref.uid, now + AGAIN_SECONDS) for pod in due)
@@ -192,16 +178,16 @@ class Restorer:
         for pod in orphans:
             if self._missed[pod.ref.uid] <= now:
                 self._missed[pod.ref.uid] = now + AGAIN_SECONDS
-                self._report_orphaned(pod)
+                name = pod.placed_on
+                logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
+                note = f"the GPUNode {name}, which had its share, does not exist: the share is "
+                note += "restored once the agent creates it"
+                self.recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
         """Open closed nodes whose agent has reported GPUs; return when the others may be opened."""
-        closed = [
-            node.name
-            for node in self.store.stored()
-            if node.gpus and (document := self.store.document(node.name)) and not node_ledger.is_open(document)
-        ]
+        closed = [node.name for node in self.store.stored() if node.gpus and self._is_open(node.name) is False]
         due = {name: self._open_at(name, now) for name in closed}
         later = [at for at in due.values() if at > now]
         if len(later) == len(due):
@@ -217,6 +203,10 @@ class Restorer:
             if at <= now:
                 await self._open(name, pods)
         return later
+
+    def _is_open(self, name: str) -> bool | None:
+        document = self.store.document(name)
+        return node_ledger.is_open(document) if document else None
 
     def _open_at(self, name: str, now: float) -> float:
         """Return when no unknown placement on the former GPUNode can be in flight any more."""
@@ -250,14 +240,6 @@ class Restorer:
             return
         logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(restored) - len(failed)})
         self._report(name, restored, failed)
-
-    def _report_orphaned(self, pod: Pod) -> None:
-        name = pod.placed_on
-        logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
-        note = (
-            f"the GPUNode {name}, which had its share, does not exist: the share is restored once the agent creates it"
-        )
-        self.recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
     async def _restore_on(self, name: str, suspects: Sequence[Pod]) -> None:
         pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
