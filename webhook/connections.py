@@ -39,7 +39,7 @@ class Timed(asyncio.Protocol):
         self.inner = inner
         self._is_dismissed = False
         self.is_used = False
-        self._watch = watch
+        self.watch = watch
         self._transport: asyncio.Transport | None = None
         self._ends: asyncio.TimerHandle | None = None
         self._idle_ends: asyncio.TimerHandle | None = None
@@ -81,22 +81,20 @@ class Timed(asyncio.Protocol):
             self.dismiss()
             asyncio.get_running_loop().call_later(DISMISS_SECONDS, self._transport.abort)
 
-    def gone(self) -> None:
-        self._watch.gone(self)
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
         self._transport = transport
         self.inner.connection_made(transport)
-        self._watch.made(self)
+        self.watch.handshakes.discard(self)
+        self.watch.known[self.inner] = self
         self._begin_idling()
 
     def data_received(self, data: bytes) -> None:
         if self._is_dismissed:
             return  # it was answered already
         if not self._is_asked and self._ends is None and self._transport is not None:
-            self._ends = asyncio.get_running_loop().call_later(self._watch.seconds, self._transport.close)
+            self._ends = asyncio.get_running_loop().call_later(self.watch.seconds, self._transport.close)
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -110,13 +108,13 @@ class Timed(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget()
-        self._watch.lost(self)
+        self.watch.known.pop(self.inner, None)
         self.inner.connection_lost(error)
 
     def _begin_idling(self) -> None:
         loop = asyncio.get_running_loop()
         self._idle_since = loop.time()
-        self._idle_ends = loop.call_later(self._watch.idle_seconds, self.end)
+        self._idle_ends = loop.call_later(self.watch.idle_seconds, self.end)
 
     def _forget(self) -> None:
         for timer in (self._ends, self._idle_ends):
@@ -126,41 +124,26 @@ class Timed(asyncio.Protocol):
 
 
 class ConnectionWatch:
-    """All connections of a server; the length counts those whose handshake is done."""
+    """All connections of a server, known by their inner protocol once the handshake is done."""
 
     def __init__(self, seconds: float = bounds.HEADERS_SECONDS, idle_seconds: float = IDLE_SECONDS) -> None:
         self.seconds = seconds
         self.idle_seconds = idle_seconds
-        self._known: dict[asyncio.Protocol, Timed] = {}
-        self._handshakes: set[Timed] = set()
+        self.known: dict[asyncio.Protocol, Timed] = {}
+        self.handshakes: set[Timed] = set()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def over(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], Timed]:
-        def timed() -> Timed:
-            connection = Timed(make(), self)
-            self._handshakes.add(connection)
-            return connection
-
-        return timed
-
-    def gone(self, connection: Timed) -> None:
-        self._handshakes.discard(connection)
-
-    def made(self, connection: Timed) -> None:
-        self._handshakes.discard(connection)
-        self._known[connection.inner] = connection
-
-    def lost(self, connection: Timed) -> None:
-        self._known.pop(connection.inner, None)
+    def over(self, inner: asyncio.Protocol) -> Timed:
+        """Time a connection of this protocol."""
+        connection = Timed(inner, self)
+        self.handshakes.add(connection)
+        return connection
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Suspend a connection's timeouts while its request is processed."""
-        connection = self._known.get(request.protocol)
+        connection = self.known.get(request.protocol)
         if connection is None:
             return await handler(request)
         connection.asked(is_asked=True)
@@ -175,15 +158,15 @@ class ConnectionWatch:
         An API server does not retry the first review of a connection, which is lost if the answer arrives before it. So
         connections without a review are dismissed last. Takes at most `DISMISS_SECONDS`.
         """
-        for connection in self._known.values():
+        for connection in self.known.values():
             if connection.is_used:
                 connection.dismiss()
         ends = time.monotonic() + DISMISS_SECONDS
-        while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
+        while (self.handshakes or self.known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
             await asyncio.sleep(POLL_SECONDS)
-        for connection in self._known.values():
+        for connection in self.known.values():
             connection.dismiss()
-        return len(self._known)
+        return len(self.known)
 
 
 # Python's default buffer takes 256 KiB per connection, filled with zeros before the first byte arrives.
@@ -207,9 +190,6 @@ class ConnectionSlots:
         self._served: dict[TlsConnection, str] = {}
         self._waiting: dict[TlsConnection, str] = {}
         self._retry: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return len(self._served)
 
     @property
     def is_full(self) -> bool:
@@ -320,6 +300,6 @@ class TlsConnection(sslproto.SSLProtocol):
         """End the connection, whether or not its handshake has begun."""
         if self._gives_up is not None:
             self._gives_up.cancel()
-        self.timed.gone()
+        self.timed.watch.handshakes.discard(self.timed)
         super().connection_lost(error)
         self._slots.leave(self)

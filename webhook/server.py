@@ -12,7 +12,7 @@ import functools
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Final
 
 from aiohttp import web
@@ -51,11 +51,11 @@ class GracefulShutdown:
             answer.force_close()
         return answer
 
-    async def drain(self, open_connections: Callable[[], int]) -> None:
+    async def drain(self, open_connections: Collection[object]) -> None:
         """Wait until no connection is left or the others are unused for a while, for a limited time."""
         self._begun = True
         began = self._last_review = self._clock()
-        while open_connections() and self._clock() - self._last_review < QUIET_SECONDS:
+        while open_connections and self._clock() - self._last_review < QUIET_SECONDS:
             if self._clock() - began > MAX_DRAIN_SECONDS:
                 logger.warning("Stopped listening although reviews keep arriving: is the preStop pause missing?")
                 return
@@ -64,9 +64,9 @@ class GracefulShutdown:
 
 def application(
     admit: Admit,
-    shutdown: GracefulShutdown | None = None,
-    timing: connections.ConnectionWatch | None = None,
-    slots: connections.ConnectionSlots | None = None,
+    shutdown: GracefulShutdown,
+    watch: connections.ConnectionWatch,
+    slots: connections.ConnectionSlots,
 ) -> web.Application:
     """Return the application with its only route, `/mutate`."""
     in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
@@ -80,7 +80,7 @@ def application(
         except web.HTTPException as error:
             error.force_close()
             raise
-        if slots is not None and slots.is_full:
+        if slots.is_full:
             answer.force_close()
         return answer
 
@@ -104,9 +104,7 @@ def application(
             logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
-    app = web.Application(
-        middlewares=[*(kept.middleware for kept in (timing, shutdown) if kept is not None), yield_slot]
-    )
+    app = web.Application(middlewares=[watch.middleware, shutdown.middleware, yield_slot])
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
 
@@ -141,13 +139,13 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end, reviews are answered until there is silence. Then the socket is closed, idle connections are closed, and
     in-flight reviews are answered.
     """
-    shutdown, timing, slots = GracefulShutdown(), connections.ConnectionWatch(), connections.ConnectionSlots()
+    shutdown, watch, slots = GracefulShutdown(), connections.ConnectionWatch(), connections.ConnectionSlots()
 
     def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
-        return connections.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
+        return connections.TlsConnection(watch.over(aiohttp_server()), tls, slots)
 
     runner = web.AppRunner(
-        application(admit, shutdown, timing, slots),
+        application(admit, shutdown, watch, slots),
         access_log=None,
         shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
@@ -159,8 +157,8 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         site = _Site(runner, host, port, protocol)
         await site.start()
         yield int(runner.addresses[0][1])
-        await shutdown.drain(lambda: len(timing))
+        await shutdown.drain(watch.known)
         await site.stop()
-        logger.info("Stopped listening", extra={"connections": len(timing), "left": await timing.dismiss()})
+        logger.info("Stopped listening", extra={"connections": len(watch.known), "left": await watch.dismiss()})
     finally:
         await runner.cleanup()

@@ -255,7 +255,7 @@ async def test_endless_sender_delays_the_shutdown_for_a_bounded_time() -> None:
     async def answer(_: Any) -> web.StreamResponse:
         return web.Response()
 
-    going = asyncio.create_task(leaving.drain(lambda: 1))
+    going = asyncio.create_task(leaving.drain({1}))
     await asyncio.sleep(0)  # it begins, at 0
     while now <= server.MAX_DRAIN_SECONDS:
         assert not going.done()
