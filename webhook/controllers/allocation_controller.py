@@ -103,17 +103,19 @@ class AllocationController:
         self._alive = {identity: at for identity, at in self._alive.items() if now - at < RECHECK_SECONDS}
         suspects = [entry for entry in due.gone if entry.allocation.id not in self._alive]
         self._unanswered = False
-        await self._write(confirm, due.release, lapsed, suspects)
+        # Write each node once, as soon as the API server has confirmed which of its suspects are gone. If thousands of
+        # pods end at once, confirming all takes long; meanwhile the first nodes are already released.
+        ended, unclaimed, asked = _by_node(due.release), _by_node(lapsed), _by_node(suspects)
+        await asyncio.gather(
+            *(
+                self._write(name, confirm.get(name, {}), set(ended[name]), unclaimed[name], asked[name])
+                for name in sorted({*confirm, *ended, *unclaimed, *asked})
+            )
+        )
         next_retry = self.clock() + UNANSWERED_SECONDS if self._unanswered else None
         return min(
             (at for at in (due.next_expiry, next_confirm, next_restore, next_retry) if at is not None), default=None
         )
-
-    async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
-        answers = await asyncio.gather(*map(self.is_gone, suspects.values()))
-        now = self.clock()
-        self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if gone is False}
-        return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
     async def is_gone(self, allocation: Allocation) -> bool | None:
         """Whether the holder no longer exists; None if the API server does not answer.
@@ -155,32 +157,16 @@ class AllocationController:
 
     async def _write(
         self,
-        confirm: Mapping[str, Mapping[str, PodRef]],
-        release: Iterable[NodeAllocation],
-        lapsed: Iterable[NodeAllocation],
-        suspects: Iterable[NodeAllocation],
-    ) -> None:
-        """Write each node once, as soon as the API server has confirmed which of its suspects are gone.
-
-        If thousands of pods end at once, confirming all takes long; meanwhile the first nodes are already released.
-        """
-        ended, unclaimed, asked = _by_node(release), _by_node(lapsed), _by_node(suspects)
-        await asyncio.gather(
-            *(
-                self._write_one(name, confirm.get(name, {}), set(ended[name]), unclaimed[name], asked[name])
-                for name in sorted({*confirm, *ended, *unclaimed, *asked})
-            )
-        )
-
-    async def _write_one(
-        self,
         name: str,
         confirm: Mapping[str, PodRef],
         ended: set[str],
         unclaimed: Mapping[str, Allocation],
         suspects: Mapping[str, Allocation],
     ) -> None:
-        gone = await self._really_gone(suspects)
+        answers = dict(zip(suspects, await asyncio.gather(*map(self.is_gone, suspects.values())), strict=True))
+        now = self.clock()
+        self._alive |= {identity: now for identity, is_gone in answers.items() if is_gone is False}
+        gone = {identity for identity, is_gone in answers.items() if is_gone}
         if not (confirm or ended or gone or unclaimed):
             return
         grow = self.resizes(name, self._pods.objects)
@@ -243,16 +229,13 @@ class LedgerInspector:
                 problems = (*node.problems, *ledger.violations(node))
                 for sentence in problems:
                     if sentence not in sentences:
-                        self._report(node.name, sentence)
+                        logger.error("The ledger has an invalid entry", extra={"node": node.name, "err": sentence})
+                        if document := self.store.document(node.name):
+                            reason = contract.EVENT_LEDGER
+                            self.recorder.record(document, reason, sentence, type="Warning", action="Inspect")
                 sentences = problems
             self._seen[node.name] = node, sentences
         self.metrics.ledger_problems(sum(len(sentences) for _, sentences in self._seen.values()))
-
-    def _report(self, name: str, sentence: str) -> None:
-        logger.error("The ledger has an invalid entry", extra={"node": name, "err": sentence})
-        regarding = self.store.document(name)
-        if regarding is not None:
-            self.recorder.record(regarding, contract.EVENT_LEDGER, sentence, type="Warning", action="Inspect")
 
 
 def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:

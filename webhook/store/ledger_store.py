@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -79,23 +78,11 @@ class LiveLedger(LedgerStore, Protocol):
         """Read a node from the API server, so that its view has everything stored so far. Raises UnreachableError."""
 
 
-class _DerivedStore(abc.ABC):
+class _DerivedStore:
     """A store that shows another store with changes."""
 
     def __init__(self, under: LedgerStore) -> None:
-        self._under = under
-
-    @property
-    def chooser(self) -> Chooser:
-        return self._under.chooser
-
-    @property
-    def overrides(self) -> Views:
-        return {**self._under.overrides, **self._changed()}
-
-    @abc.abstractmethod
-    def _changed(self) -> Views:
-        """Return the nodes that differ from the underlying store."""
+        self._under, self.chooser = under, under.chooser
 
     def assume(
         self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
@@ -117,8 +104,9 @@ class ScratchStore(_DerivedStore):
     def view(self, node: str) -> NodeView | None:
         return self._views.get(node) or self._under.view(node)
 
-    def _changed(self) -> Views:
-        return self._views
+    @property
+    def overrides(self) -> Views:
+        return {**self._under.overrides, **self._views}
 
     def assume(
         self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
@@ -175,6 +163,7 @@ class FilteredStore(_DerivedStore):
             known = self._filtered[name] = view, NodeView.from_node(ledger.release(view.node, ignored))
         return known[1]
 
-    def _changed(self) -> Views:
-        views = {name: self.view(name) for name in self._ignored}
-        return {name: view for name, view in views.items() if view is not None}
+    @property
+    def overrides(self) -> Views:
+        changed = {name: view for name in self._ignored if (view := self.view(name)) is not None}
+        return {**self._under.overrides, **changed}

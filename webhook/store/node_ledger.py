@@ -56,12 +56,11 @@ class NodeLedger:
         instead_of: our state when a consistent read for this one began. If we still have it, any version is accepted:
         an older one means that etcd was restored from a backup.
         """
-        if instead_of is not self.document and not _is_newer(document, than=self.document):
-            return False
-        if document == self.document:
-            return False
-        self._stored(document)
-        return True
+        is_next = instead_of is self.document or _is_newer(document, than=self.document)
+        if is_next and document != self.document:
+            self._stored(document)
+            return True
+        return False
 
     def has_allocation(self, allocation_id: str) -> bool:
         return allocation_id in self._ids
@@ -192,7 +191,12 @@ class DeletedNodes:
             if not watching or name not in self._allocations:
                 self._unknown[name] = listed_at
         elif change.new is None:
-            self._record_deletion(name, change.old)
+            now = self._clock()
+            self._sort_out(now)
+            # a GPUNode that was never opened still has those of its predecessor
+            _, before = self._allocations.get(name, (now, {}))
+            entries = {entry.id: entry for entry in codec.read(change.old).allocations}
+            self._allocations[name] = now, {**before, **entries}
             if not watching:
                 self._unknown[name] = listed_at
 
@@ -203,13 +207,6 @@ class DeletedNodes:
     def unknown_since(self, name: str) -> float | None:
         """Return until when placements on the node may be unknown, by the clock; None if none can be."""
         return self._unknown.get(name)
-
-    def _record_deletion(self, name: str, document: Mapping[str, object]) -> None:
-        now = self._clock()
-        self._sort_out(now)
-        # a GPUNode that was never opened still has those of its predecessor
-        _, before = self._allocations.get(name, (now, {}))
-        self._allocations[name] = now, {**before, **{entry.id: entry for entry in codec.read(document).allocations}}
 
     def _sort_out(self, now: float) -> None:
         """Forget old entries, but not on each call: all GPUNodes of a cluster may be deleted at once."""
