@@ -23,7 +23,7 @@ from gpushare import contract
 from gpushare.cluster import api_errors
 from webhook.controllers import queue
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import PodIndex
 from webhook.metrics import Metrics
 from webhook.placer import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS
 from webhook.pods.stored_pod import Pod

@@ -27,16 +27,14 @@ from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, events
 from gpushare.gpunode import Gpu, GpuNode
 from webhook import metrics
-from webhook.controllers import evictor, restore
-from webhook.controllers.allocations import due_changes
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers import due_changes, evictor, restore
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
-from webhook.controllers.gated_pods import fairness, gang
-from webhook.controllers.gated_pods.existing_allocations import AllocationHolders
+from webhook.controllers.gated_pods import fairness, waiting_units
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
-from webhook.controllers.resize.resize_requests import ResizeRequests
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.gated_pods.waiting_units import AllocationHolders, PodIndex
+from webhook.controllers.resize_requests import ResizeRequests
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.placer import Placer
 from webhook.pods.stored_pod import Pod
@@ -91,8 +89,8 @@ def cluster(count: int) -> tuple[list[GpuNode], list[Json]]:
     return nodes, pods
 
 
-def arrange(index: PodIndex) -> gang.Arranged:
-    return gang.Arranger().arrange(index.waiting, index.members)
+def arrange(index: PodIndex) -> waiting_units.Arranged:
+    return waiting_units.Arranger().arrange(index.waiting, index.members)
 
 
 class Parts:
@@ -106,7 +104,7 @@ class Parts:
             ResizeRequests(),
             evictor.AllocationConflicts(),
         )
-        self.arranger, self.passes, self.index = gang.Arranger(), fairness.OvertakeCounter(), PodIndex()
+        self.arranger, self.passes, self.index = waiting_units.Arranger(), fairness.OvertakeCounter(), PodIndex()
         self.holders = AllocationHolders()
         self.touched = self.everything = Touched(tuple(nodes), tuple(pods), frozenset(node.name for node in nodes))
         self.unsent: list[tuple[Pod | None, Pod]] = [(None, pod) for pod in pods]

@@ -8,10 +8,9 @@ controllers/      keep the ledger in line with the pods, and place gated pods
 placer            runs the controllers in the elected replica
 certificates/     TLS certificates: issued, rotated, shared by the replicas, registered
 server            HTTPS, without any policy
-bounds, connections, connection_slots   limits of what clients can use
+bounds, connections   limits of what clients can use
 webhook_settings  flags and environment → settings, validated once
 metrics           the metrics of /metrics
-event_loop        yields to reviews during long work
 cluster_process   one process on a real cluster
 memory_cluster    one process on a cluster in memory
 """

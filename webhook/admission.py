@@ -15,19 +15,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpushare import caps, contract, ledger, pod
-from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.gpunode import Gpu, GpuNode
+from gpushare.allocation import Allocation, PodRef
+from gpushare.gpunode import GpuNode
 from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
-from gpushare.request import Constraints, Demand, Request
+from gpushare.request import Request
 from webhook import metrics, review
-from webhook.pods import difference, gate_reason, mutation, pod_structure, validation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods import mutation, pod_manifest, validation
+from webhook.pods.pod_manifest import PodSpecView
 from webhook.store import ledger_store
 from webhook.store.reservation import LedgerWait, Reservation
 
@@ -47,17 +47,27 @@ class Admission:
     async def answer(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         """Answer a review. Never raises: without an answer, the user would see a failure without a reason."""
         started, waited = self.clock(), LedgerWait()
-        holder = _holder(request)
+        metadata = request["object"].get("metadata")
+        known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
+        namespace = str(request.get("namespace") or known.get("namespace") or "default")
+        holder = PodRef(namespace, str(known.get("name") or ""))
+        shown = {"namespace": holder.namespace, "name": holder.name}
         try:
             answer = await self._review(request, holder, waited)
-        except Exception:
-            answer = _failed(request, holder)
+        except Exception:  # caused by an invalid pod, or by a defect of ours
+            invalid = pod_manifest.why_invalid(request["object"])
+            if invalid is not None:
+                answer = review.deny(400, invalid)
+            else:
+                logger.exception("Failed to review a pod", extra={"pod": shown, "review": request["uid"]})
+                sentence = "gpushare failed on this pod; see the webhook's log for the cause"
+                answer = review.deny(500, sentence, outcome="error")
         seconds = self.clock() - started
         self.metrics.reviewed(answer.outcome, seconds)
         logger.info(
             "Answered a review",
             extra={
-                "pod": _shown(holder),
+                "pod": shown,
                 "outcome": answer.outcome,
                 "decision": answer.audit.get("decision", ""),
                 "seconds": round(seconds, 4),
@@ -93,11 +103,10 @@ class Admission:
             return review.deny(request.code, request.sentence)
         if missing is not None:
             return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
-        if is_dry:
-            return self._plan(view, request, holder)
         warnings: tuple[str, ...] = ()
         if own is None:
-            warnings = validation.warnings(view, request)
+            # No warnings for a dry run: if reinvoked, it has no reservation that proves our own annotations genuine.
+            warnings = () if is_dry else validation.warnings(view, request)
             wanted = mutation.as_asked(view, request)
         else:
             node, entry = own
@@ -107,35 +116,19 @@ class Admission:
                 kept = mutation.Placed(entry.id, node.name, hostname, entry.shares)
                 return _answer(manifest, wanted, request, kept, (), outcome="kept")
             await self.reservation.release(node.name, entry.id)
-        held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
+        held_back = pod_manifest.gate_reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
+        if is_dry:
+            planned = held_back or self.reservation.plan(wanted, request)
+            return _answer(manifest, wanted, request, planned, (), outcome="planned")
         outcome = held_back or await self.reservation.reserve(wanted, request, holder, waited)
         return _answer(manifest, wanted, request, outcome, warnings)
 
-    def _plan(self, view: PodSpecView, request: Request, holder: PodRef) -> review.ReviewResponse:
-        """Answer a dry run, which writes nothing.
-
-        Without warnings: a reinvoked dry run has no reservation that proves our own annotations genuine.
-        """
-        wanted = mutation.as_asked(view, request)
-        held_back = gate_reason.reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
-        outcome = held_back or self.reservation.plan(wanted, request)
-        return _answer(view.manifest, wanted, request, outcome, (), outcome="planned")
-
     def _still_fits(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
         """Whether a pod that another webhook has changed can keep its reservation and run on its node."""
-        if gate_reason.reason(wanted, request) or not matches_request(entry, request, node):
+        if pod_manifest.gate_reason(wanted, request) or not matches_request(entry, request, node):
             return False
         self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
         return self.store.chooser.node_filter(wanted)(node.name) is None
-
-
-def _failed(request: review.AdmissionRequest, holder: PodRef) -> review.ReviewResponse:
-    """Answer after an exception, which either an invalid pod or a defect of ours has caused."""
-    wrong = pod_structure.wrong(request["object"])
-    if wrong is not None:
-        return review.deny(400, wrong)
-    logger.exception("Failed to review a pod", extra={"pod": _shown(holder), "review": request["uid"]})
-    return review.deny(500, "gpushare failed on this pod; see the webhook's log for the cause", outcome="error")
 
 
 def _answer(
@@ -147,7 +140,7 @@ def _answer(
     *,
     outcome: str = "",
 ) -> review.ReviewResponse:
-    patch = difference.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
+    patch = mutation.patch(manifest, mutation.rewrite(wanted, request, outcome_of))
     if isinstance(outcome_of, Refusal):
         # No warning for this cause: the placer places the pod within a second once it is stored.
         waits = () if outcome_of.cause is Cause.UNCLAIMED else (f"waits for a GPU: {outcome_of.reason}",)
@@ -160,17 +153,6 @@ def _answer(
     uuids = ",".join(uuid for share in outcome_of.shares for uuid in share.gpu_uuids)
     decision = f"placed: {outcome_of.node} {uuids} as {outcome_of.allocation_id}"
     return review.ReviewResponse(outcome or "placed", patch=patch, warnings=warnings, audit={"decision": decision})
-
-
-def _shown(holder: PodRef) -> dict[str, str]:
-    return {"namespace": holder.namespace, "name": holder.name}
-
-
-def _holder(request: review.AdmissionRequest) -> PodRef:
-    metadata = request["object"].get("metadata")
-    known: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
-    namespace = str(request.get("namespace") or known.get("namespace") or "default")
-    return PodRef(namespace, str(known.get("name") or ""))
 
 
 async def find_reservation(
@@ -202,22 +184,17 @@ def is_own_reservation(entry: Allocation, holder: PodRef) -> bool:
 
 def matches_request(entry: Allocation, request: Request, node: GpuNode) -> bool:
     """Whether the reservation is exactly what the pod requests now, on GPUs that fit."""
-    constraints = request.constraints
-    return (
-        entry.labels == constraints.labels
-        and entry.latency == request.latency
-        and {share.containers for share in entry.shares} == {demand.containers for demand in request.demands}
-        and all(_fulfils(entry.shares, demand, constraints, node.gpu_by_uuid()) for demand in request.demands)
-    )
-
-
-def _fulfils(shares: Iterable[GivenShare], demand: Demand, constraints: Constraints, gpus: Mapping[str, Gpu]) -> bool:
-    mine = [share for share in shares if share.containers == demand.containers]
-    own = [gpus[uuid] for share in mine for uuid in share.gpu_uuids if uuid in gpus]
-    return (
-        len({gpu.uuid for gpu in own}) == demand.gpus
-        and mine == [demand.on(own)]
-        and all(
-            filters.reject(filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints)) is None for gpu in own
-        )
-    )
+    constraints, gpus = request.constraints, node.gpu_by_uuid()
+    if entry.labels != constraints.labels or entry.latency != request.latency:
+        return False
+    if {share.containers for share in entry.shares} != {demand.containers for demand in request.demands}:
+        return False
+    for demand in request.demands:
+        mine = [share for share in entry.shares if share.containers == demand.containers]
+        own = [gpus[uuid] for share in mine for uuid in share.gpu_uuids if uuid in gpus]
+        if len({gpu.uuid for gpu in own}) != demand.gpus or mine != [demand.on(own)]:
+            return False
+        asked = (filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints) for gpu in own)
+        if any(filters.reject(each) is not None for each in asked):
+            return False
+    return True

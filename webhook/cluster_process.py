@@ -15,17 +15,14 @@ from gpushare.daemon import lifecycle, probes
 from gpushare.placement_profile import PlacementProfile
 from webhook import server
 from webhook.admission import Admission
-from webhook.certificates import ca_bundle
 from webhook.certificates.certificate_controller import CertificateController
-from webhook.certificates.mounted import Mounted
-from webhook.certificates.rotation import Certificates
-from webhook.certificates.tls import Tls
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.certificates.tls import Mounted, Tls
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.leader_reports import ClusterFigures, ProfilePublisher
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
 from webhook.placer import Placer
@@ -42,10 +39,6 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
     """Serve reviews, and place gated pods if elected, until shutdown."""
     metrics = Metrics()
     async with api_client.connect(settings.kubeconfig, component="webhook") as api:
-
-        async def register(held: Certificates) -> None:
-            await ca_bundle.register(api, held.bundle, url=settings.url)
-
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)
 
         def unwritable(node: Mapping[str, Any], why: str) -> None:
@@ -67,10 +60,10 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
             keeper = CertificateController(
                 api,
                 tls,
-                register,
                 metrics,
                 namespace=settings.namespace,
                 names=settings.names,
+                url=settings.url,
                 spread=datetime.timedelta(seconds=settings.rotation_seconds),
             )
         else:

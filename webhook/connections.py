@@ -1,15 +1,17 @@
-"""Connections: limits how long each may take for a request, and closes idle ones without losing a review.
+"""Connections: limits how many are served, and for how long each; closes idle ones without losing a review.
 
 A connection that has begun a request must complete it in time. An idle one may stay longer than an API server keeps it.
 Closing an idle connection could lose a review that is in flight, which the API server would not retry. So an idle
-connection is closed with an answer, which applies to a review that may be in flight. Then the client closes it, or we
-do soon after.
+connection is closed with an answer that applies to such a review; then the client closes it, or we do soon after.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import ssl
 import time
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -37,7 +39,7 @@ class Timed(asyncio.Protocol):
         self.inner = inner
         self._is_dismissed = False
         self.is_used = False
-        self._watch = watch
+        self.watch = watch
         self._transport: asyncio.Transport | None = None
         self._ends: asyncio.TimerHandle | None = None
         self._idle_ends: asyncio.TimerHandle | None = None
@@ -79,23 +81,20 @@ class Timed(asyncio.Protocol):
             self.dismiss()
             asyncio.get_running_loop().call_later(DISMISS_SECONDS, self._transport.abort)
 
-    def gone(self) -> None:
-        """Record that its socket is closed, maybe before its handshake."""
-        self._watch.gone(self)
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
         self._transport = transport
         self.inner.connection_made(transport)
-        self._watch.made(self)
+        self.watch.handshakes.discard(self)
+        self.watch.known[self.inner] = self
         self._begin_idling()
 
     def data_received(self, data: bytes) -> None:
         if self._is_dismissed:
             return  # it was answered already
         if not self._is_asked and self._ends is None and self._transport is not None:
-            self._ends = asyncio.get_running_loop().call_later(self._watch.seconds, self._transport.close)
+            self._ends = asyncio.get_running_loop().call_later(self.watch.seconds, self._transport.close)
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -109,13 +108,13 @@ class Timed(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._forget()
-        self._watch.lost(self)
+        self.watch.known.pop(self.inner, None)
         self.inner.connection_lost(error)
 
     def _begin_idling(self) -> None:
         loop = asyncio.get_running_loop()
         self._idle_since = loop.time()
-        self._idle_ends = loop.call_later(self._watch.idle_seconds, self.end)
+        self._idle_ends = loop.call_later(self.watch.idle_seconds, self.end)
 
     def _forget(self) -> None:
         for timer in (self._ends, self._idle_ends):
@@ -125,45 +124,26 @@ class Timed(asyncio.Protocol):
 
 
 class ConnectionWatch:
-    """All connections of a server; the length counts those whose handshake is done."""
+    """All connections of a server, known by their inner protocol once the handshake is done."""
 
     def __init__(self, seconds: float = bounds.HEADERS_SECONDS, idle_seconds: float = IDLE_SECONDS) -> None:
         self.seconds = seconds
         self.idle_seconds = idle_seconds
-        self._known: dict[asyncio.Protocol, Timed] = {}
-        self._handshakes: set[Timed] = set()
+        self.known: dict[asyncio.Protocol, Timed] = {}
+        self.handshakes: set[Timed] = set()
 
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def over(self, make: Callable[[], asyncio.Protocol]) -> Callable[[], Timed]:
-        """Wrap a protocol factory, so that its connections are timed."""
-
-        def timed() -> Timed:
-            connection = Timed(make(), self)
-            self._handshakes.add(connection)
-            return connection
-
-        return timed
-
-    def gone(self, connection: Timed) -> None:
-        """Record that a connection's socket is closed."""
-        self._handshakes.discard(connection)
-
-    def made(self, connection: Timed) -> None:
-        """Record that a connection's handshake is done."""
-        self._handshakes.discard(connection)
-        self._known[connection.inner] = connection
-
-    def lost(self, connection: Timed) -> None:
-        self._known.pop(connection.inner, None)
+    def over(self, inner: asyncio.Protocol) -> Timed:
+        """Time a connection of this protocol."""
+        connection = Timed(inner, self)
+        self.handshakes.add(connection)
+        return connection
 
     @web.middleware
     async def middleware(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Suspend a connection's timeouts while its request is processed."""
-        connection = self._known.get(request.protocol)
+        connection = self.known.get(request.protocol)
         if connection is None:
             return await handler(request)
         connection.asked(is_asked=True)
@@ -178,12 +158,148 @@ class ConnectionWatch:
         An API server does not retry the first review of a connection, which is lost if the answer arrives before it. So
         connections without a review are dismissed last. Takes at most `DISMISS_SECONDS`.
         """
-        for connection in self._known.values():
+        for connection in self.known.values():
             if connection.is_used:
                 connection.dismiss()
         ends = time.monotonic() + DISMISS_SECONDS
-        while (self._handshakes or self._known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
+        while (self.handshakes or self.known) and time.monotonic() < ends:  # noqa: ASYNC110 - for either
             await asyncio.sleep(POLL_SECONDS)
-        for connection in self._known.values():
+        for connection in self.known.values():
             connection.dismiss()
-        return len(self._known)
+        return len(self.known)
+
+
+# Python's default buffer takes 256 KiB per connection, filled with zeros before the first byte arrives.
+TLS_BUFFER_BYTES: Final = 1 << 15
+READ_AHEAD_BYTES: Final = 1 << 15
+NEARLY_FULL: Final = 0.75
+RETRY_SECONDS: Final = 0.25
+MAX_ENDED_AT_ONCE: Final = 32
+
+
+class ConnectionSlots:
+    """The connections that are served, and those that wait for a slot, in order of arrival.
+
+    Any pod in the cluster can connect, and each connection takes memory before it sends a byte. Connections beyond the
+    limits wait, without TLS buffers, for the slot of one that ends. To free slots, idle connections are closed with
+    `SEND_AGAIN`, and answers close their connection while others wait. The next to be served is one whose address has
+    the fewest slots, so that no address starves another.
+    """
+
+    def __init__(self) -> None:
+        self._served: dict[TlsConnection, str] = {}
+        self._waiting: dict[TlsConnection, str] = {}
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether connections wait."""
+        return bool(self._waiting)
+
+    def arrive(self, connection: TlsConnection) -> None:
+        address = connection.address
+        if self._has_room(address):
+            self._serve(connection)
+            # Closing a connection depends on its client, so begin before all slots are used.
+            if self._has_most(address, NEARLY_FULL) or len(self._served) >= NEARLY_FULL * bounds.MAX_CONNECTIONS:
+                self._end_an_idle_one(address)
+            return
+        of_address = sum(other == address for other in self._waiting.values())
+        if len(self._waiting) >= bounds.MAX_WAITING or of_address >= bounds.MAX_WAITING // 2:
+            connection.refuse()
+            return
+        self._waiting[connection] = address
+        if self._retry is None:
+            self._make_room()
+
+    def leave(self, connection: TlsConnection) -> None:
+        self._waiting.pop(connection, None)
+        if self._served.pop(connection, None) is None:
+            return
+        served = collections.Counter(self._served.values())
+        able = [waiting for waiting, address in self._waiting.items() if self._has_room(address)]
+        if able:
+            following = min(able, key=lambda waiting: served[waiting.address])
+            del self._waiting[following]
+            self._serve(following)
+
+    def _make_room(self) -> None:
+        """Close idle connections in favor of waiting ones, and repeat while any wait."""
+        ending = sum(connection.timed.is_ending for connection in self._served)
+        count = max(0, min(MAX_ENDED_AT_ONCE, len(self._waiting) - ending))
+        for address in list(self._waiting.values())[:count]:
+            self._end_an_idle_one(address)
+        again = asyncio.get_running_loop().call_later
+        self._retry = again(RETRY_SECONDS, self._make_room) if self._waiting else None
+
+    def _serve(self, connection: TlsConnection) -> None:
+        self._served[connection] = connection.address
+        connection.begin()
+
+    def _has_room(self, address: str) -> bool:
+        return len(self._served) < bounds.MAX_CONNECTIONS and not self._has_most(address)
+
+    def _has_most(self, address: str, part: float = 1.0) -> bool:
+        return sum(other == address for other in self._served.values()) >= part * bounds.MAX_OF_ADDRESS
+
+    def _end_an_idle_one(self, address: str) -> None:
+        """Close the longest idle connection, of the same address if that one is near its limit."""
+        same = self._has_most(address, NEARLY_FULL)
+        idle = [
+            (served.timed.idle_since, place, served)
+            for place, (served, other) in enumerate(self._served.items())
+            if served.timed.idle_since is not None and (other == address or not same)
+        ]
+        if idle:
+            min(idle)[2].timed.end()
+
+
+class TlsConnection(sslproto.SSLProtocol):
+    """A connection whose TLS handshake begins once it has a slot; like asyncio's, with smaller buffers."""
+
+    max_size = TLS_BUFFER_BYTES
+
+    def __init__(self, timed: Timed, context: ssl.SSLContext, slots: ConnectionSlots) -> None:
+        super().__init__(
+            asyncio.get_running_loop(),
+            timed,
+            context,
+            waiter=None,  # type: ignore[arg-type] # the stubs know only what asyncio gives
+            server_side=True,
+            ssl_handshake_timeout=bounds.HANDSHAKE_SECONDS,  # type: ignore[arg-type] # the stubs know whole seconds only
+            ssl_shutdown_timeout=DISMISS_SECONDS,
+        )
+        self._set_read_buffer_limits(high=READ_AHEAD_BYTES)  # type: ignore[attr-defined] # unknown to the stubs
+        self.timed = timed
+        self.address = ""
+        self._slots = slots
+        self._socket: asyncio.Transport | None = None
+        self._gives_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if not isinstance(transport, asyncio.Transport):
+            raise TypeError(f"a connection needs a transport that can be written to, not {type(transport).__name__}")
+        self._socket = transport
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
+        transport.pause_reading()
+        self._gives_up = asyncio.get_running_loop().call_later(bounds.HANDSHAKE_SECONDS, self.refuse)
+        self._slots.arrive(self)
+
+    def begin(self) -> None:
+        if self._gives_up is not None:
+            self._gives_up.cancel()
+        if self._socket is not None:
+            super().connection_made(self._socket)
+            self._socket.resume_reading()
+
+    def refuse(self) -> None:
+        if self._socket is not None:
+            self._socket.abort()
+
+    def connection_lost(self, error: BaseException | None) -> None:
+        """End the connection, whether or not its handshake has begun."""
+        if self._gives_up is not None:
+            self._gives_up.cancel()
+        self.timed.watch.handshakes.discard(self.timed)
+        super().connection_lost(error)
+        self._slots.leave(self)

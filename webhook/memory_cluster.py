@@ -35,15 +35,14 @@ from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook import review, server
 from webhook.admission import Admission
-from webhook.certificates import issuing
+from webhook.certificates import rotation
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
-from webhook.controllers import queue
+from webhook.controllers import queue, resize_requests
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS, OvertakeLimits
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
-from webhook.controllers.resize import resize_requests
-from webhook.controllers.resize.resize_requests import ResizeRequest
+from webhook.controllers.gated_pods.waiting_units import PodIndex
+from webhook.controllers.resize_requests import ResizeRequest
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
@@ -283,7 +282,7 @@ async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon)
     )
     await cluster.place()
     tls = Tls(settings.certificate_directory, settings.client_ca_file)
-    tls.load(issuing.apply_step(RotationStep.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
+    tls.load(rotation.apply_step(RotationStep.START, None, settings.names, now=datetime.datetime.now(datetime.UTC)))
     async with (
         server.serve(cluster.admit, tls.context, host=settings.host, port=settings.port) as port,
         probes.serve({}, metrics.registry, host=settings.probe_host, port=settings.probe_port) as probe_port,

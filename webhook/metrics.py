@@ -81,7 +81,6 @@ class Metrics:
         )
 
     def reviewed(self, outcome: str, seconds: float) -> None:
-        """Count an answered review."""
         self._reviews.labels(outcome).inc()
         self._durations.observe(seconds)
 
@@ -96,7 +95,6 @@ class Metrics:
         self._kept.labels(change).inc(count)
 
     def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:
-        """Set the number of waiting pods by namespace and reason, and the age of the oldest."""
         self._waiting.clear()
         for labels, count in counts.items():
             self._waiting.labels(*labels).set(count)

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.gated_pods.waiting_units import PodIndex
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.pods.stored_pod import Pod
 from webhook.store.api_store import ApiStore
@@ -29,50 +30,40 @@ MIN_PAUSE_SECONDS: Final = 0.2  # changes within this time share a round
 MAX_PAUSE_SECONDS: Final = 2.0  # rounds are long while the API server is slow, and shares must still be released
 
 
+@dataclasses.dataclass(eq=False)
 class Placer:
     """Rounds of the controllers; `leads`: whether this replica is elected."""
 
-    def __init__(
-        self,
-        store: ApiStore,
-        touched_nodes: TouchedNodes,
-        allocations: AllocationController,
-        scheduler: GatedPodScheduler,
-        *,
-        leads: Callable[[], bool],
-        evictor: Evictor | None = None,
-        resizer: Resizer | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._store = store
-        self._pods = store.pods
-        self._touched_nodes = touched_nodes
-        self._allocations = allocations
-        self._scheduler = scheduler
-        self._leads = leads
-        self._evictor = evictor
-        self._resizer = resizer
-        self._clock = clock
+    store: ApiStore
+    touched_nodes: TouchedNodes
+    allocations: AllocationController
+    scheduler: GatedPodScheduler
+    _: dataclasses.KW_ONLY
+    leads: Callable[[], bool]
+    evictor: Evictor | None = None
+    resizer: Resizer | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._pods = self.store.pods
         self._index = PodIndex()
         self._woken = asyncio.Event()
         self._pause_seconds = 0.0
-        store.on_change(self.wake)
+        self.store.on_change(self.wake)
         self._pods.subscribe(self._pod_changed)
 
     def wake(self) -> None:
-        """Make the next round due."""
         self._woken.set()
 
     def _pod_changed(self, before: Pod | None, after: Pod | None) -> None:
-        self._touched_nodes.update_pod(before, after)
+        self.touched_nodes.update_pod(before, after)
         self._index.update(before, after)
         if before is None and after is not None:
-            self._scheduler.pod_created(after)
+            self.scheduler.pod_created(after)
         self.wake()
 
     async def run(self) -> None:
-        """Do rounds until cancelled."""
-        await self._store.synced()
+        await self.store.synced()
         await self._pods.synced.wait()
         while True:
             await self.step()
@@ -85,12 +76,12 @@ class Placer:
         started = time.monotonic()
         self._woken.clear()
         self._pause_seconds = RESYNC_SECONDS
-        if self._leads():
+        if self.leads():
             try:
                 self._pause_seconds = await self.reconcile()
             except Exception:
                 # A pod that the code does not expect must not stop the webhook, which shares this process.
-                self._touched_nodes.requeue()
+                self.touched_nodes.requeue()
                 logger.exception("A round of the placer failed; the next one retries")
         # Busy for at most half of the time, because the event loop also answers reviews.
         spent = time.monotonic() - started
@@ -98,23 +89,23 @@ class Placer:
 
     async def reconcile(self) -> float:
         """Do one round; return in how many seconds the next is due if nothing changes before."""
-        touched = self._touched_nodes.collect(self._store.stored(), also=self._allocations.unconfirmed)
-        next_expiry = await self._allocations.reconcile(touched)
+        touched = self.touched_nodes.collect(self.store.stored(), also=self.allocations.unconfirmed)
+        next_expiry = await self.allocations.reconcile(touched)
         next_resize = None
-        if self._resizer is not None:
+        if self.resizer is not None:
             # Before gated pods, because a share that grows cannot go to another GPU.
             try:
-                next_resize = await self._resizer.reconcile(touched, self._pods.objects)
+                next_resize = await self.resizer.reconcile(touched, self._pods.objects)
             except Exception:
                 # Gated pods must not wait for a resizer that fails in every round.
-                self._touched_nodes.requeue()
+                self.touched_nodes.requeue()
                 logger.exception("The resizer failed; the round continues with the gated pods")
-        next_placement = await self._scheduler.reconcile(self._index)
+        next_placement = await self.scheduler.reconcile(self._index)
         next_eviction = None
-        if self._evictor is not None:
-            next_eviction = await self._evictor.reconcile(list(self._index.stuck.values()), touched)
-        if self._touched_nodes.has_more:
+        if self.evictor is not None:
+            next_eviction = await self.evictor.reconcile(list(self._index.stuck.values()), touched)
+        if self.touched_nodes.has_more:
             return 0.0
         waits = (seconds for seconds in (next_resize, next_placement, next_eviction) if seconds is not None)
         pause = min([RESYNC_SECONDS, *waits])
-        return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self._clock()))
+        return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self.clock()))

@@ -92,7 +92,6 @@ class MalformedReviewError(ValueError):
 
 
 def allow(outcome: str) -> ReviewResponse:
-    """Admit the object unchanged."""
     return ReviewResponse(outcome)
 
 
@@ -127,7 +126,6 @@ def read(body: bytes | str) -> AdmissionRequest:
 
 
 def respond(request: AdmissionRequest, answer: ReviewResponse) -> AdmissionReview:
-    """Return the review to send back."""
     response: AdmissionResponse = {"uid": request["uid"], "allowed": answer.allowed}
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "Forbidden")

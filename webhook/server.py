@@ -12,13 +12,13 @@ import functools
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Final
 
 from aiohttp import web
 
 from gpushare import contract
-from webhook import bounds, connection_slots, connections, review
+from webhook import bounds, connections, review
 
 logger = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class GracefulShutdown:
             answer.force_close()
         return answer
 
-    async def drain(self, open_connections: Callable[[], int]) -> None:
+    async def drain(self, open_connections: Collection[object]) -> None:
         """Wait until no connection is left or the others are unused for a while, for a limited time."""
         self._begun = True
         began = self._last_review = self._clock()
-        while open_connections() and self._clock() - self._last_review < QUIET_SECONDS:
+        while open_connections and self._clock() - self._last_review < QUIET_SECONDS:
             if self._clock() - began > MAX_DRAIN_SECONDS:
                 logger.warning("Stopped listening although reviews keep arriving: is the preStop pause missing?")
                 return
@@ -64,9 +64,9 @@ class GracefulShutdown:
 
 def application(
     admit: Admit,
-    shutdown: GracefulShutdown | None = None,
-    timing: connections.ConnectionWatch | None = None,
-    slots: connection_slots.ConnectionSlots | None = None,
+    shutdown: GracefulShutdown,
+    watch: connections.ConnectionWatch,
+    slots: connections.ConnectionSlots,
 ) -> web.Application:
     """Return the application with its only route, `/mutate`."""
     in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
@@ -75,13 +75,12 @@ def application(
     async def yield_slot(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Close the connection after its answer while others wait."""
         try:
             answer = await handler(request)
         except web.HTTPException as error:
             error.force_close()
             raise
-        if slots is not None and slots.is_full:
+        if slots.is_full:
             answer.force_close()
         return answer
 
@@ -105,9 +104,7 @@ def application(
             logger.warning("Refused a malformed review", extra=extra)
         return web.json_response({"error": str(error)}, status=status)
 
-    app = web.Application(
-        middlewares=[*(kept.middleware for kept in (timing, shutdown) if kept is not None), yield_slot]
-    )
+    app = web.Application(middlewares=[watch.middleware, shutdown.middleware, yield_slot])
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
     return app
 
@@ -124,11 +121,9 @@ class _Site(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The URL of the socket."""
         return f"https://{self._place[0]}:{self._place[1]}"
 
     async def start(self) -> None:
-        """Begin to listen."""
         await super().start()
         if self._runner.server is None:
             raise RuntimeError("the runner was not set up")
@@ -144,26 +139,26 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     At the end, reviews are answered until there is silence. Then the socket is closed, idle connections are closed, and
     in-flight reviews are answered.
     """
-    shutdown, timing, slots = GracefulShutdown(), connections.ConnectionWatch(), connection_slots.ConnectionSlots()
+    shutdown, watch, slots = GracefulShutdown(), connections.ConnectionWatch(), connections.ConnectionSlots()
 
     def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
-        return connection_slots.TlsConnection(timing.over(aiohttp_server)(), tls, slots)
+        return connections.TlsConnection(watch.over(aiohttp_server()), tls, slots)
 
     runner = web.AppRunner(
-        application(admit, shutdown, timing, slots),
+        application(admit, shutdown, watch, slots),
         access_log=None,
         shutdown_timeout=SHUTDOWN_SECONDS,
         keepalive_timeout=IDLE_SECONDS,
         lingering_time=0.0,
-        read_bufsize=connection_slots.READ_AHEAD_BYTES,
+        read_bufsize=connections.READ_AHEAD_BYTES,
     )
     await runner.setup()
     try:
         site = _Site(runner, host, port, protocol)
         await site.start()
         yield int(runner.addresses[0][1])
-        await shutdown.drain(lambda: len(timing))
+        await shutdown.drain(watch.known)
         await site.stop()
-        logger.info("Stopped listening", extra={"connections": len(timing), "left": await timing.dismiss()})
+        logger.info("Stopped listening", extra={"connections": len(watch.known), "left": await watch.dismiss()})
     finally:
         await runner.cleanup()

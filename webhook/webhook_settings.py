@@ -84,15 +84,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSe
         if text is None:
             text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
         if text is not None:
-            values[field.name] = _typed(field.name, text)
-    settings = WebhookSettings(**values)
-    return _checked(settings, probe_port_given="probe_port" in values)
+            values[field.name] = text if isinstance(text, bool) else _typed(field, text)
+    return _checked(WebhookSettings(**values), probe_port_given="probe_port" in values)
 
 
-def _typed(name: str, text: str | bool) -> object:
-    flag = _flag(name)
-    if isinstance(text, bool):
-        return text
+def _typed(field: dataclasses.Field[Any], text: str) -> object:
+    name, flag = field.name, "--from" if field.name == "from_file" else f"--{field.name.replace('_', '-')}"
     if name in MAX_SECONDS:
         if not text.isdecimal() or not 1 <= int(text) <= MAX_SECONDS[name]:
             raise UsageError(f'{flag} "{text}" is not a duration: write 1 to {MAX_SECONDS[name]} seconds')
@@ -101,13 +98,11 @@ def _typed(name: str, text: str | bool) -> object:
         if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
-    if name in {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}:
-        return Path(text)
     if name == "placer":
         if text not in {"true", "false"}:
             raise UsageError(f'{ENVIRONMENT_PREFIX}PLACER "{text}" is neither "true" nor "false"')
         return text == "true"
-    return text
+    return Path(text) if "Path" in str(field.type) else text
 
 
 def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSettings:
@@ -119,15 +114,12 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
             f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
         )
     if settings.url is not None:
-        address = urls.urlsplit(settings.url)
-        if address.scheme != "https" or not address.hostname or address.path != contract.WEBHOOK_PATH:
-            raise UsageError(
-                f'--url "{settings.url}" is not an address of this webhook: write https://HOST:PORT{contract.WEBHOOK_PATH}'
-            )
+        address, path = urls.urlsplit(settings.url), contract.WEBHOOK_PATH
+        if address.scheme != "https" or not address.hostname or address.path != path:
+            raise UsageError(f'--url "{settings.url}" is not an address of this webhook: write https://HOST:PORT{path}')
     if settings.state is not None and settings.from_file is None:
-        raise UsageError(
-            "--state requires --from, because it is for a cluster in memory: add --from, or remove --state"
-        )
+        sentence = "--state requires --from, because it is for a cluster in memory: add --from, or remove --state"
+        raise UsageError(sentence)
     if settings.certificate_files is not None and (settings.url is not None or settings.from_file is not None):
         raise UsageError(
             f"--certificate-files {settings.certificate_files} cannot be combined with --url or --from: the "
@@ -146,10 +138,6 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     return settings
 
 
-def _flag(name: str) -> str:
-    return "--from" if name == "from_file" else f"--{name.replace('_', '-')}"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m webhook",
@@ -160,12 +148,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--kubeconfig", help="how to reach the cluster; by default the pod's ServiceAccount, then $KUBECONFIG")
-    add(
-        "--from",
-        dest="from_file",
-        metavar="FILE",
-        help="use the GPUNodes of this YAML or JSON file instead of a cluster",
-    )
+    instead = "use the GPUNodes of this YAML or JSON file instead of a cluster"
+    add("--from", dest="from_file", metavar="FILE", help=instead)
     add("--state", metavar="FILE", help="with --from: write GPUNodes and admitted pods here after each review")
     add("--host", help="address to serve reviews on (default: all)")
     add("--port", help="port to serve reviews on, 0 for any (default: 8443)")
@@ -174,15 +158,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--probe-port", help="port for /healthz, /readyz and /metrics, 0 for any (default: 8081; with --from: 0)")
     add("--url", help=f"register this address, https://HOST:PORT{contract.WEBHOOK_PATH}, instead of the Service")
     add("--service", help=f"the Service of this webhook (default: {SERVICE})")
-    add(
-        "--namespace", help=f"the namespace of the Lease and of the certificates (default: {contract.SYSTEM_NAMESPACE})"
-    )
+    system = f"the namespace of the Lease and of the certificates (default: {contract.SYSTEM_NAMESPACE})"
+    add("--namespace", help=system)
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
     add("--policy", help=f"placement policy for pods that name none: {', '.join(policies.POLICIES)}")
-    stored = (
-        "how long a share waits for its pod to be stored; at least the API server's --request-timeout (default: 60)"
-    )
-    add("--reservation-seconds", help=stored)
+    stored = "how long a share waits for its pod to be stored; at least the API server's --request-timeout"
+    add("--reservation-seconds", help=f"{stored} (default: 60)")
     add("--patience-seconds", help="how long a pod that needs more room may be overtaken (default: 300)")
     add("--stuck-seconds", help="how long the scheduler may try to bind a placed pod (default: 60)")
     add("--rotation-seconds", help="pause between two steps of a certificate rotation (default: 900)")

@@ -13,7 +13,7 @@ from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.request import Constraints, Demand, Request
 from openb.trace import Node, Placed, Pod
-from webhook.store.workload_mix import Asks, WorkloadMix
+from webhook.store.chooser import Asks, WorkloadMix
 
 MIB = 2**20
 GPU_GIB = 16  # the lists do not say; their pods request the same part of memory as of compute

@@ -21,7 +21,7 @@ from gpushare import contract
 from lab import access, build, cluster
 from tests.chart.conftest import CHART, RELEASE, Helm
 from tests.chart.test_same_objects import SWITCHES, TOGETHER, kustomized
-from webhook.certificates import issuing
+from webhook.certificates import rotation
 from webhook.certificates.rotation import RotationStep
 
 pytestmark = pytest.mark.apiserver
@@ -47,7 +47,7 @@ def own() -> Iterator[access.Access]:
 @pytest.fixture(scope="module")
 def bundle() -> str:
     """Return a caBundle that the API server accepts."""
-    held = issuing.apply_step(RotationStep.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
+    held = rotation.apply_step(RotationStep.START, None, ("localhost",), now=datetime.datetime.now(datetime.UTC))
     return base64.b64encode(held.bundle.encode()).decode()
 
 

@@ -82,7 +82,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("deviceplugin/state/planted.py", "from deviceplugin import node_pods", "import only those below them"),
         (
             "webhook/store/planted.py",
-            "from webhook.controllers.gated_pods import gang",
+            "from webhook.controllers.gated_pods import waiting_units",
             "above the controllers, the store",
         ),
         (
@@ -96,8 +96,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "The arbiter does not import",
         ),
         (
-            "webhook/controllers/allocations/planted.py",
-            "from webhook.controllers.resize import quotas",
+            "webhook/controllers/gated_pods/planted.py",
+            "from webhook.controllers import resizer",
             "The controllers do not import",
         ),
         ("webhook/planted.py", "import grpc", "Only deviceplugin imports grpc"),

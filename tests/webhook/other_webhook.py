@@ -17,10 +17,10 @@ from gpushare.cluster import api_client, api_errors
 from tests import builders
 from tests.webhook.conftest import Cluster
 from webhook import review, server
-from webhook.certificates import issuing
+from webhook.certificates import rotation
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
-from webhook.pods import difference
+from webhook.pods import mutation
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 SIDECAR = {"op": "add", "path": "/spec/containers/-", "value": {"name": "injected", "image": "gpushare/sample:0.1"}}
@@ -42,14 +42,14 @@ def changing(change: Callable[[Any], None], name: str) -> server.Admit:
             change(after)
         elif all(container["name"] != name for container in after["spec"]["containers"]):
             after["spec"]["containers"].append({"name": name, "image": "gpushare/sample:0.1"})
-        return review.ReviewResponse("changed", patch=difference.patch(before, after))
+        return review.ReviewResponse("changed", patch=mutation.patch(before, after))
 
     return admit
 
 
 def certificates(directory: Path) -> tuple[str, ssl.SSLContext]:
     """Return the bundle of its authorities, and a TLS context to serve with."""
-    held = issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
+    held = rotation.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC))
     tls = Tls(directory)
     tls.load(held)
     return held.bundle, tls.context

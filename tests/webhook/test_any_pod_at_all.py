@@ -19,7 +19,7 @@ from tests import builders
 from tests.webhook.laws import strategies
 from webhook import metrics, review
 from webhook.admission import Admission
-from webhook.pods import pod_structure
+from webhook.pods import pod_manifest
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
@@ -59,7 +59,7 @@ def judged(pod: Any) -> review.ReviewResponse:
     """Return the answer, after checks that hold for every answer."""
     response, store = answer(pod)
     assert response.outcome != "error", response.message
-    assert response.code != 400 or pod_structure.wrong(pod) or "need unique names" in response.message
+    assert response.code != 400 or pod_manifest.why_invalid(pod) or "need unique names" in response.message
     assert len(response.message) < 1000
     assert ledger.violations(store.view("node-a").node) == []  # type: ignore[union-attr]
     text = json.dumps(review.respond({"uid": "u", "operation": "CREATE", "object": {}}, response))
@@ -108,13 +108,13 @@ def test_any_text_in_our_annotations_is_answered(annotations: dict[str, str]) ->
 @hypothesis.given(strategies.pods())
 @hypothesis.settings(max_examples=20)
 def test_made_up_pods_are_valid(pod: dict[str, Any]) -> None:
-    assert pod_structure.wrong(pod) is None
+    assert pod_manifest.why_invalid(pod) is None
 
 
 def test_object_that_is_no_pod_is_denied() -> None:
     pod = builders.pod(request="0.5")
     pod["spec"]["tolerations"] = [{"key": "a"}, {"key": 7}]
-    assert pod_structure.wrong(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
+    assert pod_manifest.why_invalid(pod) == "spec.tolerations[1].key is not text: this is not a valid pod"
     pod["spec"]["containers"] = 7
     assert judged(pod).code == 400
 

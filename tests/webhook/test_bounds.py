@@ -23,7 +23,7 @@ from cryptography.x509.oid import NameOID
 from gpushare import codec, contract
 from tests import builders
 from webhook import bounds, connections, review, server, webhook_settings
-from webhook.certificates import issuing
+from webhook.certificates import rotation
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 
@@ -75,7 +75,7 @@ async def begins(port: int) -> asyncio.StreamWriter:
 @contextlib.asynccontextmanager
 async def serving(directory: Path, client_ca_file: Path | None = None) -> AsyncIterator[int]:
     tls = Tls(directory, client_ca_file)
-    tls.load(issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+    tls.load(rotation.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
     async with server.serve(admit, tls.context, host="127.0.0.1", port=0) as port:
         yield port
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from gpushare import contract
 from gpushare.daemon import lifecycle
 from webhook import cluster_process, connections, review, server
-from webhook.certificates import issuing
+from webhook.certificates import rotation
 from webhook.certificates.rotation import RotationStep
 from webhook.certificates.tls import Tls
 
@@ -78,7 +78,7 @@ class Connection:
 class Replica:
     def __init__(self, directory: Path) -> None:
         tls = Tls(directory)
-        tls.load(issuing.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
+        tls.load(rotation.apply_step(RotationStep.START, None, ("127.0.0.1",), now=datetime.datetime.now(datetime.UTC)))
         self._tls = tls.context
         self.stop, self.slow = asyncio.Event(), asyncio.Event()
         self.slow.set()
@@ -255,7 +255,7 @@ async def test_endless_sender_delays_the_shutdown_for_a_bounded_time() -> None:
     async def answer(_: Any) -> web.StreamResponse:
         return web.Response()
 
-    going = asyncio.create_task(leaving.drain(lambda: 1))
+    going = asyncio.create_task(leaving.drain({1}))
     await asyncio.sleep(0)  # it begins, at 0
     while now <= server.MAX_DRAIN_SECONDS:
         assert not going.done()

@@ -49,7 +49,7 @@ def placer(touched: TouchedNodes, allocations: Any, scheduler: Any, resizer: Any
 
 def names(touched: TouchedNodes, made: Placer) -> frozenset[str]:
     """Return the nodes of the next round."""
-    return touched.collect(made._store.stored()).names
+    return touched.collect(made.store.stored()).names
 
 
 async def test_gated_pods_get_their_turn_when_the_resizer_fails(caplog: pytest.LogCaptureFixture) -> None:

@@ -21,14 +21,15 @@ from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors, events
 from gpushare.gpunode import GpuNode
 from tests import builders
-from webhook import event_loop, metrics
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook import metrics
+from webhook.controllers import pacing
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.placer import Placer
-from webhook.store import workload_mix
+from webhook.store import chooser
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -111,13 +112,13 @@ def cluster(nodes: int, pods: int) -> tuple[list[GpuNode], list[Json]]:
 
 def is_lesson_due(pods: int, known_pods: int) -> bool:
     """Whether placement learns again with this many pods, because the first lesson may have covered only some."""
-    return pods - known_pods >= max(workload_mix.FEWEST, known_pods // workload_mix.PART)
+    return pods - known_pods >= max(chooser.FEWEST, known_pods // chooser.PART)
 
 
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable rests, which depend on the clock and would be counted."""
-    monkeypatch.setattr(event_loop, "WORK_SECONDS", math.inf)
+    monkeypatch.setattr(pacing, "WORK_SECONDS", math.inf)
 
 
 async def steps(nodes: int, pods: int, *, what: str = "") -> int:

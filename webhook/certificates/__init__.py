@@ -1,9 +1,6 @@
 """TLS certificates of the webhook: issued and rotated by us and shared between replicas, or mounted.
 
-rotation                 which step brings the certificates to their desired state; pure
-issuing                  makes keys and certificates, one step at a time
+rotation                 which step brings the certificates to their desired state, and how it is done; pure
 certificate_controller   the Secret that all replicas share, the API server's trust in it, and our TLS context
-mounted                  certificates of another issuer, read from a mounted Secret
-ca_bundle                our CA in the MutatingWebhookConfiguration
-tls                      the TLS context of the server, and certificates loaded into it
+tls                      the TLS context of the server, and the certificates of another issuer, from a mounted Secret
 """

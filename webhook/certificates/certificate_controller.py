@@ -1,22 +1,24 @@
 """The certificate controller: a Secret that all replicas share, the API server's trust in it, and our TLS context.
 
 Every replica does the same: it reads the Secret, takes the next step if one is due, registers the trusted authorities
-and only then serves. Steps are written by compare-and-swap; the replica that loses reads again.
+and only then serves. Steps are written by compare-and-swap; the replica that loses reads again. The manifests create
+the MutatingWebhookConfiguration and select the pods; we write only its caBundle and, outside the cluster, our URL.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import datetime
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors
-from webhook.certificates import ca_bundle, issuing, rotation
-from webhook.certificates.rotation import Certificates, RotationStep
+from webhook.certificates import rotation
+from webhook.certificates.rotation import Certificates, RotationStep, utc_now
 from webhook.certificates.tls import Tls
 from webhook.metrics import Metrics
 
@@ -25,146 +27,161 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 2.0
 ATTEMPTS: Final = 8
 
-# Keys of the Secret.
-_TRUSTED, _AUTHORITY_KEY, _SERVING, _SERVING_KEY = "ca.crt", "ca.key", "tls.crt", "tls.key"
-
-Register = Callable[[Certificates], Awaitable[object]]
+_KEYS: Final = ("ca.crt", "ca.key", "tls.crt", "tls.key")  # of the Secret, in the order of `Certificates`
 
 
-def _utc_now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
+@dataclasses.dataclass(eq=False)
 class CertificateController:
-    """Keeps the certificates valid. names: how the API server reaches us. register: makes it trust these
-    certificates.
-    """
+    """Keeps the certificates valid. names: how the API server reaches us. url: registered instead of the Service."""
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        tls: Tls,
-        register: Register,
-        metrics: Metrics,
-        *,
-        namespace: str,
-        names: Sequence[str],
-        spread: datetime.timedelta = rotation.SPREAD,
-        clock: Callable[[], datetime.datetime] = _utc_now,
-    ) -> None:
-        self._api = api
-        self._tls = tls
-        self._register = register
-        self._metrics = metrics
-        self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
-        self._namespace = namespace
-        self._names = names
-        self._spread = spread
-        self._clock = clock
+    api: api_client.ApiClient
+    tls: Tls
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    namespace: str
+    names: Sequence[str]
+    url: str | None = None
+    spread: datetime.timedelta = rotation.SPREAD
+    clock: Callable[[], datetime.datetime] = utc_now
+
+    def __post_init__(self) -> None:
+        self._secrets = f"/api/v1/namespaces/{self.namespace}/secrets"
         self._problem: str | None = "the certificate has not been loaded yet"
 
     def missing(self) -> str | None:
         """Return why the API server cannot trust us yet, as a sentence, or None."""
-        return None if self._tls.loaded is not None else self._problem
+        return None if self.tls.loaded is not None else self._problem
 
     async def run(self) -> None:
-        """Check the certificates periodically, until cancelled."""
         while True:
             pause = await self.step()
             await asyncio.sleep(pause)
 
     async def step(self) -> float:
-        """Check the certificates once; return the pause before the next check, in seconds."""
         try:
             held = await self._current()
-            await self._register(held)
-        except (api_errors.ClusterError, ca_bundle.NotInstalledError) as error:
+            await register(self.api, held.bundle, url=self.url)
+        except (api_errors.ClusterError, NotInstalledError) as error:
             self._problem = str(error)
             logger.warning("Could not maintain the certificates", extra={"err": str(error)})
             return RETRY_SECONDS
-        if self._tls.load(held):
-            ends = rotation.serving_ends(held)
-            self._metrics.certificate_ends(ends.timestamp())
-            logger.info("Loaded a certificate", extra={"names": list(self._names), "ends": ends.isoformat()})
-        return self._spread.total_seconds() / rotation.LOOKS_IN_A_SPREAD
+        if self.tls.load(held):
+            ends = rotation.check(held)[1].not_valid_after_utc
+            self.metrics.certificate_ends(ends.timestamp())
+            logger.info("Loaded a certificate", extra={"names": list(self.names), "ends": ends.isoformat()})
+        return self.spread.total_seconds() / rotation.LOOKS_IN_A_SPREAD
 
     async def _current(self) -> Certificates:
         """Take the step that is due, if any; return the certificates after it."""
         for _ in range(ATTEMPTS):
-            secret = await self._secret()
+            try:
+                secret = await self.api.get(f"{self._secrets}/{contract.CERTIFICATE_SECRET}")
+            except api_errors.NotFound:
+                secret = None
             held = _read(secret) if secret else None
-            now = self._clock()
+            now = self.clock()
             asked = contract.ROTATE in ((secret or {}).get("metadata", {}).get("annotations") or {})
-            step = rotation.next_step(held, self._names, now=now, asked=asked, spread=self._spread)
+            step = rotation.next_step(held, self.names, now=now, asked=asked, spread=self.spread)
             if step is RotationStep.KEEP and held is not None:
                 return held
-            wanted = issuing.apply_step(step, held, self._names, now=now)
+            wanted = rotation.apply_step(step, held, self.names, now=now)
             try:
                 await self._write(secret, wanted, begins=step in {RotationStep.START, RotationStep.TRUST_NEW_AUTHORITY})
             except (api_errors.Conflict, api_errors.AlreadyExists):
                 logger.info("Another replica took the step first", extra={"step": step.value})
                 continue
-            logger.info("Changed the certificates", extra={"step": step.value, "names": list(self._names)})
+            logger.info("Changed the certificates", extra={"step": step.value, "names": list(self.names)})
             return wanted
         raise api_errors.Conflict(
             f"{self._secrets}/{contract.CERTIFICATE_SECRET}: lost {ATTEMPTS} write conflicts in a row to other replicas"
         )
 
-    async def _secret(self) -> dict[str, Any] | None:
-        try:
-            return await self._api.get(f"{self._secrets}/{contract.CERTIFICATE_SECRET}")
-        except api_errors.NotFound:
-            return None
-
     async def _write(self, secret: Mapping[str, Any] | None, held: Certificates, *, begins: bool) -> None:
-        data = _data(held)
+        texts = (held.bundle, held.authority_key, held.serving, held.serving_key)
+        data = {key: base64.b64encode(text.encode()).decode() for key, text in zip(_KEYS, texts, strict=True)}
         if secret is not None:
             changed = {**secret, "data": {**(secret.get("data") or {}), **data}}
             if begins:  # the annotation requests one rotation only
                 notes = secret["metadata"].get("annotations") or {}
                 kept = {key: value for key, value in notes.items() if key != contract.ROTATE}
                 changed["metadata"] = {**secret["metadata"], "annotations": kept}
-            await self._api.replace(f"{self._secrets}/{contract.CERTIFICATE_SECRET}", changed)
+            await self.api.replace(f"{self._secrets}/{contract.CERTIFICATE_SECRET}", changed)
             return
         try:
-            await self._api.create(
+            await self.api.create(
                 self._secrets,
                 {
                     "apiVersion": "v1",
                     "kind": "Secret",
-                    "metadata": {"namespace": self._namespace, "name": contract.CERTIFICATE_SECRET},
+                    "metadata": {"namespace": self.namespace, "name": contract.CERTIFICATE_SECRET},
                     "data": data,
                 },
             )
         except api_errors.Forbidden as error:
             raise api_errors.Forbidden(
-                f"there is no Secret {self._namespace}/{contract.CERTIFICATE_SECRET}, and we may not create it: "
+                f"there is no Secret {self.namespace}/{contract.CERTIFICATE_SECRET}, and we may not create it: "
                 f"install config/default ({error})",
                 status=error.status,
                 reason=error.reason,
             ) from error
 
 
-def _data(held: Certificates) -> dict[str, str]:
-    texts = {
-        _TRUSTED: held.bundle,
-        _AUTHORITY_KEY: held.authority_key,
-        _SERVING: held.serving,
-        _SERVING_KEY: held.serving_key,
-    }
-    return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-
-
 def _read(secret: Mapping[str, Any]) -> Certificates | None:
     """Read the certificates in the Secret; None if there are none, or they are invalid."""
     data = secret.get("data") or {}
-    if not any(data.get(key) for key in (_TRUSTED, _AUTHORITY_KEY, _SERVING, _SERVING_KEY)):
+    if not any(data.get(key) for key in _KEYS):
         return None
     try:
-        texts = {key: base64.b64decode(value).decode() for key, value in data.items()}
-        return Certificates(
-            rotation.split(texts[_TRUSTED]), texts[_AUTHORITY_KEY], texts[_SERVING], texts[_SERVING_KEY]
-        )
+        trusted, *others = (base64.b64decode(data[key]).decode() for key in _KEYS)
+        return Certificates(rotation.split(trusted), *others)
     except (KeyError, ValueError) as error:
         logger.warning("The stored certificates are invalid and will be reissued", extra={"err": str(error)})
         return None
+
+
+PATH: Final = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{contract.WEBHOOK_CONFIGURATION}"
+STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"  # finds the webhook by its name
+
+
+class NotInstalledError(Exception):
+    """The webhook configuration is missing; the message says what to install."""
+
+
+async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -> bool:
+    """Make the API server trust `bundle` (PEM) when it calls us; return whether a write was necessary.
+
+    Raises NotInstalledError and ClusterError.
+    """
+    try:
+        configuration = await api.get(PATH)
+    except api_errors.NotFound as error:
+        raise NotInstalledError(
+            f"there is no MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION}: install config/default"
+        ) from error
+    webhooks: list[dict[str, Any]] = configuration.get("webhooks") or []
+    webhook = next((entry for entry in webhooks if entry.get("name") == contract.WEBHOOK_NAME), None)
+    if webhook is None:
+        raise NotInstalledError(
+            f"the MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION} has no webhook "
+            f"{contract.WEBHOOK_NAME}: install config/default"
+        )
+    wanted = difference(webhook.get("clientConfig") or {}, bundle, url=url)
+    if not wanted:
+        return False
+    body = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": wanted}]}
+    await api.patch(PATH, body, STRATEGIC_MERGE_PATCH)
+    logger.info("Registered with the API server", extra={"fields": sorted(wanted), "url": url or ""})
+    return True
+
+
+def difference(webhook: Mapping[str, Any], bundle: str, *, url: str | None) -> dict[str, Any]:
+    """Return the changes that a clientConfig needs; empty for none. Pure."""
+    wanted: dict[str, Any] = {}
+    encoded = base64.b64encode(bundle.encode()).decode()
+    if webhook.get("caBundle") != encoded:
+        wanted["caBundle"] = encoded
+    if url is not None and webhook.get("url") != url:
+        wanted["url"] = url
+    if url is not None and webhook.get("service") is not None:
+        wanted["service"] = None  # the API server accepts only one of the two
+    return wanted

@@ -1,4 +1,4 @@
-"""Rotation: which step brings the certificates to their desired state. Pure: current certificates and time → step.
+"""Rotation: certificates and time → the next step, and the certificates after it. Pure, except for making keys.
 
 A new authority takes three steps, with time in between for all replicas and API servers to follow. The new authority is
 trusted in addition, then it issues the serving certificate, then the old authority is removed. At each moment the API
@@ -7,15 +7,20 @@ server trusts the certificate of every replica. A rotation begins when the autho
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import enum
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cryptography import exceptions, x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gpushare.daemon import certificate
 
 AUTHORITY_LIFE: Final = datetime.timedelta(days=365)
 SERVING_LIFE: Final = datetime.timedelta(days=90)
@@ -24,6 +29,10 @@ LOOKS_IN_A_SPREAD: Final = 15  # by each replica
 BACKDATED: Final = datetime.timedelta(days=1)  # for clocks that are hours off, such as a wrong time zone
 _LEFT: Final = 3  # renewed when less than one third of the lifetime is left
 _LAST_MOMENT: Final = datetime.timedelta(hours=1)
+
+
+def utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
 
 
 class UnusableError(ValueError):
@@ -73,7 +82,7 @@ def next_step(
     if held is None:
         return RotationStep.START
     try:
-        authority, serving = _check(held)
+        authority, serving = check(held)
     except UnusableError:
         return RotationStep.START
     if authority.not_valid_after_utc <= now or authority.not_valid_before_utc > now:
@@ -91,13 +100,7 @@ def next_step(
     return RotationStep.KEEP
 
 
-def serving_ends(held: Certificates) -> datetime.datetime:
-    """Return when the serving certificate expires."""
-    return _check(held)[1].not_valid_after_utc
-
-
 def names_of(certificate: x509.Certificate) -> frozenset[str]:
-    """Return the DNS names and addresses of a certificate."""
     try:
         listed = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
@@ -115,7 +118,7 @@ def split(bundle: str) -> tuple[str, ...]:
     return tuple(certificate.public_bytes(serialization.Encoding.PEM).decode() for certificate in certificates)
 
 
-def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
+def check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
     """Return the newest authority and the serving certificate. Raises UnusableError if certificates and keys do not
     match.
     """
@@ -130,8 +133,8 @@ def _check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
         raise UnusableError(str(error)) from error
     if not authorities:
         raise UnusableError("there is no authority")
-    for certificate, key in zip((authorities[0], serving), keys, strict=True):
-        if certificate.public_key() != key.public_key():
+    for issued, key in zip((authorities[0], serving), keys, strict=True):
+        if issued.public_key() != key.public_key():
             raise UnusableError("a key does not match its certificate")
     if not any(_issued(serving, authority) for authority in authorities):
         raise UnusableError("no trusted authority has issued the serving certificate")
@@ -160,3 +163,67 @@ def _canonical(name: str) -> str:
         return str(ipaddress.ip_address(name))
     except ValueError:
         return name
+
+
+def apply_step(
+    step: RotationStep, held: Certificates | None, names: Sequence[str], *, now: datetime.datetime
+) -> Certificates:
+    if held is None or step is RotationStep.START:
+        authority, key = _authority(now)
+        return _with_new_serving(Certificates((authority,), key, "", ""), names, now)
+    match step:
+        case RotationStep.TRUST_NEW_AUTHORITY:
+            authority, key = _authority(now)
+            return dataclasses.replace(held, trusted=(authority, *held.trusted), authority_key=key)
+        case RotationStep.ISSUE:
+            return _with_new_serving(held, names, now)
+        case RotationStep.FORGET_OLD_AUTHORITIES:
+            return dataclasses.replace(held, trusted=held.trusted[:1])
+        case _:
+            return held
+
+
+def _authority(now: datetime.datetime) -> tuple[str, str]:
+    key = certificate.new_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"gpushare webhook authority {now:%Y-%m-%d %H:%M}")])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    built = (
+        certificate.builder(
+            name,
+            name,
+            key,
+            valid_from=now - BACKDATED,
+            valid_until=now + AUTHORITY_LIFE,
+            signs_certificates=True,
+        )
+        .add_extension(identifier, critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(key, certificate.HASH)
+    )
+    return certificate.pem(built), certificate.key_pem(key)
+
+
+def _with_new_serving(held: Certificates, names: Sequence[str], now: datetime.datetime) -> Certificates:
+    authority = x509.load_pem_x509_certificate(held.trusted[0].encode())
+    authority_key = serialization.load_pem_private_key(held.authority_key.encode(), password=None)
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
+        raise UnusableError("the authority's key is not an elliptic curve key")
+    key = certificate.new_key()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gpushare-webhook")])
+    identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    built = (
+        certificate.builder(
+            subject,
+            authority.subject,
+            key,
+            valid_from=now - BACKDATED,
+            valid_until=min(now + SERVING_LIFE, authority.not_valid_after_utc),
+            signs_certificates=False,
+        )
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(certificate.hosts(names), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        .sign(authority_key, certificate.HASH)
+    )
+    return dataclasses.replace(held, serving=certificate.pem(built), serving_key=certificate.key_pem(key))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -25,8 +26,8 @@ from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors, events
 from gpushare.defragmentation import evicting
 from gpushare.pod import Controller
+from webhook.controllers.pacing import WriteBackoff
 from webhook.controllers.touched_nodes import Touched
-from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
 
@@ -39,29 +40,19 @@ MAX_PER_MINUTE: Final = 20
 SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either may lag
 
 
-class _UnansweredError(Exception):
-    """The API server, or a webhook that it calls for evictions, does not answer. A 429 of a disruption budget is an
-    answer.
-    """
-
-
+@dataclasses.dataclass(eq=False)
 class Evictor:
     """Evicts stuck pods. after_seconds: how long the scheduler may try to bind a pod first."""
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        recorder: events.Recorder,
-        metrics: Metrics,
-        *,
-        after_seconds: float = AFTER_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
-        self._stuck = UnschedulableSince(after_seconds)
+    api: api_client.ApiClient
+    recorder: events.Recorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    after_seconds: float = AFTER_SECONDS
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._stuck = UnschedulableSince(self.after_seconds)
         self._conflicts = UnschedulableSince(SURE_SECONDS)
         self._found_conflicts = AllocationConflicts()
         self._rate = EvictionRate()
@@ -72,82 +63,76 @@ class Evictor:
 
         stuck: all pods that cannot be bound. touched: nodes and pods that may have new conflicts.
         """
-        unschedulable_again = await self._evict_unschedulable(stuck)
-        conflicts_again = await self._evict_conflicting(touched)
-        return min((again for again in (unschedulable_again, conflicts_again) if again), default=None)
-
-    async def _evict_conflicting(self, touched: Touched) -> float | None:
-        now = self._clock()
-        conflicts = {pod.ref.uid: (pod, holder) for pod, holder in self._found_conflicts.renew(touched)}
-        due, next_at = self._conflicts.overdue({uid: pod for uid, (pod, _) in conflicts.items()}, now=now)
-        waits = [] if next_at is None else [next_at - now]
-        for pod in due:
-            sentence = explain_conflict(*conflicts[pod.ref.uid])
-            self._recorder.record(pod.reference, contract.EVENT_LOST, sentence, type="Warning")
-        waits += await self._evict_in_turn(due, "another pod holds its share")
+        unbound = {pod.ref.uid: pod for pod in stuck}
+        self.metrics.stuck(len(unbound))
+        why = "it could not be bound where it was placed"
+        waits = await self._evict_due(self._stuck, unbound, contract.EVENT_STUCK, explain_unbound, why)
+        holders = {pod.ref.uid: (pod, holder) for pod, holder in self._found_conflicts.renew(touched)}
+        conflicting = {uid: pod for uid, (pod, _) in holders.items()}
+        waits += await self._evict_due(
+            self._conflicts,
+            conflicting,
+            contract.EVENT_LOST,
+            lambda pod: explain_conflict(*holders[pod.ref.uid]),
+            "another pod holds its share",
+        )
         return min(waits, default=None)
 
-    async def _evict_unschedulable(self, pods: Iterable[Pod]) -> float | None:
-        now = self._clock()
-        unbound = {pod.ref.uid: pod for pod in pods}
-        self._metrics.stuck(len(unbound))
-        overdue, next_at = self._stuck.overdue(unbound, now=now)
-        waits = [] if next_at is None else [next_at - now]
-        for pod in overdue:
-            sentence = explain_unbound(pod)
-            self._recorder.record(pod.reference, contract.EVENT_STUCK, sentence, type="Warning")
-        waits += await self._evict_in_turn(overdue, "it could not be bound where it was placed")
-        return min(waits, default=None)
-
-    async def _evict_in_turn(self, pods: Iterable[Pod], because: str) -> list[float]:
-        """Evict pods as far as the rate for their owners allows; return the pauses before the others.
+    async def _evict_due(
+        self, since: UnschedulableSince, pods: Mapping[str, Pod], event: str, explain: Callable[[Pod], str], why: str
+    ) -> list[float]:
+        """Report pods, and evict them as far as the rate for their owners allows; return the pauses before the others.
 
         After an unanswered eviction, the round makes no more: each would take as long, and the rest of the round waits.
         """
-        waits = []
-        for pod in pods:
+        now = self.clock()
+        due, next_at = since.overdue(pods, now=now)
+        waits = [] if next_at is None else [next_at - now]
+        for pod in due:
+            self.recorder.record(pod.reference, event, explain(pod), type="Warning")
+        for pod in due:
             owner, uid = pod.controller, pod.ref.uid
             if owner is None or not is_recreated(pod):
                 continue
-            now = self._clock()
+            now = self.clock()
             wait_seconds = max(self._rate.wait_seconds(owner, now=now), self._backoff.wait_seconds(uid, now=now))
             if wait_seconds > 0:
                 waits.append(wait_seconds)
                 continue
-            try:
-                evicted = await self._evict(pod, owner, because)
-            except _UnansweredError:
-                waits.append(self._backoff.failed(uid, now=self._clock()))
-                break
+            evicted = await self._evict(pod, owner, why)
             if evicted:
                 self._rate.evicted(owner, now=now)
                 self._backoff.succeeded(uid)
             else:
-                waits.append(self._backoff.failed(uid, now=self._clock()))
+                waits.append(self._backoff.failed(uid, now=self.clock()))
+            if evicted is None:
+                break
         return waits
 
-    async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool:
-        """Evict a pod; return whether the API server accepts that. Raises _UnansweredError."""
+    async def _evict(self, pod: Pod, owner: Controller, because: str) -> bool | None:
+        """Evict a pod; return whether the API server accepts that. None: the API server, or a webhook that it calls for
+        evictions, does not answer. A 429 of a disruption budget is an answer.
+        """
         # With the version: a pod that was bound meanwhile must not be evicted.
         body = evicting.eviction(pod.ref.namespace, pod.ref.name, uid=pod.ref.uid, resourceVersion=pod.version)
         try:
             async with asyncio.timeout(10.0):
-                await self._api.create(f"{pod.path}/eviction", body)
+                await self.api.create(f"{pod.path}/eviction", body)
         except (api_errors.ClusterError, TimeoutError) as error:
             sentence = str(error) or "no answer in time"
             logger.info("Could not evict a stuck pod", extra={"pod": str(pod.ref), "err": sentence})
-            if isinstance(error, TimeoutError) or (isinstance(error, api_errors.Unavailable) and error.status != 429):
-                raise _UnansweredError(sentence) from error
-            return False
-        self._metrics.replaced()
+            is_answer = isinstance(error, api_errors.ClusterError) and (
+                not isinstance(error, api_errors.Unavailable) or error.status == 429
+            )
+            return False if is_answer else None
+        self.metrics.replaced()
         logger.warning("Evicted a pod", extra={"pod": str(pod.ref), "owner": owner.name})
         note = f"evicted, because {because}: {owner.kind} {owner.name} recreates it"
-        self._recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
+        self.recorder.record(pod.reference, contract.EVENT_REPLACED, note, action="Evict")
         return True
 
 
 def explain_unbound(pod: Pod) -> str:
-    """Return the sentence of the Event, with what happens next or what to do."""
     words = pod.unschedulable or "no reason given"
     sentence = f"was placed on {pod.placed_on}, where the scheduler cannot bind it: {words}"
     if pod.controller is None:
@@ -189,13 +174,11 @@ class EvictionRate:
         self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
 
     def wait_seconds(self, who: Controller, *, now: float) -> float:
-        """Return how long to wait before the next eviction of this owner's pods."""
         not_before, _ = self._owners.get(who.uid, (now, 0.0))
         minute = self._recent[0] + 60.0 if len(self._recent) == MAX_PER_MINUTE else now
         return max(0.0, not_before - now, minute - now)
 
     def evicted(self, who: Controller, *, now: float) -> None:
-        """Record an eviction, which prolongs the owner's pause."""
         self._recent.append(now)
         kept = {uid: known for uid, known in self._owners.items() if now < known[0] + MAX_OWNER_PAUSE_SECONDS}
         _, pause = kept.get(who.uid, (now, OWNER_PAUSE_SECONDS))
@@ -224,7 +207,6 @@ class AllocationConflicts:
 
 
 def explain_conflict(pod: Pod, holder: PodRef) -> str:
-    """Return the sentence of the Event."""
     return (
         f"names the allocation {pod.allocation_id}, which belongs to {holder}: it has no share, and its GPU calls "
         f"fail; delete and recreate it without the annotations that only gpushare writes"

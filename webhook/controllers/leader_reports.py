@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import functools
 import logging
 import time
@@ -49,13 +50,11 @@ class ClusterFigures(Collector):
         self._known: dict[str, tuple[GpuNode, gpu_capacity.Parts]] = {}
 
     async def run(self) -> None:
-        """Count periodically, until cancelled."""
         while True:
             await self.count()
             await asyncio.sleep(COUNT_SECONDS)
 
     async def count(self) -> None:
-        """Count the nodes that have changed."""
         mix = self._mix()
         known = self._known if mix is self._counted_with else {}
         typical = functools.cache(mix.typical)
@@ -70,11 +69,9 @@ class ClusterFigures(Collector):
         self._known, self._counted_with = parts_of, mix
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the series depend on the cluster."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the figures of the last count."""
         gpus = GaugeMetricFamily(
             "gpushare_placer_gpus",
             "GPUs of the cluster by use, in parts of GPUs; reported by the leading replica only.",
@@ -97,27 +94,22 @@ class ClusterFigures(Collector):
         yield from (gpus, by_node)
 
 
+@dataclasses.dataclass(eq=False)
 class ProfilePublisher:
     """Writes the placement profile in use into a ConfigMap, for the kubectl plugin, while this replica leads."""
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        *,
-        profile: Callable[[], PlacementProfile],
-        leads: Callable[[], bool],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._profile = profile
-        self._leads = leads
-        self._clock = clock
+    api: api_client.ApiClient
+    _: dataclasses.KW_ONLY
+    profile: Callable[[], PlacementProfile]
+    leads: Callable[[], bool]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._written: PlacementProfile | None = None  # since this replica leads
         self._written_at = 0.0
         self._problem = ""  # the problem that was logged last
 
     async def run(self) -> None:
-        """Write changes periodically, until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(PUBLISH_SECONDS)
@@ -127,14 +119,14 @@ class ProfilePublisher:
 
         Never raises ClusterError, because the webhook itself does not use the ConfigMap.
         """
-        if not self._leads():
+        if not self.leads():
             self._written = None
             return
-        profile = self._profile()
-        if profile == self._written and self._clock() - self._written_at < REWRITE_SECONDS:
+        profile = self.profile()
+        if profile == self._written and self.clock() - self._written_at < REWRITE_SECONDS:
             return
         try:
-            await self._api.patch(PROFILE_PATH, {"data": profile.data()})
+            await self.api.patch(PROFILE_PATH, {"data": profile.data()})
         except api_errors.ClusterError as error:
             if str(error) != self._problem:  # every retry fails for the same reason
                 logger.warning(
@@ -144,4 +136,4 @@ class ProfilePublisher:
                 )
             self._problem = str(error)
         else:
-            self._written, self._written_at, self._problem = profile, self._clock(), ""
+            self._written, self._written_at, self._problem = profile, self.clock(), ""

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from gpushare import contract
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.events import EventType
-from webhook.controllers.write_backoff import WriteBackoff
+from webhook.controllers.pacing import WriteBackoff
 from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
@@ -69,21 +69,17 @@ class _Reported:
     pause_seconds: float = FIRST_PAUSE_SECONDS
 
 
+@dataclasses.dataclass(eq=False)
 class PendingReasonReporter:
     """Reports why pods wait. event: the reason of the Events."""
 
-    def __init__(
-        self,
-        api: PodClient,
-        recorder: EventRecorder,
-        *,
-        event: str = contract.EVENT_GATED,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._event = event
-        self._clock = clock
+    api: PodClient
+    recorder: EventRecorder
+    _: dataclasses.KW_ONLY
+    event: str = contract.EVENT_GATED
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._reported: dict[str, _Reported] = {}  # UID of the pod -> what is written on it
         self._recorded: dict[str, str] = {}  # UID of the pod -> sentence of its last Event
         self._backoff = WriteBackoff()
@@ -94,7 +90,6 @@ class PendingReasonReporter:
         self._round_at = -ROUND_SECONDS
 
     def forget_all_but(self, uids: Iterable[str]) -> None:
-        """Forget all pods except these, which still wait."""
         kept = set(uids)
         self._reported = {uid: written for uid, written in self._reported.items() if uid in kept}
         self._recorded = {uid: noted for uid, noted in self._recorded.items() if uid in kept}
@@ -106,7 +101,7 @@ class PendingReasonReporter:
 
         held_shares: the current shares of resizing pods, by UID; a change of that is written without a pause.
         """
-        now = self._clock()
+        now = self.clock()
         due, later = [], list[float]()
         for pod, sentence in sentences:
             uid = pod.ref.uid
@@ -183,21 +178,21 @@ class PendingReasonReporter:
         if wait_seconds <= 0 and self._recorded.get(uid) != sentence:
             self._recorded[uid] = sentence
             on_drop = functools.partial(self._drop, uid, sentence)
-            self._recorder.record(pod.reference, self._event, sentence, on_drop=on_drop)
+            self.recorder.record(pod.reference, self.event, sentence, on_drop=on_drop)
         return wait_seconds
 
     def _drop(self, uid: str, sentence: str) -> None:
         """Forget an Event that never reached the API server."""
         if self._recorded.get(uid) == sentence:  # otherwise the pod is gone, or waits for another reason now
             del self._recorded[uid]
-            self._dropped.failed(uid, now=self._clock())
+            self._dropped.failed(uid, now=self.clock())
 
     async def _write(self, pod: Pod, sentence: str, held: str | None) -> None:
         if _has(pod, sentence, held):
             return
         annotations = {contract.REASON: sentence, **({} if held is None else {contract.HELD: held})}
         # With the UID, because a new pod may have the same name.
-        await self._api.patch(pod.path, {"metadata": {"uid": pod.ref.uid, "annotations": annotations}})
+        await self.api.patch(pod.path, {"metadata": {"uid": pod.ref.uid, "annotations": annotations}})
 
 
 def _has(pod: Pod, sentence: str, held: str | None) -> bool:

@@ -47,7 +47,6 @@ def kind(pod: Pod) -> str:
 
 
 def counts(waiting: Iterable[tuple[Pod, Refusal]]) -> Mapping[tuple[str, str], int]:
-    """Count waiting pods by namespace and word of the refusal."""
     return collections.Counter((pod.ref.namespace, refusal.word) for pod, refusal in waiting)
 
 

@@ -2,7 +2,7 @@
 
 A GPUNode can be deleted by hand; its agent recreates it empty, while its pods run on. Their annotations, which only
 gpushare may write, say what they hold. Until the annotations are read back, the node is closed
-(`webhook.store.deleted_nodes`) and gets no pods.
+(`webhook.store.node_ledger`) and gets no pods.
 
 The API server rejects such annotations from other clients. If it did not, because its policies were missing, nothing is
 restored for a pod that cannot have been placed (`Pod.may_run`), and no loss is reported.
@@ -13,6 +13,7 @@ Pure functions decide what to write; `Restorer` reads, writes and reports.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,11 +26,11 @@ from gpushare.cluster import api_client, api_errors, events, retrying
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, request_key
 from gpushare.request import Request
-from webhook.controllers.touched_nodes import Touched
+from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
-from webhook.store import deleted_nodes, ledger_store
+from webhook.store import ledger_store, node_ledger
 from webhook.store.api_store import ApiStore
 
 
@@ -45,7 +46,6 @@ def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
 
 
 def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
-    """Return living pods that were placed on a node without a GPUNode; `there`: names of existing GPUNodes."""
     return [pod for pod in pods if pod.placed_on not in there and _is_there(pod)]
 
 
@@ -73,7 +73,14 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
     A pod holds what it requests, unless it waits to be resized: then an annotation says what it holds.
     """
     held = pod.annotations.get(contract.HELD)
-    request = pod.request if held is None else _without_amounts(pod)
+    request = pod.request
+    if held is not None:  # the keys that can be resized may be invalid
+        others = {
+            key: value
+            for key, value in pod.annotations.items()
+            if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
+        }
+        request = requests.read({**others, contract.REQUEST: "1"}, pod.containers, next(iter(pod.containers), ""))
     if isinstance(request, str):
         raise errors.LedgerError(request)
     shares = tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held)
@@ -91,13 +98,8 @@ def restore(node: GpuNode, pods: Sequence[Pod], before: Iterable[Allocation] = (
     failed: dict[str, str] = {}
     for pod in sorted(pods, key=lambda pod: pod.created):
         identity, uid = pod.allocation_id, pod.ref.uid
-        known = {
-            name
-            for entry in node.allocations
-            if not entry.is_backfill_reservation
-            for name in (entry.id, entry.pod.uid)
-        }
-        if not known.isdisjoint((identity, uid)):
+        entries = [entry for entry in node.allocations if not entry.is_backfill_reservation]
+        if any(identity == entry.id or uid == entry.pod.uid for entry in entries):
             continue
         try:
             node = ledger.reserve(node, remembered.get((identity, uid)) or allocation(pod, node))
@@ -119,16 +121,6 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
         yield demand.on([gpus[uuid] for uuid in uuids])
 
 
-def _without_amounts(pod: Pod) -> Request:
-    """Return a request whose resizable keys are replaced by valid ones."""
-    kept = {
-        key: value
-        for key, value in pod.annotations.items()
-        if not any(key == known or key.startswith(known + ".") for known in contract.RESIZABLE_KEYS)
-    }
-    return requests.read({**kept, contract.REQUEST: "1"}, pod.containers, next(iter(pod.containers), ""))
-
-
 def _is_there(pod: Pod) -> bool:
     """Whether the pod runs, or may soon run, where it was placed, with a share that we gave it."""
     stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
@@ -142,33 +134,25 @@ SURE_SECONDS: Final = 3.0  # pods and GPUNodes come from two watches, and either
 AGAIN_SECONDS: Final = 30.0
 
 
+@dataclasses.dataclass(eq=False)
 class Restorer:
     """Restores lost shares.
 
-    placed_elsewhere: returns the pods that were placed on other nodes than these. lifetime_seconds: how long a
-    placement may be in flight. is_first: whether no placer has ever placed anything before us, as far as the election
-    knows.
+    lifetime_seconds: how long a placement may be in flight. is_first: whether no placer has ever placed anything before
+    us, as far as the election knows.
     """
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        store: ApiStore,
-        recorder: events.Recorder,
-        metrics: Metrics,
-        *,
-        placed_elsewhere: Callable[[Collection[str]], Sequence[Pod]],
-        lifetime_seconds: float,
-        is_first: Callable[[], bool],
-    ) -> None:
-        self._api = api
-        self._store = store
-        self._placed_elsewhere = placed_elsewhere
+    api: api_client.ApiClient
+    store: ApiStore
+    recorder: events.Recorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    touched_nodes: TouchedNodes
+    lifetime_seconds: float
+    is_first: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self._lost: dict[str, list[Pod]] = {}  # by node
-        self._recorder = recorder
-        self._metrics = metrics
-        self._lifetime_seconds = lifetime_seconds
-        self._is_first = is_first
         self._began = math.inf
         self._found_open = False  # when this placer began; only placers open GPUNodes
         self._missed: dict[str, float] = {}  # UID of a pod -> since when its share is missing, or when to retry
@@ -177,22 +161,16 @@ class Restorer:
         """Restore the shares that are due; return when the next are due, by the clock of `now`, or None."""
         if self._began == math.inf:
             self._began = now
-            documents = (self._store.document(node.name) for node in self._store.stored())
-            self._found_open = any(deleted_nodes.is_open(document) for document in documents if document)
+            self._found_open = any(self._is_open(node.name) for node in self.store.stored())
         open_at = await self._open_new(now)
-        nodes = [
-            node
-            for node in touched.nodes
-            if (document := self._store.document(node.name)) and deleted_nodes.is_open(document)
-        ]
+        nodes = [node for node in touched.nodes if self._is_open(node.name)]
         self._lost = {name: pods for name, pods in self._lost.items() if name not in touched.names}
         self._lost.update(lost(nodes, touched.pods))
-        lost_on = self._lost
-        there = {node.name for node in self._store.stored()}
-        orphans = orphaned(there, self._placed_elsewhere(there))
-        uids = {pod.ref.uid for pods in (*lost_on.values(), orphans) for pod in pods}
+        there = {node.name for node in self.store.stored()}
+        orphans = orphaned(there, self.touched_nodes.placed_elsewhere(there))
+        uids = {pod.ref.uid for pods in (*self._lost.values(), orphans) for pod in pods}
         self._missed = {uid: self._missed.get(uid, now + SURE_SECONDS) for uid in uids}
-        for name, pods in list(lost_on.items()):
+        for name, pods in list(self._lost.items()):
             due = [pod for pod in pods if self._missed[pod.ref.uid] <= now]
             if due:
                 self._missed.update((pod.ref.uid, now + AGAIN_SECONDS) for pod in due)
@@ -200,16 +178,16 @@ class Restorer:
         for pod in orphans:
             if self._missed[pod.ref.uid] <= now:
                 self._missed[pod.ref.uid] = now + AGAIN_SECONDS
-                self._report_orphaned(pod)
+                name = pod.placed_on
+                logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
+                note = f"the GPUNode {name}, which had its share, does not exist: the share is "
+                note += "restored once the agent creates it"
+                self.recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
         return min((*self._missed.values(), *open_at), default=None)
 
     async def _open_new(self, now: float) -> list[float]:
         """Open closed nodes whose agent has reported GPUs; return when the others may be opened."""
-        closed = [
-            node.name
-            for node in self._store.stored()
-            if node.gpus and (document := self._store.document(node.name)) and not deleted_nodes.is_open(document)
-        ]
+        closed = [node.name for node in self.store.stored() if node.gpus and self._is_open(node.name) is False]
         due = {name: self._open_at(name, now) for name in closed}
         later = [at for at in due.values() if at > now]
         if len(later) == len(due):
@@ -217,7 +195,7 @@ class Restorer:
         try:
             # A consistent read; pods that are created later cannot have been placed on a closed node.
             query = {"labelSelector": PODS_SELECTOR}
-            pods = (await self._api.list("/api/v1/pods", query, keep=Pod.from_manifest)).items
+            pods = (await self.api.list("/api/v1/pods", query, keep=Pod.from_manifest)).items
         except api_errors.ClusterError as error:
             logger.warning("Could not list pods", extra={"err": str(error)})
             return later
@@ -226,13 +204,17 @@ class Restorer:
                 await self._open(name, pods)
         return later
 
+    def _is_open(self, name: str) -> bool | None:
+        document = self.store.document(name)
+        return node_ledger.is_open(document) if document else None
+
     def _open_at(self, name: str, now: float) -> float:
         """Return when no unknown placement on the former GPUNode can be in flight any more."""
-        since = self._store.deleted.unknown_since(name)
-        is_first = self._is_first() and not self._found_open
+        since = self.store.deleted.unknown_since(name)
+        is_first = self.is_first() and not self._found_open
         if since is None or (is_first and since <= self._began):
             return now  # before the first placer, no GPUNode was ever open
-        return since + self._lifetime_seconds
+        return since + self.lifetime_seconds
 
     async def _open(self, name: str, pods: Sequence[Pod]) -> None:
         restored: list[Pod] = []
@@ -240,32 +222,24 @@ class Restorer:
 
         def change(document: dict[str, Any]) -> dict[str, Any] | None:
             nonlocal restored, failed
-            if deleted_nodes.is_open(document):
+            if node_ledger.is_open(document):
                 restored, failed = [], {}
                 return None
             node = codec.read(document)
             restored = lost([node], pods).get(name, [])
-            before = self._store.deleted.entries(name)
-            is_known = self._store.deleted.unknown_since(name) is None
+            before = self.store.deleted.entries(name)
+            is_known = self.store.deleted.unknown_since(name) is None
             after, failed = restore(node, restored, before if is_known else ())
             after = carry_over(after, before, pods)
             return {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(after)}}
 
         try:
-            await retrying.compare_and_swap(self._api, f"{contract.GPUNODE_PATH}/{name}", change)
+            await retrying.compare_and_swap(self.api, f"{contract.GPUNODE_PATH}/{name}", change)
         except api_errors.ClusterError as error:
             logger.warning("Could not open a GPUNode", extra={"node": name, "err": str(error)})
             return
         logger.info("Opened a GPUNode", extra={"node": name, "adopted": len(restored) - len(failed)})
         self._report(name, restored, failed)
-
-    def _report_orphaned(self, pod: Pod) -> None:
-        name = pod.placed_on
-        logger.warning("A living pod has no GPUNode", extra={"node": name, "pod": str(pod.ref)})
-        note = (
-            f"the GPUNode {name}, which had its share, does not exist: the share is restored once the agent creates it"
-        )
-        self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
 
     async def _restore_on(self, name: str, suspects: Sequence[Pod]) -> None:
         pods = [pod for suspect in suspects if (pod := await self._read(suspect)) is not None]
@@ -283,8 +257,8 @@ class Restorer:
             return after if after.allocations != node.allocations else node
 
         try:
-            await self._store.refresh(name)  # our cache may lag behind the write of its share
-            await self._store.commit(name, change)
+            await self.store.refresh(name)  # our cache may lag behind the write of its share
+            await self.store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not restore lost shares", extra={"node": name, "err": str(error)})
             return
@@ -292,7 +266,7 @@ class Restorer:
 
     async def _read(self, suspect: Pod) -> Pod | None:
         try:
-            pod = Pod.from_manifest(await self._api.get(suspect.path))
+            pod = Pod.from_manifest(await self.api.get(suspect.path))
         except api_errors.ClusterError as error:
             logger.info("Could not read a pod", extra={"pod": str(suspect.ref), "err": str(error)})
             return None
@@ -302,11 +276,11 @@ class Restorer:
         for pod in restored:
             who, why = str(pod.ref), failed.get(pod.ref.uid)
             if why is None:
-                self._metrics.changed_allocations("adopted", 1)
+                self.metrics.changed_allocations("adopted", 1)
                 logger.warning("Restored the lost share of a pod", extra={"node": name, "pod": who})
                 note = f"its share on {name} was missing in the ledger and was restored"
-                self._recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
+                self.recorder.record(pod.reference, contract.EVENT_ADOPTED, note, action="Adopt")
             else:
                 logger.error("A living pod has no share in the ledger", extra={"node": name, "pod": who, "err": why})
                 note = f"its share on {name} is missing in the ledger and could not be restored: {why}"
-                self._recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")
+                self.recorder.record(pod.reference, contract.EVENT_LOST, note, type="Warning", action="Adopt")

@@ -86,7 +86,6 @@ class TouchedNodes:
             self._overflowed, self._keys, self._names = True, set(), set(self._last_names)
 
     def placed_elsewhere(self, there: Collection[str]) -> list[Pod]:
-        """Return the pods that were placed on other nodes than these."""
         return [pod for name in self._placed if name not in there for pod in self._placed[name].values()]
 
     def collect(self, nodes: Iterable[GpuNode], also: Iterable[str] = ()) -> Touched:

@@ -1,8 +1,7 @@
-"""Mutation: pod and placement → the rewritten pod. Pure and idempotent.
+"""Mutation: pod and placement → the rewritten pod, and the JSON Patch (RFC 6902) to it. Pure and idempotent.
 
-The whole pod is rewritten, and `difference` computes the patch, so the patch of a rewritten pod is empty. Only our own
-fields change. A pod that already has results of ours was reinvoked after another webhook, or copied: `as_asked` removes
-them first.
+The whole pod is rewritten, and `patch` compares, so the patch of a rewritten pod is empty. Only our own fields change.
+A pod that already has results of ours was reinvoked after another webhook, or copied: `as_asked` removes them first.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from gpushare.nodefilters import share_resources
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Demand, Request
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods.pod_manifest import PodSpecView
 
 _Mutable = dict[str, Any]
 
@@ -41,15 +40,23 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
     if isinstance(outcome, Placed):
         _pin(after, request, outcome)
     else:
-        _gate(after, outcome)
+        after["metadata"]["annotations"][contract.REASON] = outcome.reason
+        gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # may be null
+        if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
+            gates.append({"name": contract.SCHEDULING_GATE})
     labels = after["metadata"].get("labels") or {}  # may be null
     after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     containers: dict[str, Any] = {str(container.get("name")): container for container in view.all_containers}
     for demand in request.demands:
         for name in demand.containers:
-            _write_share(containers[name], request, demand, outcome)
+            resources = share_resources.resources(demand, name)
+            if not has_resources(containers[name], resources):
+                _declare(containers[name], resources)
+            _set(containers[name], *_environment(request, demand, name, outcome))
     for container in without_devices(view, request):
-        _hide_gpus(container)
+        if not _visible(container) or asks_for_devices(container):
+            # The container runtime hides all GPUs, even if the image requests them.
+            _set(container, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
     return after
 
 
@@ -90,21 +97,34 @@ def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
     """Whether the container's limits and requests have exactly these resources of ours."""
     declared = container.get("resources") or {}
-    return all(_equal(_ours(declared.get(side)), wanted) for side in ("limits", "requests"))
+    for side in ("limits", "requests"):
+        texts = {key: str(each) for key, each in (declared.get(side) or {}).items() if key.startswith(contract.PREFIX)}
+        ours = {key: text for key, text in texts.items() if pod.is_some(text)}
+        try:
+            if ours.keys() != wanted.keys() or any(
+                quantity.parse(text) != quantity.parse(wanted[key]) for key, text in ours.items()
+            ):
+                return False
+        except errors.QuantityError:
+            return False
+    return True
 
 
 def visible_devices(container: PodJson) -> list[PodJson]:
-    """Return the container's visible-devices variables, except references to our own annotation."""
     return [entry for entry in _visible(container) if contract.GPU_UUIDS not in _field_path(entry)]
 
 
 def without_devices(view: PodSpecView, request: Request) -> list[Any]:
-    """Return the containers that must see no GPU: they have no share, and no device or claim of another plugin."""
+    """Return the containers that must see no GPU: they have no share, and no device or claim of another plugin, which
+    may set the variable itself.
+    """
     sharers = {name for demand in request.demands for name in demand.containers}
     return [
         container
         for container in view.all_containers
-        if container.get("name") not in sharers and not _has_devices(container)
+        if container.get("name") not in sharers
+        and not (container.get("resources") or {}).get("claims")
+        and not any("/" in name for name in pod.resources(container))
     ]
 
 
@@ -168,40 +188,12 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
         spec.pop("schedulingGates", None)
 
 
-def _gate(after: _Mutable, refusal: Refusal) -> None:
-    after["metadata"]["annotations"][contract.REASON] = refusal.reason
-    gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # may be null
-    if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
-        gates.append({"name": contract.SCHEDULING_GATE})
-
-
-def _write_share(container: _Mutable, request: Request, demand: Demand, outcome: Placed | Refusal) -> None:
-    wanted = share_resources.resources(demand, container["name"])
-    if not has_resources(container, wanted):
-        _declare(container, wanted)
-    _set(container, *_environment(request, demand, container["name"], outcome))
-
-
 def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
     """Replace our resources of the container, and keep the others."""
     declared = container["resources"] = {**(container.get("resources") or {})}
     for side in ("limits", "requests"):
         foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
         declared[side] = {**foreign, **wanted}
-
-
-def _hide_gpus(container: _Mutable) -> None:
-    """Make the container runtime hide all GPUs, even if the image requests them."""
-    if _visible(container) and not asks_for_devices(container):
-        return
-    _set(container, {"name": contract.ENV_VISIBLE_DEVICES, "value": contract.VISIBLE_NONE[0]})
-
-
-def _has_devices(container: PodJson) -> bool:
-    """Whether it has a claim or an extended resource, whose plugin may set the variable itself."""
-    return bool((container.get("resources") or {}).get("claims")) or any(
-        "/" in name for name in pod.resources(container)
-    )
 
 
 def _environment(
@@ -264,15 +256,49 @@ def _list(uuids: Iterable[str]) -> str:
     return ",".join(dict.fromkeys(uuids))
 
 
-def _ours(declared: Mapping[str, Any] | None) -> dict[str, str]:
-    ours = {key: str(value) for key, value in (declared or {}).items() if key.startswith(contract.PREFIX)}
-    return {key: value for key, value in ours.items() if pod.is_some(value)}
+Operation = dict[str, Any]
 
 
-def _equal(annotations: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    try:
-        return annotations.keys() == wanted.keys() and all(
-            quantity.parse(annotations[key]) == quantity.parse(wanted[key]) for key in wanted
-        )
-    except errors.QuantityError:
-        return False
+def patch(before: Any, after: Any) -> list[Operation]:
+    """Return the operations in order; none if both are equal as JSON. An object that is in both is not compared.
+
+    Lists are compared by index, and extra items are added at the end, or in front if the rest is unchanged. Each
+    admission pays for it, and a search for the shortest patch takes ten times as long.
+    """
+    return list(_compare(before, after, ""))
+
+
+def _compare(before: Any, after: Any, path: str) -> Iterator[Operation]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            if key not in after:
+                yield {"op": "remove", "path": f"{path}/{escaped(key)}"}
+            elif value is not after[key]:
+                yield from _compare(value, after[key], f"{path}/{escaped(key)}")
+        for key, value in after.items():
+            if key not in before:
+                yield {"op": "add", "path": f"{path}/{escaped(key)}", "value": value}
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _compare_lists(before, after, path)
+    elif before != after or isinstance(before, bool) is not isinstance(after, bool):
+        yield {"op": "replace", "path": path, "value": after}
+
+
+def _compare_lists(before: list[Any], after: list[Any], path: str) -> Iterator[Operation]:
+    more = len(after) - len(before)
+    if more > 0 and after[more:] == before:
+        for place in range(more):
+            yield {"op": "add", "path": f"{path}/{place}", "value": after[place]}
+        return
+    common = min(len(before), len(after))
+    for place in range(len(before) - 1, common - 1, -1):  # from the end, so that indexes stay valid
+        yield {"op": "remove", "path": f"{path}/{place}"}
+    for place in range(common):
+        if before[place] is not after[place]:
+            yield from _compare(before[place], after[place], f"{path}/{place}")
+    for value in after[common:]:
+        yield {"op": "add", "path": f"{path}/-", "value": value}
+
+
+def escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -17,25 +17,15 @@ from gpushare import request as requests
 from gpushare.allocation import PodRef
 from gpushare.nodefilters import share_resources
 from gpushare.request import Request
-from webhook.pods import gate_reason, mutation
+from webhook.pods import mutation, pod_manifest
 
 # Fields of a pod's spec, and of each container, that decide where it can run.
-FITNESS_KEYS: Final = (
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
-    "hostNetwork",
-    "overhead",
-    "resources",
-)
+_WHERE: Final = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+FITNESS_KEYS: Final = (*_WHERE, "volumes", "hostNetwork", "overhead", "resources")
 CONTAINER_KEYS: Final = ("resources", "ports", "restartPolicy")
 NO_MANIFEST: Final[pod.PodJson] = types.MappingProxyType({})
-_LISTED: Final = ("containers", "initContainers")
 _METADATA_KEYS: Final = ("name", "namespace", "uid", "resourceVersion", "labels")
 _MAX_NAME: Final = 64  # longer than any container's name
-_MAX_SIZE_DIGITS: Final = 4
 _CHANGED: Final = (
     "its gpushare.io annotations no longer match the resources it was admitted with: delete the pod and recreate it"
 )
@@ -76,13 +66,13 @@ class Pod:
 
     @classmethod
     def from_manifest(cls, item: pod.PodJson) -> Pod:
-        """Read a pod from the API server's JSON."""
         metadata, spec, status = (item.get(key) or {} for key in ("metadata", "spec", "status"))
         namespace, name = pod.namespaced_name(item)
         everything = pod.annotations_of(item)
         annotations = {key: text for key, text in everything.items() if key.startswith(contract.PREFIX)}
         is_gated = contract.SCHEDULING_GATE in pod.gates(item)
-        size = _group_size(str(annotations.get(contract.GROUP_SIZE) or ""))
+        digits = str(annotations.get(contract.GROUP_SIZE) or "").strip()
+        size = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 4 else 0
         return cls(
             ref=PodRef(namespace, name, pod.uid(item)),
             version=str(metadata.get("resourceVersion") or ""),
@@ -91,7 +81,7 @@ class Pod:
             priority=pod.priority(item),
             leaves=bool(metadata.get("deletionTimestamp")),
             is_gated=is_gated,
-            foreign_gates=gate_reason.foreign_gates(item),
+            foreign_gates=pod_manifest.foreign_gates(item),
             node=str(spec.get("nodeName") or ""),
             is_exempt=namespace in contract.EXEMPT_NAMESPACES or contract.MIRROR_ANNOTATION in everything,
             has_resources=pod.has_share_resources(item),
@@ -108,17 +98,14 @@ class Pod:
 
     @property
     def allocation_id(self) -> str:
-        """The ID of the allocation that it names; empty for none."""
         return self.annotations.get(contract.ALLOCATION) or ""
 
     @property
     def placed_on(self) -> str:
-        """The node where it was placed, by its annotation; empty for none."""
         return self.annotations.get(contract.NODE) or ""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has completed and uses nothing any more."""
         return self.phase in {"Succeeded", "Failed"}
 
     @property
@@ -145,17 +132,14 @@ class Pod:
 
     @property
     def path(self) -> str:
-        """The path of the pod at the API server."""
         return f"/api/v1/namespaces/{self.ref.namespace}/pods/{self.ref.name}"
 
     @property
     def reference(self) -> Mapping[str, str]:
-        """The object reference for Events."""
         return {"apiVersion": "v1", "kind": "Pod", **dataclasses.asdict(self.ref)}
 
 
 def has_share(item: pod.PodJson) -> bool:
-    """Whether the pod has the label that the webhook puts on every pod with a share."""
     labels = (item.get("metadata") or {}).get("labels") or {}
     return bool(labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE)
 
@@ -165,17 +149,14 @@ def _request(item: pod.PodJson, *, is_gated: bool) -> Request | str:
         request = requests.parse(item)
     except errors.RequestError as error:
         return str(error)
-    # A placed pod's annotations may change, to resize it.
-    return _CHANGED if is_gated and not _agrees(item, request) else request
-
-
-def _agrees(item: pod.PodJson, request: Request) -> bool:
-    """Whether the resources, which are immutable, still match the annotations, which are not."""
+    if not is_gated:
+        return request  # a placed pod's annotations may change, to resize it
     expected = share_resources.by_container(request)
-    return all(
+    agrees = all(
         mutation.has_resources(container, expected.get(str(container.get("name")), {}))
         for container in (*pod.containers(item), *pod.init_containers(item))
     )
+    return request if agrees else _CHANGED  # resources are immutable, annotations are not
 
 
 def _unschedulable(item: pod.PodJson) -> str | None:
@@ -194,11 +175,6 @@ def _unschedulable(item: pod.PodJson) -> str | None:
     return None
 
 
-def _group_size(text: str) -> int:
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_SIZE_DIGITS else 0
-
-
 def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
     """Return the parts that decide where the pod can run and that ungating changes. Other annotations may be 256
     KiB.
@@ -211,7 +187,7 @@ def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
     if owners := [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]:
         kept["ownerReferences"] = _without_nulls(owners)
     small = _some(spec, (*FITNESS_KEYS, "schedulingGates"))
-    for listed in _LISTED:
+    for listed in ("containers", "initContainers"):
         if spec.get(listed):
             small[listed] = [_some(container, ("name", *CONTAINER_KEYS)) for container in spec[listed]]
     return {"metadata": kept, "spec": small}

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import dataclasses
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gpushare import contract, errors, pod
 from gpushare import request as requests
 from gpushare.nodefilters import share_resources
 from gpushare.request import Request
 from webhook.pods import mutation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods.pod_manifest import PodSpecView
 
-_NVIDIA_PREFIX: Final = "nvidia.com/"
 _MAX_KEY_NAME: Final = 63  # of an annotation key, after the slash
 _MAX_BYTES: Final = 2**63 - 1  # the largest quantity of an extended resource
 _SMALLEST_CONTEXT_BYTES: Final = 100 << 20  # a CUDA context on a small GPU
@@ -32,7 +31,6 @@ _LINKS: Final = (("/var/run", "/run"), ("/lib", "/usr/lib"))
 _OUR_DIRECTORIES: Final = (contract.CONTAINER_ARBITER_DIRECTORY, posixpath.dirname(contract.CONTAINER_LIBRARY))
 _OUR_PATHS: Final = (*_OUR_DIRECTORIES, contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_PRELOAD_FILE_OF_NIX)
 _ALLOWED_ABOVE: Final = frozenset({posixpath.dirname(contract.CONTAINER_ARBITER_DIRECTORY)})
-_MOUNT_LISTS: Final = (("volumeMounts", "mountPath"), ("volumeDevices", "devicePath"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,7 +42,6 @@ class Denial:
 
 
 def read(view: PodSpecView) -> Request | Denial:
-    """Return the pod's request, or why it is denied."""
     names = [container.get("name") for container in view.all_containers]
     if not all(names) or len(set(names)) != len(names):
         return Denial("spec.containers and spec.initContainers need unique names", 400)
@@ -52,15 +49,10 @@ def read(view: PodSpecView) -> Request | Denial:
         request = view.request()
     except errors.RequestError as error:
         return Denial(str(error))
-    for rule in _RULES:
-        denial = rule(view, request)
-        if denial is not None:
-            return denial
-    return request
+    return next(_denials(view, request), request)
 
 
 def warnings(view: PodSpecView, request: Request) -> tuple[str, ...]:
-    """Return sentences about changes that contradict the pod's own fields."""
     return (
         *_first_of_several(view, request),
         *_less_than_a_context(view, request),
@@ -70,121 +62,86 @@ def warnings(view: PodSpecView, request: Request) -> tuple[str, ...]:
     )
 
 
-def _isolation(_view: PodSpecView, request: Request) -> Denial | None:
-    if request.isolation in {"", "arbiter"}:
-        return None
-    value = errors.quoted(request.isolation)
-    return Denial(f'{contract.ISOLATION} {value} is not supported yet: write "arbiter", or remove it for the same')
-
-
-def _node_name(view: PodSpecView, _request: Request) -> Denial | None:
-    name = view.spec.get("nodeName")
-    if not name:
-        return None
-    return Denial(
-        f"spec.nodeName {errors.quoted(str(name))} bypasses scheduling, and with it the ledger of free GPUs: "
-        f"remove it; to choose the node, write spec.nodeSelector {contract.HOSTNAME_LABEL}"
-    )
-
-
-def _host_pid(view: PodSpecView, _request: Request) -> Denial | None:
-    if not view.spec.get("hostPID"):
-        return None
-    return Denial(
-        "spec.hostPID true lets the pod's processes impersonate others, so no limit could be enforced: remove it, "
-        "or use a whole GPU without gpushare.io annotations",
-        403,
-    )
-
-
-def _privileged(view: PodSpecView, _request: Request) -> Denial | None:
+def _denials(view: PodSpecView, request: Request) -> Iterator[Denial]:
+    if request.isolation not in {"", "arbiter"}:
+        value = errors.quoted(request.isolation)
+        yield Denial(f'{contract.ISOLATION} {value} is not supported yet: write "arbiter", or remove it for the same')
+    if name := view.spec.get("nodeName"):
+        yield Denial(
+            f"spec.nodeName {errors.quoted(str(name))} bypasses scheduling, and with it the ledger of free GPUs: "
+            f"remove it; to choose the node, write spec.nodeSelector {contract.HOSTNAME_LABEL}"
+        )
+    if (view.spec.get("os") or {}).get("name") == "windows":
+        yield Denial(
+            'spec.os.name "windows" is not supported: gpushare shares GPUs of Linux nodes only; remove its annotations'
+        )
+    if view.spec.get("hostPID"):
+        yield Denial(
+            "spec.hostPID true lets the pod's processes impersonate others, so no limit could be enforced: remove it, "
+            "or use a whole GPU without gpushare.io annotations",
+            403,
+        )
     for container in view.all_containers:
         if (container.get("securityContext") or {}).get("privileged"):
-            return Denial(
+            yield Denial(
                 f"container {errors.quoted(str(container.get('name')))} is privileged and sees every GPU of its node, "
                 "so no limit could be enforced: remove securityContext.privileged, or use a whole GPU without "
                 "gpushare.io annotations",
                 403,
             )
-    return None
-
-
-def _windows(view: PodSpecView, _request: Request) -> Denial | None:
-    if (view.spec.get("os") or {}).get("name") != "windows":
-        return None
-    return Denial(
-        'spec.os.name "windows" is not supported: gpushare shares GPUs of Linux nodes only; remove its annotations'
-    )
-
-
-def _mounts(view: PodSpecView, _request: Request) -> Denial | None:
-    covered = _covering_mount(view)
-    if covered is None:
-        return None
-    name, path, ours = covered
-    return Denial(
-        f"container {errors.quoted(name)} mounts a volume on {errors.quoted(path)}, over {ours}, which enforces "
-        "its share: mount it elsewhere, or deeper",
-        403,
-    )
-
-
-def _own_resources(view: PodSpecView, request: Request) -> Denial | None:
-    wanted = share_resources.by_container(request)
-    # Resources that gpushare has written before are replaced, with a warning.
-    recognised = [container.get("name") for container in mutation.stale_resources(view, request)]
-    for container in view.all_containers:
-        name, asked = str(container.get("name")), {*pod.resources(container)}
-        for key, value in _declared(container):
-            if key not in asked:
-                continue
-            if name in wanted and key.startswith(_NVIDIA_PREFIX):
-                return Denial(
-                    f"container {errors.quoted(name)} requests both {key} {errors.quoted(str(value))} and a share: "
-                    f"remove {key}, or the gpushare.io annotations"
+    for container in (*view.all_containers, *(view.spec.get("ephemeralContainers") or [])):
+        paths = [str(mount.get("mountPath") or "/") for mount in container.get("volumeMounts") or []]
+        paths += [str(device.get("devicePath") or "/") for device in container.get("volumeDevices") or []]
+        for path in paths:
+            ours = covered_path(path)
+            if ours is not None:
+                yield Denial(
+                    f"container {errors.quoted(str(container.get('name')))} mounts a volume on {errors.quoted(path)}, "
+                    f"over {ours}, which enforces its share: mount it elsewhere, or deeper",
+                    403,
                 )
-            is_right = name in recognised or mutation.has_resources(container, wanted.get(name, {}))
-            if key.startswith(contract.PREFIX) and not is_right:
-                return Denial(
-                    f"container {errors.quoted(name)} requests {key} {errors.quoted(str(value))}, which gpushare "
-                    "computes from the annotations: remove it (it may come from a LimitRange or a copied pod), "
-                    f"and write {contract.REQUEST} or {contract.MEMORY}"
-                )
-    return None
+    yield from _too_large(request)
+    yield from _own_resources(view, request)
 
 
-def _long_names(_view: PodSpecView, request: Request) -> Denial | None:
+def _too_large(request: Request) -> Iterator[Denial]:
     for demand in request.demands:
         for name in demand.containers:
             _, _, key_name = mutation.uuids_annotation(request, name).partition("/")
             if len(key_name) > _MAX_KEY_NAME:
                 longest = len(name) - (len(key_name) - _MAX_KEY_NAME)
-                return Denial(
+                yield Denial(
                     f"container {errors.quoted(name)} has a name that is too long for a separate share: "
                     f"at most {longest} characters fit into {contract.GPU_UUIDS}.NAME"
                 )
-    return None
-
-
-def _too_many_bytes(_view: PodSpecView, request: Request) -> Denial | None:
     for demand in request.demands:
         if (demand.share.memory.bytes or 0) * demand.gpus > _MAX_BYTES:
             value = errors.quoted(str(demand.share.memory.bytes))
-            return Denial(f"{contract.MEMORY} {value} on {demand.gpus} GPUs exceeds 2^63-1 bytes: write less")
-    return None
+            yield Denial(f"{contract.MEMORY} {value} on {demand.gpus} GPUs exceeds 2^63-1 bytes: write less")
 
 
-_RULES: tuple[Callable[[PodSpecView, Request], Denial | None], ...] = (
-    _isolation,
-    _node_name,
-    _windows,
-    _host_pid,
-    _privileged,
-    _mounts,
-    _long_names,
-    _too_many_bytes,
-    _own_resources,
-)
+def _own_resources(view: PodSpecView, request: Request) -> Iterator[Denial]:
+    wanted = share_resources.by_container(request)
+    # Resources that gpushare has written before are replaced, with a warning.
+    recognised = [container.get("name") for container in mutation.stale_resources(view, request)]
+    for container in view.all_containers:
+        name, asked = str(container.get("name")), {*pod.resources(container)}
+        declared = container.get("resources") or {}
+        for key, value in (*(declared.get("limits") or {}).items(), *(declared.get("requests") or {}).items()):
+            if key not in asked:
+                continue
+            if name in wanted and key.startswith("nvidia.com/"):
+                yield Denial(
+                    f"container {errors.quoted(name)} requests both {key} {errors.quoted(str(value))} and a share: "
+                    f"remove {key}, or the gpushare.io annotations"
+                )
+            is_right = name in recognised or mutation.has_resources(container, wanted.get(name, {}))
+            if key.startswith(contract.PREFIX) and not is_right:
+                yield Denial(
+                    f"container {errors.quoted(name)} requests {key} {errors.quoted(str(value))}, which gpushare "
+                    "computes from the annotations: remove it (it may come from a LimitRange or a copied pod), "
+                    f"and write {contract.REQUEST} or {contract.MEMORY}"
+                )
 
 
 def _first_of_several(view: PodSpecView, request: Request) -> Iterator[str]:
@@ -247,23 +204,6 @@ def _replaced_devices(view: PodSpecView, request: Request) -> Iterator[str]:
             yield f"{contract.ENV_VISIBLE_DEVICES} of container {name} was replaced by void: it has no share"
 
 
-def _declared(container: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    declared = container.get("resources") or {}
-    for side in ("limits", "requests"):
-        yield from (declared.get(side) or {}).items()
-
-
-def _covering_mount(view: PodSpecView) -> tuple[str, str, str] | None:
-    """Return container, path as written, and covered path of the first mount that covers one of ours, or None."""
-    ephemeral = view.spec.get("ephemeralContainers") or []
-    for container in (*view.all_containers, *ephemeral):
-        for path in _paths(container):
-            ours = covered_path(path)
-            if ours is not None:
-                return str(container.get("name")), path, ours
-    return None
-
-
 def covered_path(path: str) -> str | None:
     """Return the path of ours that a mount on this path would cover, be below, or be above, or None."""
     clean = posixpath.normpath("/" + path.lstrip("/"))
@@ -278,9 +218,3 @@ def covered_path(path: str) -> str | None:
 
 def _is_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(directory.rstrip("/") + "/")
-
-
-def _paths(container: Mapping[str, Any]) -> Iterator[str]:
-    for listed, key in _MOUNT_LISTS:
-        for mount in container.get(listed) or []:
-            yield str(mount.get(key) or "/")

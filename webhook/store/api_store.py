@@ -18,11 +18,10 @@ from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.metrics import Metrics
 from webhook.store import ledger_store
+from webhook.store.avoided_nodes import Contention
 from webhook.store.chooser import NO_OVERRIDES, Chooser
-from webhook.store.contention import Contention
-from webhook.store.deleted_nodes import DeletedNodes
 from webhook.store.gpunode_writer import GpuNodeWriter
-from webhook.store.node_ledger import NodeLedger
+from webhook.store.node_ledger import DeletedNodes, NodeLedger
 from webhook.store.occupancy import Occupancy
 from webhook.store.reservation_limits import QuotaAllowances, UnconfirmedReservations
 
@@ -67,19 +66,9 @@ class ApiStore:
         self._gpunodes.subscribe(self._gpunode_changed)
         self._nodes = informer.Informer(api, NODES_PATH, transform=_trim_node)
         self._nodes.subscribe(self._node_changed)
-        self._lesson_due = asyncio.Event()
         self._nodes_changed = asyncio.Event()
         self._is_warm = asyncio.Event()  # set once the engine knows all nodes there were at the start
-        self._occupancy = Occupancy(
-            api,
-            has_allocation=self._has_allocation,
-            is_full=self._is_full,
-            on_freed=self._freed,
-            on_named=lambda allocation_id: self._unconfirmed.seen(allocation_id),
-            on_storage_change=self._notify,
-            on_lesson_due=self._lesson_due.set,
-            clock=clock,
-        )
+        self._occupancy = Occupancy(api, self, clock=clock)
         self.pods = self._occupancy.shared
         self._cache = self._occupancy.cache
         self._assumed = self._occupancy.assumed
@@ -97,7 +86,6 @@ class ApiStore:
         self._cache.on_change(lambda _: self._nodes_changed.set())
 
     async def run(self) -> None:
-        """Keep the cache up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpunodes.run())
             tasks.create_task(self._nodes.run())
@@ -111,7 +99,6 @@ class ApiStore:
         await self._is_warm.wait()
 
     def missing(self) -> str | None:
-        """Return what has not been read yet, as a sentence, or None."""
         for name, copy in (("GPUNodes", self._gpunodes), ("Nodes", self._nodes)):
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
@@ -128,7 +115,6 @@ class ApiStore:
         self._listeners.append(listener)
 
     def views(self) -> Iterable[NodeView]:
-        """Return every node with GPUs, including pending commits of this process."""
         return [ledger.view for ledger in self._ledgers.values()]
 
     def view(self, name: str) -> NodeView | None:
@@ -136,16 +122,13 @@ class ApiStore:
         return ledger.view if ledger else None
 
     def stored(self) -> list[GpuNode]:
-        """Return the nodes as they are stored, without pending commits."""
         return [ledger.node for ledger in self._ledgers.values()]
 
     def document(self, name: str) -> Mapping[str, Any] | None:
-        """Return the GPUNode object as it is stored, or None."""
         ledger = self._ledgers.get(name)
         return ledger.document if ledger else None
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Return why nothing is reserved for a pod before it is stored, or None."""
         lacks = self._allowances.lacks(namespace, resource_quota.asked(manifest, request))
         if lacks is not None:
             return Refusal(lacks, cause=Cause.QUOTA)
@@ -156,17 +139,14 @@ class ApiStore:
     def assume(
         self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
     ) -> Callable[[], None]:
-        """Count the pod on the node until it is seen there, or the ledger no longer has its allocation."""
         return self._assumed.assume(manifest, request, name, allocation_id)
 
     async def refresh(self, name: str) -> None:
-        """Read one node from the API server. Raises UnreachableError."""
         ledger = self._ledgers.get(name)
         if ledger is not None:
             await self._writer.refresh(name, ledger)
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Write the change; see `ledger_store.LedgerStore.commit`."""
         ledger = self._ledgers.get(name)
         if ledger is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
@@ -179,7 +159,6 @@ class ApiStore:
             self._cache.forget(name)
 
     async def close(self) -> None:
-        """Stop the writers and fail all pending changes."""
         await self._writer.close()
 
     async def _update_chooser(self) -> None:
@@ -199,8 +178,8 @@ class ApiStore:
     async def _learn(self) -> None:
         """Teach the engine what the cluster's pods request, whenever that has changed enough."""
         while True:
-            await self._lesson_due.wait()
-            self._lesson_due.clear()
+            await self._occupancy.lesson_due.wait()
+            self._occupancy.lesson_due.clear()
             mix = self._occupancy.workload.snapshot()
             await self.chooser.learn_in_thread(mix)
             logger.info("Placement has learned the cluster's mix of requests", extra={"pods": mix.pods})
@@ -217,30 +196,36 @@ class ApiStore:
         self._assumed.sweep(name)
         self._cache.forget(name)
         self._occupancy.ledger_changed(name)
-        self._notify()
+        self.notify()
 
     def _node_changed(self, change: objects.Delta) -> None:
         before, after = (item["spec"] if item is not None else None for item in (change.old, change.new))
         if before != after:  # most changes are heartbeats, which change nothing that we keep
             self._cache.put_node_spec(change.key.name, after)
-            self._notify()
+            self.notify()
 
     def _cache_key(self, manifest: Mapping[str, Any]) -> Hashable:
-        """Return the key under which the scheduler cache may count the pod."""
         assumed = self._assumed.key(manifest)
         return objects.key_of(manifest) if assumed is None and pod.uid(manifest) else assumed
 
-    def _has_allocation(self, name: str, allocation_id: str) -> bool:
+    def has_allocation(self, name: str, allocation_id: str) -> bool:
         ledger = self._ledgers.get(name)
         return ledger is not None and ledger.has_allocation(allocation_id)
 
-    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+    def is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         ledger = self._ledgers.get(name)
         return ledger is not None and ledger.view.is_full(amounts)
 
-    def _freed(self, name: str) -> None:
+    def named(self, allocation_id: str) -> None:
+        self._unconfirmed.seen(allocation_id)
+
+    def freed(self, name: str) -> None:
         if name in self._ledgers:
-            self._notify()
+            self.notify()
+
+    def notify(self) -> None:
+        for listener in self._listeners:
+            listener()
 
     def _view_changed(self, name: str, ledger: NodeLedger) -> None:
         self._unconfirmed.update(ledger.view.node, ledger.node)
@@ -256,10 +241,6 @@ class ApiStore:
         self._unconfirmed.forget(name)
         self.chooser.mark_changed(name)
         self._nodes_changed.set()
-
-    def _notify(self) -> None:
-        for listener in self._listeners:
-            listener()
 
 
 def _trim_node(item: dict[str, Any]) -> dict[str, Any]:

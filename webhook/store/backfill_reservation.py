@@ -58,7 +58,6 @@ def choose(
 
 
 def can_fit(view: NodeView, entry: Allocation, waiting: ReservingPod) -> bool:
-    """Whether the pod would fit on its reserved GPUs if they were empty."""
     gpus = view.node.gpu_by_uuid()
     if waiting.node_filter(view.node.name) is not None:
         return False

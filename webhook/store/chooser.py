@@ -2,19 +2,21 @@
 
 It keeps a `Fleet` up to date with a ledger, and with the CPU, memory and pods that nodes have room for, so that only
 nodes where the pod can run are proposed. Single calls can override the views of some nodes, so that a scratch copy of
-the ledger is placed on with the same costs as the ledger itself.
+the ledger is placed on with the same costs as the ledger itself. `WorkloadMix` says when it has to learn the mix again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
+import dataclasses
 import types
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import pod
 from gpushare.allocation import PodRef
-from gpushare.mix import NO_HOST, Host, Mix
+from gpushare.mix import ENOUGH_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
 from gpushare.nodefilters import PodKey as NodeShape
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
@@ -23,7 +25,7 @@ from gpushare.placement.grid import Room
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.store.unbindable import NO_AVOIDED, Avoided
+from webhook.store.avoided_nodes import NO_AVOIDED, Avoided
 
 Views = Mapping[str, NodeView]  # by node
 
@@ -32,6 +34,7 @@ NO_EXCLUSIONS: Final[Mapping[str, str]] = types.MappingProxyType({})
 _NO_LABELS: Final[Mapping[str, str]] = types.MappingProxyType({})
 
 
+@dataclasses.dataclass(eq=False)
 class Chooser:
     """The placement engine of a ledger; not thread-safe.
 
@@ -40,46 +43,36 @@ class Chooser:
     other fits. bound: a namespace's bound on exclusive GPUs.
     """
 
-    def __init__(
-        self,
-        view: Callable[[str], NodeView | None],
-        cache: SchedulerCache,
-        key: Callable[[PodJson], Hashable],
-        avoided: Callable[[PodJson], Avoided] = lambda _: NO_AVOIDED,
-        *,
-        deprioritized: Callable[[], Callable[[str], bool] | None] = lambda: None,
-        bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
-    ) -> None:
-        self.avoided = avoided
-        self._deprioritized = deprioritized
-        self._bound = bound
-        self._view = view
-        self._cache = cache
-        self._key = key
+    view: Callable[[str], NodeView | None]
+    cache: SchedulerCache
+    key: Callable[[PodJson], Hashable]
+    avoided: Callable[[PodJson], Avoided] = lambda _: NO_AVOIDED
+    _: dataclasses.KW_ONLY
+    deprioritized: Callable[[], Callable[[str], bool] | None] = lambda: None
+    bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None
+
+    def __post_init__(self) -> None:
         self._fleet = Fleet()
         self._changed: set[str] = set()  # nodes whose update the fleet lacks
         self._shown_overrides: dict[str, NodeView] = {}  # overrides that the fleet was shown last
-        cache.on_change(self.mark_changed)
+        self.cache.on_change(self.mark_changed)
 
     def mark_changed(self, name: str) -> None:
-        """Record that this node's GPUs, or its other capacity, have changed."""
         self._changed.add(name)
 
     def update_some(self, most: int) -> bool:
         """Update up to `most` changed nodes ahead of the next placement; return whether more are left."""
         changed = sorted(self._changed - self._shown_overrides.keys())
         for name in changed[:most]:
-            self._show_node(name, self._view(name))
+            self._show_node(name, self.view(name))
             self._changed.discard(name)
         return len(changed) > most
 
     @property
     def mix(self) -> Mix:
-        """The mix of requests that determines costs."""
         return self._fleet.mix
 
     def learn(self, mix: Mix) -> None:
-        """Use this mix from now on; takes tens of milliseconds."""
         self._fleet.learn(mix)
 
     async def learn_in_thread(self, mix: Mix) -> None:
@@ -102,10 +95,10 @@ class Chooser:
         """
         self._show(overrides)
         shape, relations = share_resources.key_and_affinity(manifest, request)
-        key = self._key(manifest)
+        key = self.key(manifest)
         # A node that already counts the pod itself must not be rejected for that; only the cache can tell.
-        host = NO_HOST if key is not None and self._cache.pod_info(key) is not None else _host(shape)
-        node_filter = self._cache.node_filter(shape, relations, itself=key)
+        host = NO_HOST if key is not None and self.cache.pod_info(key) is not None else _host(shape)
+        node_filter = self.cache.node_filter(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
@@ -113,7 +106,7 @@ class Chooser:
         if excluded:
             reason_against = lambda name: excluded.get(name) or node_filter(name)  # noqa: E731
             fits = lambda name: name not in excluded and node_filter.fits(name)  # noqa: E731
-        contended = is_deprioritized = self._deprioritized()
+        contended = is_deprioritized = self.deprioritized()
         if avoided.last_resort:
             is_deprioritized = lambda name: (  # noqa: E731
                 name in avoided.last_resort or (contended is not None and contended(name))
@@ -149,7 +142,7 @@ class Chooser:
     def exceeds_bound(self, asks: Sequence[tuple[PodRef, Request]]) -> bool:
         """Whether reserving GPUs for these pods of one namespace exceeds its bound on exclusive GPUs."""
         asked = [(ref, request) for ref, request in asks if request.constraints.exclusion]
-        bound = self._bound(asked[0][0].namespace) if asked else None
+        bound = self.bound(asked[0][0].namespace) if asked else None
         if bound is None:
             return False
         self._show(NO_OVERRIDES)
@@ -158,21 +151,19 @@ class Chooser:
         return len(held) + sum(exclusive_gpus.gpus_of(request) for _, request in asked) > bound.most_gpus
 
     def _bound_on(self, manifest: PodJson, request: Request) -> exclusive_gpus.ExclusiveBound | None:
-        return self._bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
+        return self.bound(pod.namespaced_name(manifest)[0]) if request.constraints.exclusion else None
 
     def hostname(self, node: str) -> str:
-        """Return the value of the node's hostname label."""
-        node_spec = self._cache.node_spec(node)
+        node_spec = self.cache.node_spec(node)
         return (node_spec.hostname if node_spec is not None else None) or node
 
     def labels(self, node: str) -> Mapping[str, str]:
-        """Return the labels of the Node; empty if it is unknown."""
-        node_spec = self._cache.node_spec(node)
+        node_spec = self.cache.node_spec(node)
         return node_spec.labels if node_spec is not None else _NO_LABELS
 
     def node_filter(self, manifest: PodJson) -> Callable[[str], str | None]:
         """Return a function that says why the pod cannot run on a node, as the rest of a sentence, or None."""
-        node_filter = self._cache.node_filter(*share_resources.key_and_affinity(manifest), itself=self._key(manifest))
+        node_filter = self.cache.node_filter(*share_resources.key_and_affinity(manifest), itself=self.key(manifest))
         blocked = self.avoided(manifest).blocked
         return (lambda name: blocked.get(name) or node_filter(name)) if blocked else node_filter
 
@@ -184,7 +175,7 @@ class Chooser:
             )
             self._shown_overrides = dict(overrides)
         for name in sorted(self._changed):
-            self._show_node(name, overrides.get(name) or self._view(name))
+            self._show_node(name, overrides.get(name) or self.view(name))
         self._changed.clear()
 
     def _show_node(self, name: str, view: NodeView | None) -> None:
@@ -194,7 +185,7 @@ class Chooser:
             self._fleet.update(view, room=self._room(name))
 
     def _room(self, name: str) -> Room:
-        return Room(*(self._cache.room(name) or ()))
+        return Room(*(self.cache.room(name) or ()))
 
 
 _DEPRIORITIZED: Final = "is left to other replicas"
@@ -203,3 +194,66 @@ _DEPRIORITIZED: Final = "is left to other replicas"
 def _host(shape: NodeShape) -> Host:
     amounts = dict(shape.amounts)
     return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
+
+
+FEWEST: Final = 50
+PART: Final = 3  # one third
+MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
+
+Asks = tuple[RequestClass, ...]  # of one pod
+
+
+class WorkloadMix:
+    """Counts the requests of the pods that have a share now.
+
+    So it needs no stored state: after a restart it is complete once the pods are read, and it is the same in every
+    replica. A lesson is due when a third of the pods with a share have changed since the last one, and FEWEST at least;
+    or a third of their compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is
+    called, and again with every change until `snapshot`.
+    """
+
+    def __init__(self, due: Callable[[], object] = lambda: None) -> None:
+        self._due = due
+        self._counts: collections.Counter[RequestClass] = collections.Counter()
+        self._pods = 0
+        self._percent = 0  # requested compute, 100 per GPU
+        self._turnover = self._turnover_percent = 0  # since the last lesson
+        self._known = self._known_percent = 0  # at the last lesson
+
+    def change(self, before: Asks, after: Asks) -> None:
+        """Record that a pod's request has changed; empty while it has no share."""
+        if before == after:
+            return
+        for asked in before:
+            self._counts[asked] -= 1
+            if not self._counts[asked]:
+                del self._counts[asked]
+        self._counts.update(after)
+        self._pods += bool(after) - bool(before)
+        self._percent += _percent(after) - _percent(before)
+        self._turnover += 1
+        self._turnover_percent += max(_percent(before), _percent(after))
+        by_pods = self._turnover >= max(FEWEST, self._known // PART)
+        by_compute = self._turnover_percent >= max(MIN_PERCENT, self._known_percent // PART)
+        if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
+            self._due()
+
+    def snapshot(self) -> Mix:
+        """Return the mix, and begin to count towards the next lesson."""
+        self._turnover, self._known = 0, self._pods
+        self._turnover_percent, self._known_percent = 0, self._percent
+        return Mix.from_counts(self._counts, pods=self._pods)
+
+
+def _percent(asks: Asks) -> int:
+    return sum(asked.gpus * asked.request_percent for asked in asks)
+
+
+def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
+    """Return the classes of a request, empty if it is invalid; `amounts`: milli-CPUs, bytes … that the pod takes of its
+    node.
+    """
+    if isinstance(request, str):
+        return ()
+    there = dict(amounts)
+    return tuple(classes_of(request, Host(there.get("cpu", 0), there.get("memory", 0))))

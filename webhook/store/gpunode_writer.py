@@ -7,6 +7,7 @@ answer that was lost, the GPUNode is read again and the changes are applied to w
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from webhook.metrics import Metrics
 from webhook.store import ledger_store
-from webhook.store.contention import Contention
+from webhook.store.avoided_nodes import Contention
 from webhook.store.node_ledger import NodeLedger, PendingChange
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ MAX_REFUSED: Final = 3  # changes in a row, each written alone, before the rest 
 MAX_WAIT_SECONDS: Final = 2.0  # a review cannot wait longer, even if the API server sends a longer Retry-After
 
 
+@dataclasses.dataclass(eq=False)
 class GpuNodeWriter:
     """Commits changes of GPUNodes.
 
@@ -40,22 +42,15 @@ class GpuNodeWriter:
     of a GPUNode that no longer exists.
     """
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        metrics: Metrics,
-        contention: Contention,
-        *,
-        on_refused: Callable[[Mapping[str, Any], str], None],
-        on_deleted: Callable[[str, NodeLedger], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._metrics = metrics
-        self._contention = contention
-        self._on_refused = on_refused
-        self._on_deleted = on_deleted
-        self._clock = clock
+    api: api_client.ApiClient
+    metrics: Metrics
+    contention: Contention
+    _: dataclasses.KW_ONLY
+    on_refused: Callable[[Mapping[str, Any], str], None]
+    on_deleted: Callable[[str, NodeLedger], None]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._tasks: dict[NodeLedger, asyncio.Task[None]] = {}
         self._pending = 0  # changes that are not written yet
         self._write_seconds = 0.0  # duration of the last write
@@ -73,11 +68,10 @@ class GpuNodeWriter:
         return done
 
     async def refresh(self, name: str, ledger: NodeLedger) -> None:
-        """Read the GPUNode from the API server. Raises UnreachableError."""
         known = ledger.document
         try:
             async with asyncio.timeout(MAX_WAIT_SECONDS):
-                stored = await self._api.get(f"{contract.GPUNODE_PATH}/{name}")
+                stored = await self.api.get(f"{contract.GPUNODE_PATH}/{name}")
         except api_errors.NotFound:
             return
         except (api_errors.ClusterError, TimeoutError) as error:
@@ -85,7 +79,6 @@ class GpuNodeWriter:
         ledger.see(objects.drop_managed_fields(stored), instead_of=known)
 
     async def close(self) -> None:
-        """Stop the writers and fail all pending changes."""
         for task in [*self._tasks.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -94,7 +87,6 @@ class GpuNodeWriter:
         self._pending -= 1
 
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:
-        """Write until no change waits."""
         try:
             while ledger.has_waiting:
                 if self._pending > SIBLINGS:
@@ -118,39 +110,39 @@ class GpuNodeWriter:
             if document is None or not batch:
                 _succeed(batch, ledger.node)
                 return
-            began = self._clock()
+            began = self.clock()
             try:
-                stored = objects.drop_managed_fields(await self._api.replace(path, document))
-                self._write_seconds = self._clock() - began
+                stored = objects.drop_managed_fields(await self.api.replace(path, document))
+                self._write_seconds = self.clock() - began
             except api_errors.NotFound:
-                self._on_deleted(name, ledger)
+                self.on_deleted(name, ledger)
                 _fail(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
                 return
             except (api_errors.Conflict, api_errors.Unavailable) as error:
                 is_conflict = isinstance(error, api_errors.Conflict)
                 if is_conflict:
-                    self._contention.lost(name, now=self._clock())
-                self._metrics.wrote("conflict" if is_conflict else "failed", changes=0)
+                    self.contention.lost(name, now=self.clock())
+                self.metrics.wrote("conflict" if is_conflict else "failed", changes=0)
                 logger.info("Retrying to write a GPUNode", extra={"node": name, "attempt": attempt, "err": str(error)})
                 requested_seconds = getattr(error, "retry_after_seconds", None) or 0.0
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, requested_seconds):
                     if not is_conflict:
-                        self._contention.refused(name, now=self._clock())
+                        self.contention.refused(name, now=self.clock())
                     _fail(batch, ledger_store.UnreachableError(str(error)))
                     return
             except api_errors.ClusterError as error:
-                self._metrics.wrote("refused", changes=0)
+                self.metrics.wrote("refused", changes=0)
                 if len(batch) > 1:
                     await self._write_singly(name, ledger, batch)
                     return
                 logger.error("The API server rejected a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
-                self._contention.refused(name, now=self._clock())
-                self._on_refused(ledger.document, str(error))
+                self.contention.refused(name, now=self.clock())
+                self.on_refused(ledger.document, str(error))
                 _fail(batch, ledger_store.WriteRefusedError(str(error)))
                 return
             else:
-                self._contention.written(name)
-                self._metrics.wrote("written", changes=len(batch))
+                self.contention.written(name)
+                self.metrics.wrote("written", changes=len(batch))
                 ledger.see(stored)
                 _succeed(batch, ledger.node if ledger.document is stored else codec.read(stored))
                 return
@@ -176,7 +168,7 @@ class GpuNodeWriter:
             await asyncio.sleep(max(pause, min(requested_seconds, MAX_WAIT_SECONDS)))
         known = ledger.document
         try:
-            ledger.see(objects.drop_managed_fields(await self._api.get(path)), instead_of=known)
+            ledger.see(objects.drop_managed_fields(await self.api.get(path)), instead_of=known)
         except api_errors.ClusterError as error:
             logger.warning("Could not read a GPUNode", extra={"path": path, "err": str(error)})
             return isinstance(error, api_errors.Unavailable | api_errors.NotFound)

@@ -13,11 +13,11 @@ from gpushare.placement import NodeView, exclusive_gpus
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.pods.stored_pod import Pod
-from webhook.store import ledger_store, workload_mix
-from webhook.store.assumed_pods import AssumedPods
+from webhook.store import chooser, ledger_store
+from webhook.store.avoided_nodes import NO_AVOIDED, Avoided
 from webhook.store.chooser import NO_OVERRIDES, Chooser
+from webhook.store.occupancy import AssumedPods
 from webhook.store.reservation_limits import UnconfirmedReservations
-from webhook.store.unbindable import NO_AVOIDED, Avoided
 
 
 class MemoryStore:
@@ -52,14 +52,14 @@ class MemoryStore:
             self._cache.put_node_spec(name, NodeSpec.from_manifest(known.get(name) or _plain(name)))
         for item in storage:
             self._cache.put_storage(pod.namespaced_name(item), None, volumes.read(item))
-        asked = workload_mix.WorkloadMix()
+        asked = chooser.WorkloadMix()
         for manifest in pods:
             where = (manifest.get("spec") or {}).get("nodeName") or pod.annotations_of(manifest).get(contract.NODE)
             if where and not pod.is_terminal(manifest):
                 pod_info = PodInfo.from_manifest(manifest, str(where))
                 self._cache.put(pod.namespaced_name(manifest), pod_info)
                 if pod.annotations_of(manifest).get(contract.ALLOCATION):
-                    asked.change((), workload_mix.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts))
+                    asked.change((), chooser.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts))
         self.chooser.learn(asked.snapshot())
 
     def missing(self) -> str | None:

@@ -1,7 +1,8 @@
 """One GPUNode in this process: as it is stored, the changes that wait for the next write, and the view with both.
 
 Pure, except for the futures that it resolves. A write takes all waiting changes (group commit): it costs the API server
-the same with one allocation as with twenty, and only one write of an object can win at a time.
+the same with one allocation as with twenty, and only one write of an object can win at a time. Allocations of deleted
+GPUNodes are kept too, for GPUNodes that are recreated with the same name (`DeletedNodes`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import codec, errors
+from gpushare.allocation import Allocation
+from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
-from webhook.store import deleted_nodes, ledger_store
+from webhook.store import ledger_store
 
 Document = Mapping[str, Any]
 
@@ -45,7 +48,6 @@ class NodeLedger:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a change waits for a write."""
         return any(not pending.done.done() for pending in self._waiting)
 
     def see(self, document: Document, *, instead_of: Document | None = None) -> bool:
@@ -54,15 +56,13 @@ class NodeLedger:
         instead_of: our state when a consistent read for this one began. If we still have it, any version is accepted:
         an older one means that etcd was restored from a backup.
         """
-        if instead_of is not self.document and not _is_newer(document, than=self.document):
-            return False
-        if document == self.document:
-            return False
-        self._stored(document)
-        return True
+        is_next = instead_of is self.document or _is_newer(document, than=self.document)
+        if is_next and document != self.document:
+            self._stored(document)
+            return True
+        return False
 
     def has_allocation(self, allocation_id: str) -> bool:
-        """Whether the allocation is stored or pending."""
         return allocation_id in self._ids
 
     def add(self, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
@@ -99,12 +99,10 @@ class NodeLedger:
         return {**self.document, "spec": {**(self.document.get("spec") or {}), "allocations": allocations}}, carried
 
     def end(self) -> None:
-        """End the write, whether or not it succeeded."""
         self._written = []
         self._replay()
 
     def fail(self, error: Exception) -> None:
-        """Fail all pending changes with this error."""
         for pending in (*self._written, *self._waiting):
             if not pending.done.done():
                 pending.done.set_exception(error)
@@ -116,13 +114,13 @@ class NodeLedger:
         A write would open the ledger without the pods that run there. A change may arrive after the ledger was closed.
         """
         after = change(node)
-        if after is not node and not deleted_nodes.is_open(self.document):
-            raise errors.LedgerError(deleted_nodes.CLOSED)
+        if after is not node and not is_open(self.document):
+            raise errors.LedgerError(CLOSED)
         return after
 
     def _stored(self, document: Document) -> None:
         self.document = document
-        self.node = deleted_nodes.as_open(document, codec.read(document))
+        self.node = as_open(document, codec.read(document))
         self._replay()
 
     def _replay(self) -> None:
@@ -154,3 +152,81 @@ def _version(document: Document) -> int:
     """
     text = str(document["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0
+
+
+KEPT_SECONDS: Final = 3600.0  # for a GPUNode that is not recreated
+SORT_OUT_SECONDS: Final = 60.0
+CLOSED: Final = "its ledger was recreated, and the placer has not restored its pods yet"
+
+
+class DeletedNodes:
+    """Allocations of deleted GPUNodes, by name; `clock` in seconds, of any origin.
+
+    A pod is stored a moment after its share is reserved, and ungated a moment after it is placed. If the GPUNode is
+    deleted in between, only that in-flight request knows of the share; listing the pods does not show it. So the
+    allocations are kept here, and written into the next GPUNode. If our cache may have missed changes (before its first
+    list, or between a broken watch and the list after it), that is recorded too. Then the next GPUNode is opened only
+    after every in-flight request must have arrived.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._allocations: dict[
+            str, tuple[float, Mapping[str, Allocation]]
+        ] = {}  # time of the deletion, and the allocations
+        self._unknown: dict[str, float] = {}  # since when no change can be missed
+        self._sorted_out_at = clock()
+
+    def changed(self, change: objects.Delta, *, watching: bool, listed_at: float) -> None:
+        """Record that a GPUNode was created, changed or deleted.
+
+        watching: the change comes from a watch, which misses nothing, and not from a list. listed_at: time of the last
+        list.
+        """
+        name = change.key.name
+        if change.new is not None and is_open(change.new):
+            self._allocations.pop(name, None)
+            self._unknown.pop(name, None)
+        elif change.old is None:
+            if not watching or name not in self._allocations:
+                self._unknown[name] = listed_at
+        elif change.new is None:
+            now = self._clock()
+            self._sort_out(now)
+            # a GPUNode that was never opened still has those of its predecessor
+            _, before = self._allocations.get(name, (now, {}))
+            entries = {entry.id: entry for entry in codec.read(change.old).allocations}
+            self._allocations[name] = now, {**before, **entries}
+            if not watching:
+                self._unknown[name] = listed_at
+
+    def entries(self, name: str) -> tuple[Allocation, ...]:
+        _, entries = self._allocations.get(name, (0.0, {}))
+        return tuple(entries.values())
+
+    def unknown_since(self, name: str) -> float | None:
+        """Return until when placements on the node may be unknown, by the clock; None if none can be."""
+        return self._unknown.get(name)
+
+    def _sort_out(self, now: float) -> None:
+        """Forget old entries, but not on each call: all GPUNodes of a cluster may be deleted at once."""
+        if now - self._sorted_out_at < SORT_OUT_SECONDS:
+            return
+        self._sorted_out_at = now
+        self._allocations = {name: left for name, left in self._allocations.items() if now - left[0] < KEPT_SECONDS}
+        # Requests that were in flight then have arrived. But while entries are kept, it matters whether they are
+        # complete.
+        self._unknown = {
+            name: since
+            for name, since in self._unknown.items()
+            if name in self._allocations or now - since < KEPT_SECONDS
+        }
+
+
+def is_open(document: Mapping[str, Any]) -> bool:
+    """Whether the GPUNode's allocations are complete."""
+    return "allocations" in (document.get("spec") or {})
+
+
+def as_open(document: Mapping[str, Any], node: GpuNode) -> GpuNode:
+    return node if is_open(document) else node.as_closed(CLOSED)

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, pod
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
-from gpushare.nodefilters import PodInfo, SchedulerCache, volumes
-from gpushare.nodefilters.scheduler_cache import IsFull
+from gpushare.nodefilters import PodInfo, SchedulerCache, share_resources, volumes
+from gpushare.pod import PodJson
+from gpushare.request import Request
 from webhook.pods.stored_pod import Pod, has_share
-from webhook.store import unbindable, workload_mix
-from webhook.store.assumed_pods import AssumedPods
-from webhook.store.unbindable import Unbindable
-from webhook.store.workload_mix import WorkloadMix
+from webhook.store import avoided_nodes, chooser
+from webhook.store.avoided_nodes import Unbindable
+from webhook.store.chooser import WorkloadMix
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ StorageChanged = Callable[[objects.Key, volumes.StorageObject | None, volumes.St
 class _Unbound:
     """A pod that the scheduler cannot bind where it was placed, and whether it is being deleted."""
 
-    maker: unbindable.Maker
+    maker: avoided_nodes.Maker
     why: str
     leaves: bool
 
@@ -53,7 +54,7 @@ class _Seen:
     pod_info: PodInfo
     allocation_id: str
     is_bound: bool
-    asks: workload_mix.Asks = ()
+    asks: chooser.Asks = ()
     unbound: _Unbound | None = None
 
 
@@ -69,12 +70,13 @@ class Storage:
 
     def __init__(self, api: api_client.ApiClient, changed: StorageChanged) -> None:
         self._changed = changed
-        required = informer.Informer(api, volumes.PATHS[volumes.VOLUME], transform=_trim(volumes.VOLUME))
-        self._copies = {volumes.VOLUME: required} | {
-            kind: informer.Informer(api, path, transform=_trim(kind), believe_refusals=required.synced)
-            for kind, path in volumes.PATHS.items()
-            if kind != volumes.VOLUME
-        }
+        trim = functools.partial(_trim, volumes.VOLUME)
+        self.required = informer.Informer(api, volumes.PATHS[volumes.VOLUME], transform=trim)
+        self._copies = {volumes.VOLUME: self.required}
+        for kind, path in volumes.PATHS.items():
+            if kind != volumes.VOLUME:
+                trim, believed = functools.partial(_trim, kind), self.required.synced
+                self._copies[kind] = informer.Informer(api, path, transform=trim, believe_refusals=believed)
         for copy in self._copies.values():
             copy.subscribe(self._object_changed)
 
@@ -83,11 +85,6 @@ class Storage:
         claims = self._copies[volumes.CLAIM]
         return claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
 
-    @property
-    def volumes(self) -> informer.Informer:
-        """The required informer."""
-        return self._copies[volumes.VOLUME]
-
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             for copy in self._copies.values():
@@ -95,12 +92,10 @@ class Storage:
             tasks.create_task(self._log_unreadable())
 
     async def synced(self) -> None:
-        """Wait until each kind was read once, or refused."""
         for copy in self._copies.values():
             await copy.answered.wait()
 
     def missing(self) -> str | None:
-        """Return which kind has not been read yet, as a sentence, or None."""
         for kind, copy in self._copies.items():
             if not copy.answered.is_set():
                 return f"the {kind}{'es' if kind.endswith('s') else 's'} have not been read yet"
@@ -122,37 +117,42 @@ class Storage:
             self._changed(change.key, before, after)
 
 
+class PlacedPodLedger(Protocol):
+    """The ledger that decides whether an unbound pod counts on its node, and that hears of pods and storage."""
+
+    def has_allocation(self, name: str, allocation_id: str) -> bool:
+        """Whether the ledger of this node has the allocation."""
+
+    def is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        """Whether the node has no room for these amounts."""
+
+    def named(self, allocation_id: str) -> None:
+        """Record that a pod names this allocation."""
+
+    def freed(self, name: str) -> None:
+        """Record that a pod freed room on the node."""
+
+    def notify(self) -> None:
+        """Report that claims or volumes have changed."""
+
+
 class Occupancy:
     """Fills the scheduler cache with pods and storage.
 
-    has_allocation(node, allocation ID): whether the ledger has it. is_full: whether a node has no room for these
-    amounts. on_freed(node): a pod freed room there. on_named(allocation ID): a pod names this allocation.
-    on_lesson_due: placement should learn the mix in `workload`.
-
-    shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago.
+    shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago. lesson_due: set
+    when placement should learn the mix in `workload`.
     """
 
     def __init__(
-        self,
-        api: api_client.ApiClient,
-        *,
-        has_allocation: Callable[[str, str], bool] = lambda *_: False,
-        is_full: IsFull = lambda *_: False,
-        on_freed: Callable[[str], None] = lambda _: None,
-        on_named: Callable[[str], object] = lambda _: None,
-        on_storage_change: Callable[[], None] = lambda: None,
-        on_lesson_due: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        self, api: api_client.ApiClient, ledger: PlacedPodLedger, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._has_allocation = has_allocation
-        self._on_freed = on_freed
-        self._on_named = on_named
-        self._on_storage_change = on_storage_change
+        self._ledger = ledger
         self._storage = Storage(api, self._storage_changed)
-        self.cache = SchedulerCache(is_full=is_full, knows_claims=self._storage.knows_claims)
-        self.assumed = AssumedPods(self.cache, has_allocation)
+        self.cache = SchedulerCache(is_full=ledger.is_full, knows_claims=self._storage.knows_claims)
+        self.assumed = AssumedPods(self.cache, ledger.has_allocation)
         self.unbindable = Unbindable(clock)
-        self.workload = WorkloadMix(on_lesson_due)
+        self.lesson_due = asyncio.Event()
+        self.workload = WorkloadMix(self.lesson_due.set)
         self._named: collections.Counter[str] = collections.Counter()  # allocation ID -> number of pods
         self._unbound: dict[str, dict[objects.Key, _Seen]] = collections.defaultdict(dict)  # by node
         self._pods = informer.Informer(api, PODS_PATH, transform=trim_pod, clock=clock)
@@ -160,27 +160,23 @@ class Occupancy:
         self.shared: informer.Part[Pod] = informer.Part(self._pods, _SHARED)
 
     def is_named(self, allocation_id: str) -> bool:
-        """Whether a pod names this allocation."""
         return allocation_id in self._named
 
     async def run(self) -> None:
-        """Keep the scheduler cache up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._pods.run())
             tasks.create_task(self._storage.run())
             tasks.create_task(self._count_volumes())
 
     async def synced(self) -> None:
-        """Wait until everything has been read once."""
         await self._pods.synced.wait()
         await self._storage.synced()
 
     @property
     def informers(self) -> tuple[informer.Informer, ...]:
-        return self._pods, self._storage.volumes
+        return self._pods, self._storage.required
 
     def missing(self) -> str | None:
-        """Return what has not been read yet, as a sentence, or None."""
         return self._storage.missing() if self._pods.synced.is_set() else "the pods have not been read yet"
 
     async def _count_volumes(self) -> None:
@@ -200,10 +196,11 @@ class Occupancy:
         self, key: objects.Key, before: volumes.StorageObject | None, after: volumes.StorageObject | None
     ) -> None:
         self.cache.put_storage(key, before, after)
-        self._on_storage_change()
+        self._ledger.notify()
 
     def _pod_changed(self, change: objects.Delta) -> None:
-        before, seen = _seen(change.old), _seen(change.new)
+        before: _Seen | None = change.old["seen"] if change.old is not None else None
+        seen: _Seen | None = change.new["seen"] if change.new is not None else None
         if before is not None and not before.is_bound:
             self._unbound[before.pod_info.node].pop(change.key, None)
             if not self._unbound[before.pod_info.node]:
@@ -215,13 +212,14 @@ class Occupancy:
         self._count(change.key, seen)
         self.workload.change(before.asks if before is not None else (), seen.asks if seen is not None else ())
         if before is not None and (seen is None or seen.pod_info != before.pod_info):
-            self._on_freed(before.pod_info.node)
+            self._ledger.freed(before.pod_info.node)
 
     def _count(self, key: objects.Key, seen: _Seen | None) -> None:
-        counts = seen is not None and (seen.is_bound or self._has_allocation(seen.pod_info.node, seen.allocation_id))
-        self.cache.put(key, seen.pod_info if seen is not None and counts else None)
-        if seen is not None and counts:
+        if seen is not None and (seen.is_bound or self._ledger.has_allocation(seen.pod_info.node, seen.allocation_id)):
+            self.cache.put(key, seen.pod_info)
             self.assumed.settle(seen.allocation_id)
+        else:
+            self.cache.put(key, None)
 
     def _update_unbindable(self, before: _Seen | None, seen: _Seen | None) -> None:
         was = before.unbound if before is not None else None
@@ -238,7 +236,7 @@ class Occupancy:
             return
         if come:
             self._named[come] += 1
-            self._on_named(come)
+            self._ledger.named(come)
         if gone:
             self._named[gone] -= 1
             if not self._named[gone]:
@@ -263,12 +261,12 @@ def _see(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     pod_info = PodInfo.from_manifest(item, node)
     if read is None or not read.allocation_id:
         return _Seen(pod_info, "", bool(bound))
-    asks = workload_mix.asks_of(read.request, pod_info.amounts)
+    asks = chooser.asks_of(read.request, pod_info.amounts)
     return _Seen(pod_info, read.allocation_id, bool(bound), asks, _unbound(read))
 
 
 def _unbound(read: Pod) -> _Unbound | None:
-    maker = unbindable.maker_of(read.ref.namespace, read.ref.name, read.controller)
+    maker = avoided_nodes.maker_of(read.ref.namespace, read.ref.name, read.controller)
     if read.unschedulable is None or maker is None:
         return None
     words = read.unschedulable or "no reason given"
@@ -276,12 +274,58 @@ def _unbound(read: Pod) -> _Unbound | None:
     return _Unbound(maker[0], errors.shortened(why, longest=MAX_WORDS), read.leaves)
 
 
-def _seen(item: Mapping[str, Any] | None) -> _Seen | None:
-    return None if item is None else item["seen"]
+def _trim(kind: str, item: dict[str, Any]) -> dict[str, Any]:
+    return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
 
 
-def _trim(kind: str) -> objects.Transform:
-    def trim(item: dict[str, Any]) -> dict[str, Any]:
-        return {"metadata": objects.identity_of(item), "found": volumes.read({**item, "kind": kind})}
+class AssumedPods:
+    """Counts assumed pods in the scheduler cache. has_allocation(node, allocation ID): whether the ledger has it."""
 
-    return trim
+    def __init__(self, cache: SchedulerCache, has_allocation: Callable[[str, str], bool]) -> None:
+        self._cache = cache
+        self._has_allocation = has_allocation
+        self._assumed: dict[str, tuple[PodJson, str]] = {}  # allocation ID -> pod, node
+        self._by_pod: dict[int, str] = {}
+        self._by_node: dict[str, set[str]] = collections.defaultdict(set)
+
+    def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
+        """Count the pod on the node as it is now, and no longer on the node that was assumed before.
+
+        Return a function that ends that.
+        """
+        for before in (self._by_pod.get(id(manifest)), allocation_id):
+            if before is not None:
+                self.settle(before)
+        self._assumed[allocation_id] = manifest, node
+        self._by_pod[id(manifest)] = allocation_id
+        self._by_node[node].add(allocation_id)
+        self._cache.put(_key(allocation_id), PodInfo.from_manifest(share_resources.equipped(manifest, request), node))
+        return lambda: self.settle(allocation_id)
+
+    def key(self, manifest: PodJson) -> Hashable:
+        """Return the key under which the scheduler cache counts this very object; None if it is not assumed."""
+        allocation_id = self._by_pod.get(id(manifest))
+        return None if allocation_id is None else _key(allocation_id)
+
+    def settle(self, allocation_id: str) -> None:
+        """Stop assuming a pod that was seen, or that will never exist."""
+        assumed = self._assumed.pop(allocation_id, None)
+        if assumed is None:
+            return
+        manifest, node = assumed
+        del self._by_pod[id(manifest)]
+        self._by_node[node].discard(allocation_id)
+        if not self._by_node[node]:
+            del self._by_node[node]
+        self._cache.put(_key(allocation_id), None)
+
+    def sweep(self, node: str) -> None:
+        """Stop assuming pods whose share the ledger no longer has."""
+        for allocation_id in [
+            identity for identity in self._by_node.get(node, ()) if not self._has_allocation(node, identity)
+        ]:
+            self.settle(allocation_id)
+
+
+def _key(allocation_id: str) -> Hashable:
+    return "assumed", allocation_id

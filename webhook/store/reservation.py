@@ -67,7 +67,6 @@ class Reservation:
     unwritable: dict[str, tuple[float, str]] = dataclasses.field(default_factory=dict)
 
     def on(self, store: ledger_store.LedgerStore) -> Reservation:
-        """Return the same rules on another ledger."""
         return dataclasses.replace(self, store=store)
 
     def tentative(self) -> Reservation:
@@ -211,13 +210,11 @@ class Reservation:
 
 
 def _release_unclaimed(node: GpuNode, identity: str) -> GpuNode:
-    """Return the node without an unclaimed reservation; the very same node if there is none with this ID."""
     is_there = any(entry.id == identity and not entry.pod.uid for entry in node.allocations)
     return ledger.release(node, [identity]) if is_there else node
 
 
 def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
-    """Whether the chosen GPUs and their allocations have not changed on the node."""
     if node is seen.node:
         return True
     gpus, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)

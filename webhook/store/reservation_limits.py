@@ -47,24 +47,19 @@ class QuotaAllowances:
         await self.informer.run()
 
     async def synced(self) -> None:
-        """Wait until the quotas have been read once."""
         await self.informer.synced.wait()
 
     def missing(self) -> str | None:
-        """Return that the quotas have not been read yet, as a sentence, or None."""
         return None if self.informer.synced.is_set() else "the ResourceQuotas have not been read yet"
 
     def lacks(self, namespace: str, asked: Mapping[str, int]) -> str | None:
-        """Return what the quotas of a namespace lack for these amounts, as a sentence, or None."""
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in lacking if sentence is not None), None)
 
     def uncounted(self, namespace: str, manifest: pod.PodJson, request: Request) -> str | None:
-        """Return why the quotas of a namespace cannot count the request, as a sentence, or None."""
         return resource_quota.uncounted(self._by_namespace.get(namespace, {}).values(), manifest, request)
 
     def bound(self, namespace: str) -> exclusive_gpus.ExclusiveBound | None:
-        """Return the namespace's bound on exclusive GPUs, if it has one."""
         return exclusive_gpus.bound_of(namespace, self._by_namespace.get(namespace, {}).values())
 
     def _changed(self, change: objects.Delta) -> None:
@@ -152,13 +147,11 @@ class UnconfirmedReservations:
         self._gpus[view.name] = len(view.gpus)
 
     def forget(self, node: str) -> None:
-        """Forget the reservations of a node that is gone."""
         self._gpus.pop(node, None)
         for identity in self._by_node.pop(node, set()):
             self._end(identity)
 
     def seen(self, allocation_id: str) -> None:
-        """Record that a pod names this allocation."""
         reserved = self._known.get(allocation_id)
         if reserved is not None:
             reserved.is_seen = True
@@ -226,7 +219,6 @@ def _total(reserved: Iterable[_Reserved]) -> float:
 
 
 def _gpus(entry: Allocation, sizes: dict[str, int]) -> float:
-    """Return how many GPUs' worth of capacity the allocation takes."""
     held = {uuid: ledger.held(entry, uuid) for uuid in entry.gpu_uuids}
     return sum(
         max(request_percent / 100, memory_bytes / sizes[uuid] if sizes.get(uuid) else 0.0)

@@ -16,9 +16,8 @@ from gpushare.cluster import api_client
 from lab import access
 from tests.webhook.certificates.tls_client import served
 from webhook import metrics, review, server
-from webhook.certificates import ca_bundle, rotation
+from webhook.certificates import certificate_controller, rotation
 from webhook.certificates.certificate_controller import RETRY_SECONDS, CertificateController
-from webhook.certificates.rotation import Certificates
 from webhook.certificates.tls import Tls
 
 pytestmark = pytest.mark.apiserver
@@ -35,12 +34,8 @@ class Replica:
         self.now = datetime.datetime.now(datetime.UTC)
         self.tls = Tls(directory)
         self.measures = metrics.Metrics()
-
-        async def register(held: Certificates) -> None:
-            await ca_bundle.register(api, held.bundle, url="https://127.0.0.1:1/mutate")
-
-        options = {"namespace": contract.SYSTEM_NAMESPACE, "names": NAMES}
-        self.keeper = CertificateController(api, self.tls, register, self.measures, clock=lambda: self.now, **options)  # type: ignore[arg-type]
+        options = {"namespace": contract.SYSTEM_NAMESPACE, "names": NAMES, "url": "https://127.0.0.1:1/mutate"}
+        self.keeper = CertificateController(api, self.tls, self.measures, clock=lambda: self.now, **options)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -52,7 +47,7 @@ async def api(manifests: access.Access) -> AsyncIterator[api_client.ApiClient]:
 
 async def trusted(api: api_client.ApiClient) -> tuple[str, ...]:
     """Return the authorities in the configuration."""
-    (webhook,) = (await api.get(ca_bundle.PATH))["webhooks"]
+    (webhook,) = (await api.get(certificate_controller.PATH))["webhooks"]
     return rotation.split(base64.b64decode(webhook["clientConfig"]["caBundle"]).decode())
 
 
@@ -130,24 +125,24 @@ async def test_invalid_secret_is_reissued(api: api_client.ApiClient, tmp_path: P
 
 
 async def test_missing_manifests_are_named(api: api_client.ApiClient, tmp_path: Path) -> None:
-    config = await api.get(ca_bundle.PATH)
-    await api.delete(ca_bundle.PATH)
+    config = await api.get(certificate_controller.PATH)
+    await api.delete(certificate_controller.PATH)
     replica = Replica(api, tmp_path)
     try:
         assert await replica.keeper.step() == RETRY_SECONDS
         assert replica.keeper.missing() == ("there is no MutatingWebhookConfiguration gpushare: install config/default")
     finally:
         kept = {key: config["metadata"][key] for key in ("name", "labels") if key in config["metadata"]}
-        await api.create(ca_bundle.PATH.rpartition("/")[0], {**config, "metadata": kept})
+        await api.create(certificate_controller.PATH.rpartition("/")[0], {**config, "metadata": kept})
     assert await replica.keeper.step() == LOOK_SECONDS
     assert replica.keeper.missing() is None
 
 
 def test_only_differences_are_written() -> None:
     encoded = base64.b64encode(b"bundle").decode()
-    assert ca_bundle.difference({"caBundle": encoded, "service": {"name": "s"}}, "bundle", url=None) == {}
-    assert ca_bundle.difference({"caBundle": encoded, "url": "u"}, "bundle", url="u") == {}
-    assert ca_bundle.difference({"caBundle": "", "service": {"name": "s"}}, "bundle", url="u") == {
+    assert certificate_controller.difference({"caBundle": encoded, "service": {"name": "s"}}, "bundle", url=None) == {}
+    assert certificate_controller.difference({"caBundle": encoded, "url": "u"}, "bundle", url="u") == {}
+    assert certificate_controller.difference({"caBundle": "", "service": {"name": "s"}}, "bundle", url="u") == {
         "caBundle": encoded,
         "url": "u",
         "service": None,

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.webhook.certificates.tls_client import served
 from webhook import metrics, review, server
-from webhook.certificates import issuing, mounted
+from webhook.certificates import rotation, tls
 from webhook.certificates.rotation import Certificates, RotationStep
 from webhook.certificates.tls import Tls
 
@@ -23,7 +23,7 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 def issued(*names: str, at: datetime.datetime = NOW) -> Certificates:
-    return issuing.apply_step(RotationStep.START, None, names or NAMES, now=at)
+    return rotation.apply_step(RotationStep.START, None, names or NAMES, now=at)
 
 
 class Secret:
@@ -58,7 +58,7 @@ class Served:
         self.secret = Secret(tmp_path / "secret")
         self.tls = Tls(tmp_path / "own")
         self.measures = metrics.Metrics()
-        self.mounted = mounted.Mounted(
+        self.mounted = tls.Mounted(
             self.tls, self.measures, directory=self.secret.directory, names=NAMES, clock=lambda: self.now
         )
 

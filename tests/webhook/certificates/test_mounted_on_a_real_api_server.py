@@ -14,7 +14,7 @@ from gpushare import contract
 from tests import builders
 from tests.webhook import replica
 from tests.webhook.conftest import BASE, Cluster
-from webhook.certificates import issuing
+from webhook.certificates import rotation
 from webhook.certificates.rotation import Certificates, RotationStep
 
 pytestmark = [pytest.mark.apiserver, pytest.mark.slow]
@@ -31,7 +31,7 @@ def put(directory: Path, held: Certificates) -> None:
 def test_api_server_trusts_the_issuer_after_a_renewal(cluster: Cluster, tmp_path: Path) -> None:
     cluster.kubectl("delete", "-k", str(BASE / "certificates"))  # as config/components/cert-manager does
     now = datetime.datetime.now(datetime.UTC)
-    held = issuing.apply_step(RotationStep.START, None, NAMES, now=now)
+    held = rotation.apply_step(RotationStep.START, None, NAMES, now=now)
     files = tmp_path / "files"
     put(files, held)
     try:
@@ -45,7 +45,7 @@ def test_api_server_trusts_the_issuer_after_a_renewal(cluster: Cluster, tmp_path
             replica.until(cluster.is_registered, started.explain)
             cluster.create_placed(builders.pod("first", request="0.5"))
 
-            renewed = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
+            renewed = rotation.apply_step(RotationStep.ISSUE, held, NAMES, now=now + datetime.timedelta(minutes=1))
             put(files, renewed)
             replica.until(lambda: len(started.logged("Loaded a certificate")) == 2, started.explain, seconds=30)
             cluster.create_placed(builders.pod("second", request="0.5"))

@@ -8,7 +8,7 @@ import datetime
 import pytest
 from cryptography import x509
 
-from webhook.certificates import issuing, rotation
+from webhook.certificates import rotation
 from webhook.certificates.rotation import SPREAD, Certificates, RotationStep
 
 NAMES = ("gpushare-webhook.gpushare-system.svc", "127.0.0.1")
@@ -17,7 +17,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def made(now: datetime.datetime = START) -> Certificates:
-    return issuing.apply_step(RotationStep.START, None, NAMES, now=now)
+    return rotation.apply_step(RotationStep.START, None, NAMES, now=now)
 
 
 def loaded(text: str) -> x509.Certificate:
@@ -74,7 +74,7 @@ def test_certificates_are_renewed_with_a_third_of_their_life_left(days: int, ste
     now = START + days * DAY
     held = made()
     if step is RotationStep.TRUST_NEW_AUTHORITY:
-        held = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=now)
+        held = rotation.apply_step(RotationStep.ISSUE, held, NAMES, now=now)
     assert rotation.next_step(held, NAMES, now=now) is step
 
 
@@ -106,7 +106,7 @@ def test_three_years_of_rotation_keep_trust() -> None:
             steps.add(step)
             if step is RotationStep.KEEP:
                 break
-            held = issuing.apply_step(step, held, NAMES, now=now)
+            held = rotation.apply_step(step, held, NAMES, now=now)
             assert all(is_trusted(published, serving, now) for serving in replicas)
             published = held
             replicas[0] = held.serving
@@ -126,19 +126,19 @@ def test_requested_rotation_takes_the_same_three_steps() -> None:
     held = made()
     assert rotation.next_step(held, NAMES, now=START, asked=True) is RotationStep.TRUST_NEW_AUTHORITY
     now = START + DAY
-    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    held = rotation.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
     assert rotation.next_step(held, NAMES, now=now) is RotationStep.KEEP
     assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
 
 
 def test_rotation_request_waits_for_a_running_rotation() -> None:
-    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    held = rotation.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
     now = START
     for due in (RotationStep.ISSUE, RotationStep.FORGET_OLD_AUTHORITIES, RotationStep.TRUST_NEW_AUTHORITY):
         assert rotation.next_step(held, NAMES, now=now, asked=due is not RotationStep.ISSUE) in {RotationStep.KEEP, due}
         now += SPREAD
         assert rotation.next_step(held, NAMES, now=now, asked=True) is due
-        held = issuing.apply_step(due, held, NAMES, now=now)
+        held = rotation.apply_step(due, held, NAMES, now=now)
 
 
 def test_unusable_certificates_are_reissued_despite_a_request() -> None:
@@ -147,20 +147,20 @@ def test_unusable_certificates_are_reissued_despite_a_request() -> None:
 
 def test_the_time_between_the_steps_can_be_shorter() -> None:
     spread = datetime.timedelta(seconds=15)
-    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
+    held = rotation.apply_step(RotationStep.TRUST_NEW_AUTHORITY, made(), NAMES, now=START)
     assert rotation.next_step(held, NAMES, now=START + spread / 2, spread=spread) is RotationStep.KEEP
     assert rotation.next_step(held, NAMES, now=START + spread, spread=spread) is RotationStep.ISSUE
-    held = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=START + spread)
+    held = rotation.apply_step(RotationStep.ISSUE, held, NAMES, now=START + spread)
     assert rotation.next_step(held, NAMES, now=START + 1.5 * spread, spread=spread) is RotationStep.KEEP
     assert rotation.next_step(held, NAMES, now=START + 2 * spread, spread=spread) is RotationStep.FORGET_OLD_AUTHORITIES
 
 
 def test_new_authority_issues_only_once_it_is_trusted_everywhere() -> None:
     now = START + 244 * DAY
-    held = issuing.apply_step(RotationStep.ISSUE, made(), NAMES, now=now)
-    held = issuing.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
+    held = rotation.apply_step(RotationStep.ISSUE, made(), NAMES, now=now)
+    held = rotation.apply_step(RotationStep.TRUST_NEW_AUTHORITY, held, NAMES, now=now)
     assert rotation.next_step(held, NAMES, now=now) is RotationStep.KEEP
     assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.ISSUE
-    held = issuing.apply_step(RotationStep.ISSUE, held, NAMES, now=now + SPREAD)
+    held = rotation.apply_step(RotationStep.ISSUE, held, NAMES, now=now + SPREAD)
     assert rotation.next_step(held, NAMES, now=now + SPREAD) is RotationStep.KEEP
     assert rotation.next_step(held, NAMES, now=now + 2 * SPREAD) is RotationStep.FORGET_OLD_AUTHORITIES

@@ -17,7 +17,7 @@ from tests import builders
 from webhook.controllers import restore
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
-from webhook.store import deleted_nodes
+from webhook.store import node_ledger
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
 
@@ -62,11 +62,11 @@ def test_terminating_pod_that_started_keeps_its_share() -> None:
 def test_a_node_that_was_never_written_is_closed() -> None:
     bare = {"metadata": {"name": "node-a"}, "status": codec.to_status(builders.node())}
     for document in (bare, {**bare, "spec": {}}, {**bare, "spec": {"cordoned": []}}):
-        node = deleted_nodes.as_open(document, codec.read(document))
+        node = node_ledger.as_open(document, codec.read(document))
         assert not any(gpu.takes_shares for gpu in node.gpus)
         assert node.gpus[0].closed.startswith("its ledger was recreated")
     document = {**bare, "spec": {"allocations": []}}
-    assert deleted_nodes.as_open(document, codec.read(document)) == builders.node()
+    assert node_ledger.as_open(document, codec.read(document)) == builders.node()
 
 
 def test_living_pod_without_its_share_is_found() -> None:

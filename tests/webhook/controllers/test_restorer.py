@@ -57,7 +57,7 @@ async def opened_now(*others: dict[str, Any]) -> tuple[set[str], float | None]:
         store,
         events.Recorder(api, controller="gpushare.io/test", instance="test"),
         metrics.Metrics(),
-        placed_elsewhere=lambda _: (),
+        touched_nodes=TouchedNodes(),
         lifetime_seconds=LIFETIME_SECONDS,
         is_first=lambda: True,
     )

@@ -15,10 +15,9 @@ from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.webhook.leftovers import left_bytes
-from webhook.controllers import restore
-from webhook.controllers.allocations import due_changes
+from webhook.controllers import due_changes, restore
 from webhook.controllers.evictor import AllocationConflicts
-from webhook.controllers.resize.resize_requests import ResizeRequests
+from webhook.controllers.resize_requests import ResizeRequests
 from webhook.controllers.touched_nodes import FEW, MAX_NODES, Touched, TouchedNodes
 from webhook.pods.stored_pod import Pod
 

@@ -12,9 +12,9 @@ from gpushare.cluster import api_errors
 from gpushare.cluster import object_store as objects
 from tests import builders
 from webhook import metrics
-from webhook.controllers import write_backoff
+from webhook.controllers import pacing
 from webhook.controllers.evictor import Evictor
-from webhook.controllers.resize.resizer import Resizer
+from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
@@ -41,7 +41,7 @@ class Refusing:
 
 
 def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
-    backoff, now, pauses = write_backoff.WriteBackoff(max_seconds=30.0), 0.0, []
+    backoff, now, pauses = pacing.WriteBackoff(max_seconds=30.0), 0.0, []
     for _ in range(6):
         pauses.append(backoff.failed("u", now=now))
         assert backoff.wait_seconds("other", now=now) == 0.0
@@ -52,7 +52,7 @@ def test_each_pause_is_twice_as_long_until_a_try_works() -> None:
 
 
 def test_pods_without_attempts_are_forgotten() -> None:
-    backoff = write_backoff.WriteBackoff(max_seconds=30.0)
+    backoff = pacing.WriteBackoff(max_seconds=30.0)
     backoff.failed("gone", now=0.0)
     backoff.failed("u", now=100.0)
     assert "gone" not in backoff

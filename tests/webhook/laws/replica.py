@@ -14,10 +14,10 @@ from gpushare.cluster import events, informer
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Network, SimulatedClient
 from webhook import admission, metrics, placer, review
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.touched_nodes import TouchedNodes
-from webhook.store import contention, reservation
+from webhook.store import avoided_nodes, reservation
 from webhook.store.api_store import ApiStore
 
 LIFETIME_SECONDS = 60.0
@@ -38,7 +38,9 @@ class Replica:
         self.client = SimulatedClient(network, name)
         self.client.seen_at = network.api.version
         measured = metrics.Metrics()
-        self.store = ApiStore(self.client, measured, contention=contention.Contention(name.encode()), clock=loop.time)
+        self.store = ApiStore(
+            self.client, measured, contention=avoided_nodes.Contention(name.encode()), clock=loop.time
+        )
         reserving = reservation.Reservation(
             self.store,
             policy="fragmentation",

@@ -16,8 +16,8 @@ from gpushare import request as requests
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.laws import strategies
-from webhook.pods import difference, mutation, validation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods import mutation, validation
+from webhook.pods.pod_manifest import PodSpecView
 
 pytestmark = pytest.mark.slow
 
@@ -71,8 +71,8 @@ def test_a_rewritten_pod_needs_no_patch(manifest: dict[str, Any]) -> None:
     request = read(manifest)
     for outcome in outcomes(request):
         after = mutation.rewrite(manifest, request, outcome)
-        assert apply(manifest, difference.patch(manifest, after)) == after
-        assert difference.patch(after, mutation.rewrite(after, read(dict(after)), outcome)) == []
+        assert apply(manifest, mutation.patch(manifest, after)) == after
+        assert mutation.patch(after, mutation.rewrite(after, read(dict(after)), outcome)) == []
 
 
 @given(strategies.pods())
@@ -91,7 +91,7 @@ def test_patch_changes_only_paths_of_ours(manifest: dict[str, Any]) -> None:
     request = read(manifest)
     ours = ("/metadata/annotations", "/metadata/labels", "/spec/nodeSelector", "/spec/schedulingGates")
     for outcome in outcomes(request):
-        for operation in difference.patch(manifest, mutation.rewrite(manifest, request, outcome)):
+        for operation in mutation.patch(manifest, mutation.rewrite(manifest, request, outcome)):
             for path in filter(None, (operation["path"], operation.get("from"))):
                 parts = path.split("/")
                 in_container = parts[2:3] in (["containers"], ["initContainers"]) and parts[4] in {"env", "resources"}

@@ -18,7 +18,7 @@ from tests import builders
 from tests.webhook import admission_chain
 from tests.webhook.admission_chain import Admitted, Chain, Pod, Webhook
 from webhook import admission
-from webhook.pods import pod_spec_view
+from webhook.pods import pod_manifest
 from webhook.store import reservation
 
 pytestmark = pytest.mark.slow
@@ -206,7 +206,7 @@ async def nothing(*_: Any) -> None:
         (admission.Admission, "_still_fits", lambda *_: True, "nowhere"),
         (reservation.Reservation, "release", nothing, "gate"),
         (pod, "default_container", lambda manifest: manifest["spec"]["containers"][0]["name"], "sidecar first"),
-        (pod_spec_view.PodSpecView, "pinned_host", "", "nowhere"),
+        (pod_manifest.PodSpecView, "pinned_host", "", "nowhere"),
     ],
 )
 def test_a_safeguard_taken_out_breaks_the_law(

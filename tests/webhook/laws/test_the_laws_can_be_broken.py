@@ -15,8 +15,8 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
 from tests.webhook.laws import replica, stories, world
 from webhook import admission
-from webhook.controllers.allocations import allocation_controller, due_changes
-from webhook.store import api_store, deleted_nodes, node_ledger
+from webhook.controllers import allocation_controller, due_changes
+from webhook.store import api_store, node_ledger
 from webhook.store.chooser import Chooser
 
 pytestmark = pytest.mark.slow
@@ -128,11 +128,11 @@ SAFEGUARDS: Mapping[Break, int] = {
 
 
 def what_was_on_a_gpunode_goes_with_it(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deleted_nodes.DeletedNodes, "entries", lambda *_: ())
+    patch.setattr(node_ledger.DeletedNodes, "entries", lambda *_: ())
 
 
 def a_gpunode_is_opened_although_something_may_be_on_its_way(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(deleted_nodes.DeletedNodes, "unknown_since", lambda *_: None)
+    patch.setattr(node_ledger.DeletedNodes, "unknown_since", lambda *_: None)
 
 
 def a_promise_is_taken_for_a_share(patch: pytest.MonkeyPatch) -> None:

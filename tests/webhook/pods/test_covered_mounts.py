@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpushare import contract
 from tests import builders
 from webhook.pods import validation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods.pod_manifest import PodSpecView
 
 OURS = ("/etc/ld.so.preload", "/etc/ld-nix.so.preload", "/usr/lib/gpushare", "/run/gpushare")
 

@@ -11,7 +11,7 @@ from gpushare import request as requests
 from gpushare.nodefilters import share_resources
 from gpushare.refusal import Refusal
 from tests import builders
-from webhook.pods import difference, mutation
+from webhook.pods import mutation
 
 
 def placed(manifest: dict[str, Any], *nodes: Any) -> tuple[requests.Request, mutation.Placed]:
@@ -148,7 +148,7 @@ def test_a_container_without_a_share_sees_no_gpu(given: dict[str, Any], env: lis
             entry for entry in after["spec"]["initContainers" if is_init else "containers"] if entry["name"] == "side"
         ]
         assert side.get("env") == env
-        assert difference.patch(after, mutation.rewrite(after, requests.parse(after), outcome)) == []
+        assert mutation.patch(after, mutation.rewrite(after, requests.parse(after), outcome)) == []
 
 
 def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
@@ -193,7 +193,7 @@ def test_reference_completed_by_the_api_server_is_kept() -> None:
     request = requests.parse(manifest)
     gated: Any = mutation.rewrite(manifest, request, Refusal("full"))
     gated["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
-    assert difference.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []
+    assert mutation.patch(gated, mutation.rewrite(gated, request, Refusal("full"))) == []
 
 
 def test_null_counts_as_absent() -> None:

@@ -12,7 +12,7 @@ from gpushare import request as requests
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.pods import mutation, validation
-from webhook.pods.pod_spec_view import PodSpecView
+from webhook.pods.pod_manifest import PodSpecView
 
 
 def denial(manifest: dict[str, Any]) -> validation.Denial:

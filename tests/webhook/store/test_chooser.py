@@ -13,7 +13,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.pods import mutation
-from webhook.store import derived_store
+from webhook.store import ledger_store
 from webhook.store.chooser import Chooser
 from webhook.store.ledger_store import LedgerStore
 from webhook.store.memory_store import MemoryStore
@@ -132,7 +132,7 @@ def reserve(rules: Reservation, pod: Json, name: str) -> mutation.Placed | Refus
 def test_scratch_store_chooses_like_the_ledger_and_does_not_change_it() -> None:
     on = store_of(node("node-a"), node("node-b"), node("node-c"))
     rules = Reservation(on, policy="fragmentation")
-    tried = derived_store.ScratchStore(on)
+    tried = ledger_store.ScratchStore(on)
     pods = [asks(gpus="2", request="1") for _ in range(6)]
     drafted = [reserve(rules.on(tried), pod, f"p{number}") for number, pod in enumerate(pods)]
     assert isinstance(reserve(rules.on(tried), asks(request="0.5"), "p7"), Refusal)
@@ -149,12 +149,12 @@ def test_exclusions_apply_to_one_pod_only() -> None:
     on = store_of(node("node-a"))
     held = builders.allocation("held", *(f"GPU-node-a-{index}" for index in range(4)), request=100, memory_gib=80)
     on.change("node-a", lambda before: ledger.reserve(before, held))
-    without = derived_store.FilteredStore(on, {"node-a": ("held",)})
+    without = ledger_store.FilteredStore(on, {"node-a": ("held",)})
     pod = asks()
     for _ in range(2):
         assert isinstance(place(on, pod), Refusal)
         assert isinstance(place(without, pod), Placement)
-        assert isinstance(place(derived_store.ScratchStore(without), pod), Placement)
+        assert isinstance(place(ledger_store.ScratchStore(without), pod), Placement)
     view = without.view("node-a")
     assert view == NodeView.from_node(builders.node("node-a")) or (view is not None and not view.node.allocations)
 

@@ -9,7 +9,7 @@ import pytest
 from gpushare import codec, errors, ledger
 from gpushare.gpunode import GpuNode
 from tests import builders
-from webhook.store import deleted_nodes
+from webhook.store import node_ledger
 from webhook.store.node_ledger import NodeLedger
 
 
@@ -29,7 +29,7 @@ def documents() -> tuple[dict[str, object], dict[str, object]]:
 async def test_closed_gpunode_accepts_no_writes() -> None:
     _, closed = documents()
     node = NodeLedger(closed)
-    with pytest.raises(errors.LedgerError, match=deleted_nodes.CLOSED):
+    with pytest.raises(errors.LedgerError, match=node_ledger.CLOSED):
         node.add(reserve)
     done = node.add(lambda known: known)  # which changes nothing
     assert node.draft(node.begin())[0] is None
@@ -44,5 +44,5 @@ async def test_change_decided_before_closing_is_refused() -> None:
     node.see(closed, instead_of=opened)
     document, carried = node.draft(batch)
     assert (document, carried) == (None, [])
-    with pytest.raises(errors.LedgerError, match=deleted_nodes.CLOSED):
+    with pytest.raises(errors.LedgerError, match=node_ledger.CLOSED):
         await asyncio.wait_for(done, 5)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from webhook.store import contention
-from webhook.store.contention import Contention
+from webhook.store import avoided_nodes
+from webhook.store.avoided_nodes import Contention
 
 NODES = [f"node-{number}" for number in range(200)]
 
@@ -29,8 +29,8 @@ def test_no_node_is_deprioritized_without_a_lost_write() -> None:
 def test_node_is_deprioritized_briefly_after_a_lost_write() -> None:
     replica = Contention()
     replica.lost("node-1", now=10.0)
-    assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS / 2) is not None
-    assert replica.deprioritized(now=10.0 + contention.LOST_SECONDS) is None
+    assert replica.deprioritized(now=10.0 + avoided_nodes.LOST_SECONDS / 2) is not None
+    assert replica.deprioritized(now=10.0 + avoided_nodes.LOST_SECONDS) is None
 
 
 def test_contended_node_is_deprioritized_in_either_half() -> None:

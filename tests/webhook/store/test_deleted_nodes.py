@@ -11,7 +11,7 @@ from gpushare.cluster.object_store import ChangeType, Delta, Key
 from tests import builders
 from webhook.controllers import restore
 from webhook.pods.stored_pod import Pod
-from webhook.store.deleted_nodes import KEPT_SECONDS, DeletedNodes
+from webhook.store.node_ledger import KEPT_SECONDS, DeletedNodes
 
 LISTED_AT = 100.0
 

@@ -19,7 +19,7 @@ from tests import builders
 from tests.gpushare.cluster import waiting
 from webhook import metrics
 from webhook.pods.mutation import Placed
-from webhook.store import api_store, contention, gpunode_writer, reservation, reservation_limits
+from webhook.store import api_store, avoided_nodes, gpunode_writer, reservation, reservation_limits
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 
@@ -180,7 +180,7 @@ async def test_unwritable_node_is_used_last_and_reported() -> None:
         assert tried <= 1 + gpunode_writer.MAX_REFUSED
         assert isinstance(await pods.reserve("four"), Placed)
         assert api.tried.count("node-a") == tried
-        pods.clock.now += contention.REFUSED_SECONDS
+        pods.clock.now += avoided_nodes.REFUSED_SECONDS
         assert isinstance(await pods.reserve("five"), Placed)
         assert api.tried.count("node-a") == tried + 1
 

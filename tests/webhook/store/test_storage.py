@@ -135,7 +135,7 @@ async def reading(api: Api) -> AsyncIterator[tuple[occupancy.Storage, set[str]]]
 
 async def test_missing_volumes_make_the_replica_unready() -> None:
     async with reading(Api(forbids=volumes.PATHS[volumes.VOLUME])) as (kept, read_kinds):
-        await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and bool(kept.volumes.problem))
+        await until(lambda: read_kinds == {*volumes.KINDS} - {volumes.VOLUME} and bool(kept.required.problem))
         assert kept.missing() == "the PersistentVolumes have not been read yet"
 
 
@@ -163,7 +163,7 @@ async def test_refusals_of_a_starting_api_server_are_retried() -> None:
     api = Starting()
     async with reading(api) as (kept, read_kinds):
         waiting = asyncio.create_task(kept.synced())
-        await until(kept.volumes.synced.is_set)
+        await until(kept.required.synced.is_set)
         assert kept.missing() == "the PersistentVolumeClaims have not been read yet"
         assert not waiting.done()
         api.goes_on.set()

@@ -15,7 +15,7 @@ from tests import builders
 from tests.scripted_api import ScriptedApi
 from webhook.controllers import evictor
 from webhook.pods import mutation
-from webhook.store import occupancy, unbindable
+from webhook.store import avoided_nodes, occupancy
 from webhook.store.memory_store import MemoryStore
 from webhook.store.occupancy import Occupancy
 from webhook.store.reservation import Reservation
@@ -45,13 +45,26 @@ def leaving(pod: dict[str, Any]) -> dict[str, Any]:
     return {**pod, "metadata": {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
 
 
+class EmptyLedger:
+    def has_allocation(self, *_: str) -> bool:
+        return False
+
+    def is_full(self, *_: object) -> bool:
+        return False
+
+    def hear(self, *_: str) -> None:
+        """Ignore pods and storage."""
+
+    named = freed = notify = hear
+
+
 class Cluster:
     """Two nodes with one GPU each, and the pods of one name, as the webhook's cache shows them."""
 
     def __init__(self, *nodes: str) -> None:
         self.now = 0.0
         self._api = ScriptedApi()
-        self._occupancy = Occupancy(self._api, clock=lambda: self.now)
+        self._occupancy = Occupancy(self._api, EmptyLedger(), clock=lambda: self.now)
         gpunodes = [codec.to_document(builders.node(name, gpus=1)) for name in nodes]
         self.store = MemoryStore(gpunodes, avoided=self._occupancy.unbindable.avoided)
         self._versions = itertools.count(1)
@@ -91,9 +104,9 @@ async def test_recreated_pod_goes_to_another_node(owner: str, end: list[Any]) ->
     assert cluster.node(again) == "node-b"
     assert cluster.node(made("other", name="other")) == "node-a"
     assert cluster.node(made(owner, namespace="other")) == "node-a"  # any user can write that UID on a pod
-    cluster.now = unbindable.FIRST_SECONDS
+    cluster.now = avoided_nodes.FIRST_SECONDS
     assert cluster.node(again) == "node-b"  # not barred, and the last resort
-    cluster.now += unbindable.LAST_RESORT_SECONDS
+    cluster.now += avoided_nodes.LAST_RESORT_SECONDS
     assert cluster.node(again) == "node-a"
 
 
@@ -132,13 +145,13 @@ async def test_refusal_quotes_the_scheduler_without_another_node() -> None:
     unfit = cluster.store.chooser.node_filter(made("job-1"))("node-a")
     assert unfit is not None
     assert unfit in said
-    cluster.now = unbindable.FIRST_SECONDS
+    cluster.now = avoided_nodes.FIRST_SECONDS
     assert cluster.node(made("job-1")) == "node-a"
 
 
 def test_failing_node_is_excluded_for_longer_each_time() -> None:
     now = [0.0]
-    failures = unbindable.Unbindable(lambda: now[0])
+    failures = avoided_nodes.Unbindable(lambda: now[0])
     maker, pauses = ("default", "job-1"), []
     for _ in range(7):
         failures.deleted(maker, "node-a", "why")
@@ -147,12 +160,12 @@ def test_failing_node_is_excluded_for_longer_each_time() -> None:
             now[0] += 60.0
         pauses.append(now[0] - began)
     assert pauses == [120.0, 240.0, 480.0, 960.0, 1920.0, 3600.0, 3600.0]
-    assert (unbindable.FIRST_SECONDS, unbindable.MAX_SECONDS) == (
+    assert (avoided_nodes.FIRST_SECONDS, avoided_nodes.MAX_SECONDS) == (
         evictor.OWNER_PAUSE_SECONDS,
         evictor.MAX_OWNER_PAUSE_SECONDS,
     )
     failures.was_bound(maker, "node-a")
-    assert failures.avoided(made("job-1")) == unbindable.NO_AVOIDED
+    assert failures.avoided(made("job-1")) == avoided_nodes.NO_AVOIDED
 
 
 async def test_repeatedly_evicted_pod_tries_all_nodes() -> None:
@@ -173,10 +186,10 @@ async def test_repeatedly_evicted_pod_tries_all_nodes() -> None:
 
 
 def test_oldest_makers_are_forgotten_beyond_the_limit() -> None:
-    failures = unbindable.Unbindable(lambda: 0.0)
-    for number in range(unbindable.MAX_MAKERS + 1):
+    failures = avoided_nodes.Unbindable(lambda: 0.0)
+    for number in range(avoided_nodes.MAX_MAKERS + 1):
         failures.deleted(("default", f"job-{number}"), "node-a", "why")
-    assert failures.avoided(made("job-0")) == unbindable.NO_AVOIDED
+    assert failures.avoided(made("job-0")) == avoided_nodes.NO_AVOIDED
     assert failures.avoided(made("job-1")).blocked == {"node-a": "why"}
 
 

@@ -6,16 +6,14 @@ from gpushare.allocation import Memory
 from gpushare.mix import Host, RequestClass
 from tests import builders
 from webhook.pods.stored_pod import Pod
-from webhook.store import workload_mix
-from webhook.store.workload_mix import WorkloadMix
+from webhook.store import chooser
+from webhook.store.chooser import WorkloadMix
 
 HALF = RequestClass(1, 50, Memory(percent=50), Host(4000, 2**30))
 
 
-def asks(**annotations: str) -> workload_mix.Asks:
-    return workload_mix.asks_of(
-        Pod.from_manifest(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30))
-    )
+def asks(**annotations: str) -> chooser.Asks:
+    return chooser.asks_of(Pod.from_manifest(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30)))
 
 
 def test_request_combines_annotations_and_containers() -> None:

@@ -11,9 +11,7 @@ from gpushare.allocation import Allocation, NodeAllocation
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
 from webhook.controllers.gated_pods import fairness
-from webhook.controllers.gated_pods.existing_allocations import ExistingAllocations
-from webhook.controllers.gated_pods.gang import Unit
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import ExistingAllocations, PodIndex, Unit
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation, ledger_store, reservation
 

@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from webhook.controllers import queue
-from webhook.controllers.gated_pods.gang import Unit
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import PodIndex, Unit
 from webhook.pods.stored_pod import Pod
 
 MAX_FAILED_TRIES: Final = 32  # of one namespace in a round; units like one that was tried are free
@@ -120,7 +119,6 @@ class OvertakeCounter:
         self._grown: list[queue.Order] = []
 
     def placed(self, pod: Pod) -> None:
-        """Record a pod that this placer has placed; it counts even if it is gone before the next count."""
         self._placed[pod.ref.uid] = queue.order(pod)
 
     def grew(self, pod: Pod) -> None:
@@ -149,7 +147,6 @@ class OvertakeCounter:
 
 
 def _count_created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
-    """Count the pods that were created after the unit and have no higher priority."""
     behind, since, _ = unit.order
     return sum(len(times) - bisect.bisect_right(times, since) for moment, times in created.items() if moment >= behind)
 

@@ -25,12 +25,12 @@ from gpushare.allocation import PodRef, peak
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook import event_loop
-from webhook.controllers.gated_pods.existing_allocations import AllocationIds
+from webhook.controllers import pacing
+from webhook.controllers.gated_pods.waiting_units import AllocationIds
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
-from webhook.store.derived_store import FilteredStore, ScratchStore
+from webhook.store.ledger_store import FilteredStore, ScratchStore
 from webhook.store.reservation import Reservation
 
 logger = logging.getLogger(__name__)
@@ -158,7 +158,7 @@ async def _place_largest_group(
                 return None  # no two of them fit on one node, so there is nothing to prefer
             manifest, request = _as_one(left[:count])
             outcome = scratch.chooser.place(manifest, request, policy=policy, overrides=scratch.overrides, excluded=far)
-            await event_loop.let_others_run()
+            await pacing.let_others_run()
             if isinstance(outcome, Placement):
                 identity = f"preferred-{left[0][0].ref.uid}"
                 entry = outcome.allocation(request, allocation_id=identity, pod=PodRef("", ""), reserved_until=None)

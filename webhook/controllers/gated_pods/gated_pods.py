@@ -24,22 +24,26 @@ from gpushare.allocation import peak
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
-from webhook import event_loop
-from webhook.controllers import queue
-from webhook.controllers.gated_pods import gang
+from webhook.controllers import pacing, queue
+from webhook.controllers.gated_pods import waiting_units
 from webhook.controllers.gated_pods.backfill_reservations import BackfillReservations
-from webhook.controllers.gated_pods.existing_allocations import AllocationHolders, AllocationIds, ExistingAllocations
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS, Fairness, OvertakeCounter, OvertakeLimits
-from webhook.controllers.gated_pods.gang import Arranged, Unit
 from webhook.controllers.gated_pods.gang_placement import GangPlacement, PodRequests
-from webhook.controllers.gated_pods.pod_index import PodIndex
 from webhook.controllers.gated_pods.ungater import Ungater
+from webhook.controllers.gated_pods.waiting_units import (
+    AllocationHolders,
+    AllocationIds,
+    Arranged,
+    ExistingAllocations,
+    PodIndex,
+    Unit,
+)
 from webhook.controllers.pending_reasons import EventRecorder, PendingReasonReporter, PodClient
 from webhook.metrics import Metrics
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
-from webhook.store.derived_store import FilteredStore
+from webhook.store.ledger_store import FilteredStore
 from webhook.store.reservation import Reservation
 
 logger = logging.getLogger(__name__)
@@ -64,33 +68,28 @@ class _Round:
     refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(eq=False)
 class GatedPodScheduler:
     """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units."""
 
-    def __init__(
-        self,
-        api: PodClient,
-        store: ledger_store.LiveLedger,
-        reservation: Reservation,
-        recorder: EventRecorder,
-        metrics: Metrics,
-        *,
-        limits: OvertakeLimits = DEFAULT_LIMITS,
-        clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = store
-        self._reservation = reservation
-        self._recorder = recorder
-        self._metrics = metrics
-        self._wall_clock = wall_clock
-        self._gang = GangPlacement(store, reservation)
-        self._ungater = Ungater(api, recorder, metrics, clock=clock)
-        self._reporter = PendingReasonReporter(api, recorder, clock=clock)
-        self._arranger = gang.Arranger()
+    api: PodClient
+    store: ledger_store.LiveLedger
+    reservation: Reservation
+    recorder: EventRecorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    limits: OvertakeLimits = DEFAULT_LIMITS
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self._gang = GangPlacement(self.store, self.reservation)
+        self._ungater = Ungater(self.api, self.recorder, self.metrics, clock=self.clock)
+        self._reporter = PendingReasonReporter(self.api, self.recorder, clock=self.clock)
+        self._arranger = waiting_units.Arranger()
         self._holders = AllocationHolders()
         self.overtakes = OvertakeCounter()
-        self._backfill = BackfillReservations(store, self.overtakes, limits)
+        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by UID of the pod
         self.has_skipped = False  # whether the last round skipped units
@@ -104,13 +103,13 @@ class GatedPodScheduler:
 
     async def reconcile(self, pods: PodIndex) -> float | None:
         """Do a round and report the reasons; return in how many seconds the next is due, None without a deadline."""
-        now = self._wall_clock()
+        now = self.wall_clock()
         waiting = await self.place(pods, now=now)
-        self._metrics.waiting(
+        self.metrics.waiting(
             queue.counts(waiting),
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
         waits = [next_report, self._ungater.next_attempt_seconds(), NEXT_ROUND_SECONDS if self.has_skipped else None]
         return min((seconds for seconds in waits if seconds), default=None)
@@ -118,11 +117,11 @@ class GatedPodScheduler:
     async def place(self, pods: PodIndex, *, now: float) -> Refusals:
         """Give each unit one turn; return the pods that go on waiting, and why. `now` in Unix seconds."""
         arranged = self._arrange(pods)
-        await event_loop.let_others_run()  # each of these steps takes a while with very many pods
-        existing = self._holders.existing(self._store.stored(), arranged)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()  # each of these steps takes a while with very many pods
+        existing = self._holders.existing(self.store.stored(), arranged)
+        await pacing.let_others_run()
         self._backfill.begin(pods, arranged.units, existing, now=now)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         turn = _Round(existing, await self._continue_held_back(arranged, existing))
         skipped = False
         self._namespaces = frozenset(unit.namespace for unit in arranged.units)
@@ -135,7 +134,7 @@ class GatedPodScheduler:
                     turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _skipped(pod)) for pod in unit.members)
                     skipped = True
                     if len(turn.waiting) % SKIPPED_AT_ONCE == 0:
-                        await event_loop.let_others_run()
+                        await pacing.let_others_run()
                     continue
                 requests = _requests(unit, turn.waiting)
                 if requests is None:
@@ -149,7 +148,7 @@ class GatedPodScheduler:
                 task.add_done_callback(lambda _: self._slots.release())
                 # The task runs until its share is in our view, before the next begins: the order of the queue is kept.
                 await asyncio.sleep(0)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         self._last = {pod.ref.uid: refusal for pod, refusal in turn.waiting if refusal.cause is not Cause.TURN}
         self.has_skipped = skipped
         return turn.waiting
@@ -188,7 +187,7 @@ class GatedPodScheduler:
 
         A pod of a kind that was refused in this round is refused without trying.
         """
-        kind = f"{queue.kind(pod)}{pod.ref.uid if self._store.chooser.avoided(pod.manifest).blocked else ''}"
+        kind = f"{queue.kind(pod)}{pod.ref.uid if self.store.chooser.avoided(pod.manifest).blocked else ''}"
         own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         if not own and kind in turn.refused:
             return turn.refused[kind]
@@ -253,10 +252,10 @@ class GatedPodScheduler:
         failed = [(pod, why) for (pod, _), why in zip(requests, outcomes, strict=True) if why is not None]
         if failed:
             await self._keep_gated(unit, failed, turn, has_share=len(failed) == requests[0][1].group_size)
-        warning = gang.explain_apart(unit.group, list(placed.values()))
+        warning = waiting_units.explain_apart(unit.group, list(placed.values()))
         for (pod, _), why in zip(requests, outcomes, strict=True):
             if warning and why is None:
-                self._recorder.record(pod.reference, contract.EVENT_GROUP_APART, warning, type="Warning")
+                self.recorder.record(pod.reference, contract.EVENT_GROUP_APART, warning, type="Warning")
 
     async def _ungate(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
         why = await self._ungater.ungate(pod, request, placed)
@@ -321,10 +320,10 @@ class GatedPodScheduler:
             ]
             return ledger.release(node, ids) if ids else node
 
-        nodes = [view.node.name for view in self._store.views() if change(view.node) is not view.node]
+        nodes = [view.node.name for view in self.store.views() if change(view.node) is not view.node]
         for name in nodes if gated or reserving else ():
             try:
-                await self._store.commit(name, change)
+                await self.store.commit(name, change)
             except (ledger_store.UnreachableError, errors.LedgerError) as error:
                 # The next round finds them again.
                 logger.warning("Could not release a gated pod's share", extra={"node": name, "err": str(error)})
@@ -334,11 +333,11 @@ class GatedPodScheduler:
         entry = existing.shares.get(pod.ref.uid)
         if entry is None:
             return None
-        hostname = self._store.chooser.hostname(entry.node)
+        hostname = self.store.chooser.hostname(entry.node)
         return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
 
     def _ignoring(self, ids: AllocationIds) -> Reservation:
-        return self._reservation.on(FilteredStore(self._store, ids)) if ids else self._reservation
+        return self.reservation.on(FilteredStore(self.store, ids)) if ids else self.reservation
 
     def _explain(self, pod: Pod, request: Request, refusal: Refusal, existing: ExistingAllocations) -> Refusal:
         """Return the refusal, or for which pod this one waits if only backfill reservations are in its way."""
@@ -347,9 +346,10 @@ class GatedPodScheduler:
         placed = self._ignoring(existing.all_reserved()).plan(pod.manifest, request)
         if isinstance(placed, Refusal):
             return refusal
-        others = [name for name, node in existing.pods_and_nodes() if node == placed.node]
+        reserved = (entry for entries in existing.reserved.values() for entry in entries)
+        other = next((str(entry.allocation.pod) for entry in reserved if entry.node == placed.node), "other pods")
         return Refusal(
-            f"gives way to {others[0] if others else 'other pods'}, which has waited longer and for which freed "
+            f"gives way to {other}, which has waited longer and for which freed "
             f"capacity on {placed.node} is reserved; {refusal.reason}",
             refusal.rejected,
             Cause.HOLD,

@@ -9,6 +9,7 @@ share meanwhile.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -21,10 +22,10 @@ from gpushare.pod import PodJson, annotations_of
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers import queue
+from webhook.controllers.pacing import WriteBackoff
 from webhook.controllers.pending_reasons import EventRecorder, PodClient
-from webhook.controllers.write_backoff import WriteBackoff
 from webhook.metrics import Metrics
-from webhook.pods import difference, mutation
+from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 
 logger = logging.getLogger(__name__)
@@ -37,21 +38,17 @@ ANY_VERSION: Final = "*"
 MAX_WORDS: Final = 500  # characters quoted from the API server's error
 
 
+@dataclasses.dataclass(eq=False)
 class Ungater:
     """The ungating patches: which succeeded, which may still be in flight, and which wait for their next attempt."""
 
-    def __init__(
-        self,
-        api: PodClient,
-        recorder: EventRecorder,
-        metrics: Metrics,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._recorder = recorder
-        self._metrics = metrics
-        self._clock = clock
+    api: PodClient
+    recorder: EventRecorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._ungated: dict[str, str] = {}  # UID -> version that was patched, until our copy shows a later one
         self._failed: dict[str, Refusal] = {}  # UID -> why the last attempt failed
         self._backoff = WriteBackoff(max_seconds=MAX_BACKOFF_SECONDS)
@@ -69,13 +66,13 @@ class Ungater:
         known, manifest, uid = pod, pod.manifest, pod.ref.uid
         for attempt in range(1, PATCH_ATTEMPTS + 1):
             try:
-                changes = difference.patch(manifest, mutation.open_gate(manifest, request, placed))
+                changes = mutation.patch(manifest, mutation.open_gate(manifest, request, placed))
             except errors.LedgerError as error:
                 sentence = f"gets another share, because the reserved one does not match its request: {error}"
                 return self._fail(pod, sentence, is_refused=not self._is_in_flight(uid, ANY_VERSION))
             try:
                 tests = _same_version(pod) if attempt == 1 else _same_fields(manifest)
-                await self._api.patch(pod.path, [*tests, *changes], api_client.JSON_PATCH)
+                await self.api.patch(pod.path, [*tests, *changes], api_client.JSON_PATCH)
                 break
             except api_errors.NotFound:
                 return None  # deleted meanwhile: its share is released like that of any deleted pod
@@ -87,7 +84,7 @@ class Ungater:
             if not is_answer:
                 # A patch that tests fields instead of the version may still be applied to any version of the pod.
                 version = pod.version if attempt == 1 else ANY_VERSION
-                self._unanswered[uid] = version, self._clock() + IN_FLIGHT_SECONDS
+                self._unanswered[uid] = version, self.clock() + IN_FLIGHT_SECONDS
             read = await self._read(pod)
             fresh = Pod.from_manifest(read) if read is not None else None
             if fresh is not None and not _has_same_needs(fresh, pod):
@@ -102,10 +99,10 @@ class Ungater:
         self._ungated[uid] = pod.version
         self._backoff.succeeded(uid)
         self._failed.pop(uid, None)
-        self._metrics.placed()
+        self.metrics.placed()
         uuids = ",".join(uuid for share in placed.shares for uuid in share.gpu_uuids)
         logger.info("Placed a gated pod", extra={"pod": who, "node": placed.node, "gpus": uuids})
-        self._recorder.record(pod.reference, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
+        self.recorder.record(pod.reference, contract.EVENT_PLACED, f"placed on {placed.node}, {uuids}")
         return None
 
     def backoff_reason(self, pod: Pod) -> Refusal | None:
@@ -124,7 +121,6 @@ class Ungater:
         return self._ungated
 
     def forget_all_but(self, gated: AbstractSet[str]) -> None:
-        """Drop what is known of pods that are gone or no longer gated by us."""
         self._failed = {uid: why for uid, why in self._failed.items() if uid in gated}
         self._unanswered = {uid: known for uid, known in self._unanswered.items() if uid in gated}
 
@@ -141,21 +137,20 @@ class Ungater:
         """
         refusal = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
         self._failed[pod.ref.uid] = refusal
-        pause = self._backoff.failed(pod.ref.uid, now=self._clock(), max_seconds=max_seconds)
+        pause = self._backoff.failed(pod.ref.uid, now=self.clock(), max_seconds=max_seconds)
         logger.warning("A pod stays gated", extra={"pod": pod.path, "err": sentence, "pause_seconds": pause})
         return refusal
 
     def _is_in_flight(self, uid: str, version: str) -> bool:
-        """Whether an unanswered patch may still be applied to this version of the pod."""
         patched, until = self._unanswered.get(uid, ("", 0.0))
-        return patched in (version, ANY_VERSION) and self._clock() < until
+        return patched in (version, ANY_VERSION) and self.clock() < until
 
     def _wait_seconds(self, uid: str) -> float:
-        return self._backoff.wait_seconds(uid, now=self._clock())
+        return self._backoff.wait_seconds(uid, now=self.clock())
 
     async def _read(self, pod: Pod) -> PodJson | None:
         try:
-            return await self._api.get(pod.path)
+            return await self.api.get(pod.path)
         except api_errors.ClusterError as error:
             logger.info("Could not read a gated pod", extra={"pod": pod.path, "err": str(error)})
             return None
@@ -182,7 +177,7 @@ def _same_fields(manifest: PodJson) -> list[dict[str, Any]]:
     The API server retries such a patch on conflicts. A client that writes to the pod all the time cannot keep it gated.
     """
     requested = {
-        f"/metadata/annotations/{difference.escaped(key)}": text
+        f"/metadata/annotations/{mutation.escaped(key)}": text
         for key, text in annotations_of(manifest).items()
         if key.startswith(contract.PREFIX)
     }

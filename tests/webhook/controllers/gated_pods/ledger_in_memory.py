@@ -18,16 +18,16 @@ from gpushare.pod import PodJson
 from gpushare.request import Request
 from tests import builders
 from webhook import metrics
-from webhook.controllers.allocations import due_changes
+from webhook.controllers import due_changes
 from webhook.controllers.gated_pods import fairness
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import PodIndex
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation
+from webhook.store.avoided_nodes import NO_AVOIDED, Avoided
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation
-from webhook.store.unbindable import NO_AVOIDED, Avoided
 
 START = 1_767_225_600.0  # 2026-01-01
 

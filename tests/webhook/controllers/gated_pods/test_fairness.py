@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests import builders
 from webhook.controllers.gated_pods.fairness import Fairness
-from webhook.controllers.gated_pods.gang import Unit
+from webhook.controllers.gated_pods.waiting_units import Unit
 from webhook.pods.stored_pod import Pod
 
 

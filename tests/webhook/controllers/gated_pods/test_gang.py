@@ -7,8 +7,8 @@ from typing import Any
 
 from gpushare import contract
 from tests import builders
-from webhook.controllers.gated_pods import gang
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods import waiting_units
+from webhook.controllers.gated_pods.waiting_units import PodIndex
 from webhook.pods.stored_pod import Pod
 
 
@@ -31,16 +31,16 @@ def alone(name: str, *, priority: int = 0, created: str = "2026-01-01T00:00:00Z"
     return made
 
 
-def arrange(pods: list[dict[str, Any]], ungated: Collection[str] = ()) -> gang.Arranged:
+def arrange(pods: list[dict[str, Any]], ungated: Collection[str] = ()) -> waiting_units.Arranged:
     index = PodIndex(map(Pod.from_manifest, pods))
-    return gang.Arranger().arrange(index.waiting, index.members, ungated=ungated)
+    return waiting_units.Arranger().arrange(index.waiting, index.members, ungated=ungated)
 
 
-def units(arranged: gang.Arranged) -> list[list[str]]:
+def units(arranged: waiting_units.Arranged) -> list[list[str]]:
     return [[pod.ref.name for pod in unit.members] for unit in arranged.units]
 
 
-def said(arranged: gang.Arranged) -> dict[str, str]:
+def said(arranged: waiting_units.Arranged) -> dict[str, str]:
     return {pod.ref.name: sentence for pod, sentence in arranged.held_back}
 
 

@@ -15,7 +15,7 @@ from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 from webhook.controllers.gated_pods import fairness
 from webhook.pods.stored_pod import Pod
-from webhook.store import backfill_reservation, unbindable
+from webhook.store import avoided_nodes, backfill_reservation
 
 
 def waiting(namespace: str) -> Pod:
@@ -276,10 +276,10 @@ async def test_pod_with_an_invalid_request_loses_its_backfill_reservation() -> N
 
 
 async def test_pod_blocked_from_a_node_does_not_block_similar_pods() -> None:
-    barred = unbindable.Avoided({"node-a": "could not take it before"}, frozenset())
+    barred = avoided_nodes.Avoided({"node-a": "could not take it before"}, frozenset())
     cluster = Cluster(
         builders.node(gpus=1),
-        avoided=lambda manifest: barred if manifest["metadata"]["name"] == "barred" else unbindable.NO_AVOIDED,
+        avoided=lambda manifest: barred if manifest["metadata"]["name"] == "barred" else avoided_nodes.NO_AVOIDED,
     )
     for name in ("barred", "other"):
         cluster.create(name, request="0.2")

@@ -7,8 +7,7 @@ import pytest
 from gpushare import contract
 from tests import builders
 from webhook.controllers.gated_pods.fairness import OvertakeCounter
-from webhook.controllers.gated_pods.gang import Unit
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import PodIndex, Unit
 from webhook.pods.stored_pod import Pod
 
 NOON, LATER, LATEST = (f"2026-01-01T{hour}:00:00Z" for hour in (12, 13, 14))

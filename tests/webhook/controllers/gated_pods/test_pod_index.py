@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gpushare import contract
 from tests import builders
 from webhook.controllers import queue
-from webhook.controllers.gated_pods import gang
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods import waiting_units
+from webhook.controllers.gated_pods.waiting_units import PodIndex
 from webhook.pods.stored_pod import Pod
 
 pytestmark = pytest.mark.slow
@@ -60,9 +60,9 @@ def test_law_incremental_index_equals_full_index(steps: list[Any]) -> None:
             pods[uid] = after
         assert index.waiting == {uid: pod for uid, pod in pods.items() if pod.waits}
         assert index.stuck == {uid: pod for uid, pod in pods.items() if pod.is_stuck}
-        arranged = gang.Arranger().arrange(index.waiting, index.members)
+        arranged = waiting_units.Arranger().arrange(index.waiting, index.members)
         fresh = PodIndex(pods.values())
-        everything = gang.Arranger().arrange(fresh.waiting, fresh.members)
+        everything = waiting_units.Arranger().arrange(fresh.waiting, fresh.members)
         assert {unit.uids for unit in arranged.units} == {unit.uids for unit in everything.units}
         assert {pod.ref.uid for pod, _ in arranged.held_back} == {pod.ref.uid for pod, _ in everything.held_back}
         assert all(index.members.values())

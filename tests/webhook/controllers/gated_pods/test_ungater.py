@@ -17,7 +17,7 @@ from tests import builders
 from webhook import metrics
 from webhook.controllers.gated_pods import ungater
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.gated_pods.pod_index import PodIndex
+from webhook.controllers.gated_pods.waiting_units import PodIndex
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
 from webhook.store.reservation import Reservation

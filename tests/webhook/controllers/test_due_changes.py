@@ -10,7 +10,7 @@ import pytest
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from tests import builders
-from webhook.controllers.allocations import due_changes
+from webhook.controllers import due_changes
 from webhook.pods.stored_pod import Pod
 
 NOW = 1000.0

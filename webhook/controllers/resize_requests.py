@@ -6,6 +6,7 @@ was given, so they never cause a write.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -110,7 +111,11 @@ def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping
         for resize_request in resize_requests
         if resize_request.request is not None and resize_request.entry.id in entries
     ]
-    larger = {identity for identity, request in steps if _grows(request, entries[identity], node)}
+    larger = set()
+    for identity, request in steps:
+        with contextlib.suppress(errors.LedgerError):
+            if exceeds(resizing.asked(request, entries[identity], node), entries[identity].shares):
+                larger.add(identity)
     after = resizing.step_all(node, [step for step in steps if step[0] not in larger])
     after = backfill_reservation.grown(after, asked) if after is not before else after
     for _ in larger:  # a share that grows in compute may give up memory, which one ahead of it waits for
@@ -153,26 +158,16 @@ def _resize_request(pod: Pod, node: GpuNode, entry: Allocation) -> ResizeRequest
         wanted = resizing.asked(pod.request, entry, node)
     except errors.GpushareError as error:
         return ResizeRequest(pod, node.name, entry, problem=str(error))
-    if not pod.node and _gives_up(entry.shares, wanted):
+    if not pod.node and exceeds(entry.shares, wanted):
         return ResizeRequest(pod, node.name, entry, problem=NOT_BOUND)
     if wanted == entry.shares and contract.REASON not in pod.annotations and contract.HELD not in pod.annotations:
         return None
     return ResizeRequest(pod, node.name, entry, pod.request)
 
 
-def _gives_up(held: resizing.Shares, wanted: resizing.Shares) -> bool:
+def exceeds(shares: resizing.Shares, others: resizing.Shares) -> bool:
+    """Whether one of the shares has more compute or memory than the other one of the same container."""
     return any(
-        want.request_percent < have.request_percent or want.memory_bytes < have.memory_bytes
-        for have, want in zip(held, wanted, strict=True)
-    )
-
-
-def _grows(request: Request, entry: Allocation, node: GpuNode) -> bool:
-    try:
-        wanted = resizing.asked(request, entry, node)
-    except errors.LedgerError:
-        return False
-    return any(
-        want.request_percent > have.request_percent or want.memory_bytes > have.memory_bytes
-        for have, want in zip(entry.shares, wanted, strict=True)
+        share.request_percent > other.request_percent or share.memory_bytes > other.memory_bytes
+        for share, other in zip(shares, others, strict=False)
     )

@@ -17,8 +17,8 @@ from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
-from webhook.controllers.resize import quotas
-from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests
+from webhook.controllers import resizer
+from webhook.controllers.resize_requests import ResizeRequest, ResizeRequests
 from webhook.pods.stored_pod import Pod
 
 PERCENT, MEMORY = contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY
@@ -57,7 +57,7 @@ def cluster(**asked: Mapping[str, str]) -> tuple[GpuNode, list[ResizeRequest]]:
 
 async def problems(listing: Listing, **asked: Mapping[str, str]) -> list[str]:
     node, resize_requests = cluster(**asked)
-    judged = await quotas.Quotas(listing).check(resize_requests, [node])  # type: ignore[arg-type]
+    judged = await resizer.Quotas(listing).check(resize_requests, [node])  # type: ignore[arg-type]
     assert all((resize_request.request is None) == bool(resize_request.problem) for resize_request in judged)
     return [resize_request.problem for resize_request in judged]
 
@@ -103,9 +103,9 @@ async def test_without_an_answer_nothing_grows() -> None:
 async def test_backfill_reservations_do_not_count_as_held() -> None:
     hold = builders.allocation(contract.BACKFILL_PREFIX + "1", request=70, uid="u")
     node = ledger.reserve(ledger.reserve(builders.node(), hold), builders.allocation("a", "GPU-node-a-1", memory_gib=8))
-    assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
+    assert await resizer.Holdings().sum("default", {"node-a": node}) == {PERCENT: 50, MEMORY: 8 * GIB}
     with pytest.raises(errors.QuantityError):
-        quotas.least([quota(percent="x")])
+        resizer.least([quota(percent="x")])
 
 
 async def test_shares_in_turn_count_as_the_quota_counts_their_containers() -> None:
@@ -114,7 +114,7 @@ async def test_shares_in_turn_count_as_the_quota_counts_their_containers() -> No
     warm = dataclasses.replace(main, containers=("warm",), request_percent=80, memory_bytes=4 * GIB, steps=Steps(0, 0))
     both = dataclasses.replace(entry, shares=(warm, dataclasses.replace(main, steps=Steps(1))))
     node = ledger.reserve(builders.node(), both)
-    assert await quotas.Holdings().sum("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
+    assert await resizer.Holdings().sum("default", {"node-a": node}) == {PERCENT: 80, MEMORY: 8 * GIB}
 
 
 ENTRIES = st.lists(
@@ -139,14 +139,14 @@ ENTRIES = st.lists(
 async def test_law_incremental_sums_equal_the_total(
     steps: list[tuple[str, list[Allocation] | None]],
 ) -> None:
-    holdings, nodes = quotas.Holdings(), dict[str, GpuNode]()
+    holdings, nodes = resizer.Holdings(), dict[str, GpuNode]()
     for name, entries in steps:
         nodes.pop(name, None)
         if entries is not None:
             nodes[name] = dataclasses.replace(builders.node(name), allocations=tuple(entries))
         for namespace in ("x", "y"):
             held = await holdings.sum(namespace, nodes)
-            assert +held == +await quotas.Holdings().sum(namespace, nodes)
+            assert +held == +await resizer.Holdings().sum(namespace, nodes)
             shares = [
                 share
                 for node in nodes.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,9 +16,8 @@ from gpushare.cluster import api_client, api_errors, events
 from gpushare.cluster import object_store as cluster_store
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
-from webhook import event_loop
-from webhook.controllers.allocations import due_changes
-from webhook.controllers.allocations.due_changes import ConfirmBatcher, DueChangesByNode, FirstSeen
+from webhook.controllers import due_changes, pacing
+from webhook.controllers.due_changes import ConfirmBatcher, DueChangesByNode, FirstSeen
 from webhook.controllers.restore import PODS_SELECTOR, Restorer
 from webhook.controllers.touched_nodes import Touched, TouchedNodes
 from webhook.metrics import Metrics
@@ -38,6 +38,7 @@ Pods = Mapping[cluster_store.Key, Pod]
 Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
 
+@dataclasses.dataclass(eq=False)
 class AllocationController:
     """Confirms, releases and expires allocations.
 
@@ -45,42 +46,35 @@ class AllocationController:
     share.
     """
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        store: ApiStore,
-        touched_nodes: TouchedNodes,
-        recorder: events.Recorder,
-        metrics: Metrics,
-        *,
-        lifetime_seconds: float = LIFETIME_SECONDS,
-        is_first: Callable[[], bool] = lambda: False,
-        resizes: Resizes = lambda *_: (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._store = store
-        self._pods = store.pods
-        self._recorder = recorder
-        self._metrics = metrics
-        self._resizes = resizes
-        self._clock = clock
-        self._first_seen = FirstSeen(lifetime_seconds)
+    api: api_client.ApiClient
+    store: ApiStore
+    touched_nodes: TouchedNodes
+    recorder: events.Recorder
+    metrics: Metrics
+    _: dataclasses.KW_ONLY
+    lifetime_seconds: float = LIFETIME_SECONDS
+    is_first: Callable[[], bool] = lambda: False
+    resizes: Resizes = lambda *_: ()
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._pods = self.store.pods
+        self._first_seen = FirstSeen(self.lifetime_seconds)
         self._batcher = ConfirmBatcher()
         self._reads = asyncio.Semaphore(MAX_CONCURRENT_READS)
         self._alive: dict[str, float] = {}  # allocation ID -> when its pod was last seen alive
         self._unanswered = False  # whether a read of this round was not answered
         self._due = DueChangesByNode()
         self._restorer = Restorer(
-            api,
-            store,
-            recorder,
-            metrics,
-            placed_elsewhere=touched_nodes.placed_elsewhere,
-            lifetime_seconds=lifetime_seconds,
-            is_first=is_first,
+            self.api,
+            self.store,
+            self.recorder,
+            self.metrics,
+            touched_nodes=self.touched_nodes,
+            lifetime_seconds=self.lifetime_seconds,
+            is_first=self.is_first,
         )
-        self._inspector = LedgerInspector(store, recorder, metrics)
+        self._inspector = LedgerInspector(self.store, self.recorder, self.metrics)
 
     @property
     def unconfirmed(self) -> frozenset[str]:
@@ -89,14 +83,14 @@ class AllocationController:
 
     async def reconcile(self, touched: Touched) -> float | None:
         """Write the changes that are due; return when the next are due, by our clock."""
-        await event_loop.let_others_run()
-        now = self._clock()
+        await pacing.let_others_run()
+        now = self.clock()
         nodes = self._first_seen.timed(touched.nodes, now=now)
         found = due_changes.find(nodes, touched.pods, now=now, departed=touched.departed)
         due = self._due.renew(nodes, touched.names, found)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         next_restore = await self._restorer.reconcile(touched, now=now)
-        await event_loop.let_others_run()
+        await pacing.let_others_run()
         await self._inspector.inspect()
         ripe, next_confirm = self._batcher.due(due.confirm, now=now)
         confirm = {node: dict(pods) for node, pods in ripe.items()}
@@ -109,17 +103,19 @@ class AllocationController:
         self._alive = {identity: at for identity, at in self._alive.items() if now - at < RECHECK_SECONDS}
         suspects = [entry for entry in due.gone if entry.allocation.id not in self._alive]
         self._unanswered = False
-        await self._write(confirm, due.release, lapsed, suspects)
-        next_retry = self._clock() + UNANSWERED_SECONDS if self._unanswered else None
+        # Write each node once, as soon as the API server has confirmed which of its suspects are gone. If thousands of
+        # pods end at once, confirming all takes long; meanwhile the first nodes are already released.
+        ended, unclaimed, asked = _by_node(due.release), _by_node(lapsed), _by_node(suspects)
+        await asyncio.gather(
+            *(
+                self._write(name, confirm.get(name, {}), set(ended[name]), unclaimed[name], asked[name])
+                for name in sorted({*confirm, *ended, *unclaimed, *asked})
+            )
+        )
+        next_retry = self.clock() + UNANSWERED_SECONDS if self._unanswered else None
         return min(
             (at for at in (due.next_expiry, next_confirm, next_restore, next_retry) if at is not None), default=None
         )
-
-    async def _really_gone(self, suspects: Mapping[str, Allocation]) -> set[str]:
-        answers = await asyncio.gather(*map(self.is_gone, suspects.values()))
-        now = self._clock()
-        self._alive |= {identity: now for identity, gone in zip(suspects, answers, strict=True) if gone is False}
-        return {identity for identity, gone in zip(suspects, answers, strict=True) if gone}
 
     async def is_gone(self, allocation: Allocation) -> bool | None:
         """Whether the holder no longer exists; None if the API server does not answer.
@@ -131,9 +127,7 @@ class AllocationController:
             if self._unanswered:
                 return None
             try:
-                pod = Pod.from_manifest(
-                    await self._api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}")
-                )
+                pod = Pod.from_manifest(await self.api.get(f"/api/v1/namespaces/{holder.namespace}/pods/{holder.name}"))
             except api_errors.NotFound:
                 return True
             except api_errors.ClusterError as error:
@@ -153,7 +147,7 @@ class AllocationController:
         for namespace, entries in by_namespace.items():
             try:
                 path, query = f"/api/v1/namespaces/{namespace}/pods", {"labelSelector": PODS_SELECTOR}
-                listing = await self._api.list(path, query, keep=Pod.from_manifest)
+                listing = await self.api.list(path, query, keep=Pod.from_manifest)
             except api_errors.ClusterError as error:
                 logger.warning("Could not list pods", extra={"namespace": namespace, "err": str(error)})
                 continue
@@ -163,35 +157,19 @@ class AllocationController:
 
     async def _write(
         self,
-        confirm: Mapping[str, Mapping[str, PodRef]],
-        release: Iterable[NodeAllocation],
-        lapsed: Iterable[NodeAllocation],
-        suspects: Iterable[NodeAllocation],
-    ) -> None:
-        """Write each node once, as soon as the API server has confirmed which of its suspects are gone.
-
-        If thousands of pods end at once, confirming all takes long; meanwhile the first nodes are already released.
-        """
-        ended, unclaimed, asked = _by_node(release), _by_node(lapsed), _by_node(suspects)
-        await asyncio.gather(
-            *(
-                self._write_one(name, confirm.get(name, {}), set(ended[name]), unclaimed[name], asked[name])
-                for name in sorted({*confirm, *ended, *unclaimed, *asked})
-            )
-        )
-
-    async def _write_one(
-        self,
         name: str,
         confirm: Mapping[str, PodRef],
         ended: set[str],
         unclaimed: Mapping[str, Allocation],
         suspects: Mapping[str, Allocation],
     ) -> None:
-        gone = await self._really_gone(suspects)
+        answers = dict(zip(suspects, await asyncio.gather(*map(self.is_gone, suspects.values())), strict=True))
+        now = self.clock()
+        self._alive |= {identity: now for identity, is_gone in answers.items() if is_gone is False}
+        gone = {identity for identity, is_gone in answers.items() if is_gone}
         if not (confirm or ended or gone or unclaimed):
             return
-        grow = self._resizes(name, self._pods.objects)
+        grow = self.resizes(name, self._pods.objects)
 
         def change(node: GpuNode) -> GpuNode:
             uids = {entry.id: entry.pod.uid for entry in node.allocations}
@@ -206,7 +184,7 @@ class AllocationController:
             return node if after.allocations == node.allocations else after
 
         try:
-            stored = await self._store.commit(name, change)
+            stored = await self.store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.warning("Could not update the allocations of a node", extra={"node": name, "err": str(error)})
             return
@@ -215,55 +193,52 @@ class AllocationController:
         changed = {"confirmed": sorted(confirm), "released": sorted((ended | gone) - kept), "expired": sorted(expired)}
         for words, ids in changed.items():
             if ids:
-                self._metrics.changed_allocations(words, len(ids))
+                self.metrics.changed_allocations(words, len(ids))
         logger.info("Updated the allocations of a node", extra={"node": name, **changed})
-        regarding = self._store.document(name)
+        regarding = self.store.document(name)
         for identity in changed["expired"]:
             allocation = unclaimed[identity]
             if regarding is not None:
                 note = f"the reservation {allocation.id} for {allocation.pod} expired: its pod never appeared"
-                self._recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")
+                self.recorder.record(regarding, contract.EVENT_EXPIRED, note, action="Release")
 
 
+@dataclasses.dataclass(eq=False)
 class LedgerInspector:
     """Reports invalid ledger entries and violated rules of the ledger, which only a manual edit can cause.
 
     GPUs with invalid entries (see `gpushare.codec`), and overcommitted ones, take no new pods.
     """
 
-    def __init__(self, store: ApiStore, recorder: events.Recorder, metrics: Metrics) -> None:
-        self._store = store
-        self._recorder = recorder
-        self._metrics = metrics
+    store: ApiStore
+    recorder: events.Recorder
+    metrics: Metrics
+
+    def __post_init__(self) -> None:
         self._seen: dict[str, tuple[GpuNode, tuple[str, ...]]] = {}
 
     async def inspect(self) -> None:
-        """Inspect the GPUNodes that have changed; report new problems and count all."""
         before, self._seen = self._seen, {}
         inspected = 0
-        for node in self._store.stored():
+        for node in self.store.stored():
             known, sentences = before.get(node.name, (None, ()))
             if known is not node:
                 inspected += 1
                 if inspected % INSPECTED_AT_ONCE == 0:
-                    await event_loop.let_others_run()
+                    await pacing.let_others_run()
                 problems = (*node.problems, *ledger.violations(node))
                 for sentence in problems:
                     if sentence not in sentences:
-                        self._report(node.name, sentence)
+                        logger.error("The ledger has an invalid entry", extra={"node": node.name, "err": sentence})
+                        if document := self.store.document(node.name):
+                            reason = contract.EVENT_LEDGER
+                            self.recorder.record(document, reason, sentence, type="Warning", action="Inspect")
                 sentences = problems
             self._seen[node.name] = node, sentences
-        self._metrics.ledger_problems(sum(len(sentences) for _, sentences in self._seen.values()))
-
-    def _report(self, name: str, sentence: str) -> None:
-        logger.error("The ledger has an invalid entry", extra={"node": name, "err": sentence})
-        regarding = self._store.document(name)
-        if regarding is not None:
-            self._recorder.record(regarding, contract.EVENT_LEDGER, sentence, type="Warning", action="Inspect")
+        self.metrics.ledger_problems(sum(len(sentences) for _, sentences in self._seen.values()))
 
 
 def _by_node(entries: Iterable[NodeAllocation]) -> dict[str, dict[str, Allocation]]:
-    """Group allocations by node, then by ID."""
     by_node: dict[str, dict[str, Allocation]] = collections.defaultdict(dict)
     for entry in entries:
         by_node[entry.node][entry.allocation.id] = entry.allocation

@@ -17,7 +17,7 @@ from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
 from tests.gpushare.laws import strategies
-from webhook.controllers.resize.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
+from webhook.controllers.resize_requests import ResizeRequest, ResizeRequests, outcome, turn
 from webhook.pods.stored_pod import Pod
 
 CREATED = "2026-01-01T00:00:00Z"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webhook.pods import difference
+from webhook.pods import mutation
 
 pytestmark = pytest.mark.slow
 
@@ -25,17 +25,17 @@ objects = st.dictionaries(keys, values, max_size=4)
 
 @given(before=objects, after=objects)
 def test_applied_patch_gives_the_other_value(before: dict[str, Any], after: dict[str, Any]) -> None:
-    operations = difference.patch(before, after)
+    operations = mutation.patch(before, after)
     assert written(jsonpatch.apply_patch(copy.deepcopy(before), operations)) == written(after)
 
 
 @given(value=values)
 def test_between_equals_there_is_no_difference(value: Any) -> None:
-    assert difference.patch(value, copy.deepcopy(value)) == []
+    assert mutation.patch(value, copy.deepcopy(value)) == []
 
 
 def test_true_and_1_are_distinguished() -> None:
-    assert difference.patch({"hostNetwork": True}, {"hostNetwork": 1}) == [
+    assert mutation.patch({"hostNetwork": True}, {"hostNetwork": 1}) == [
         {"op": "replace", "path": "/hostNetwork", "value": 1}
     ]
 

@@ -19,8 +19,8 @@ from tests.gpushare.cluster import waiting
 from tests.webhook import replica
 from tests.webhook.conftest import Cluster
 from webhook import metrics
-from webhook.controllers.allocations import allocation_controller
-from webhook.controllers.allocations.allocation_controller import AllocationController
+from webhook.controllers import allocation_controller
+from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.store.api_store import ApiStore
 

@@ -6,13 +6,13 @@ import asyncio
 import time
 
 from tests.webhook.laws.virtual_loop import VirtualLoop
-from webhook import event_loop
+from webhook.controllers import pacing
 
 ROUNDS = 8  # of the event loop, that an answer takes
 
 
 def piece_of_work() -> None:
-    time.sleep(event_loop.WORK_SECONDS)
+    time.sleep(pacing.WORK_SECONDS)
 
 
 async def test_answer_waits_for_one_piece_of_work_only() -> None:
@@ -23,7 +23,7 @@ async def test_answer_waits_for_one_piece_of_work_only() -> None:
         while True:
             pieces += 1
             piece_of_work()
-            await event_loop.let_others_run()
+            await pacing.let_others_run()
 
     async def answer() -> int:
         before = pieces
@@ -47,7 +47,7 @@ def test_short_work_rests_once() -> None:
 
     async def work() -> None:
         for _ in range(100):
-            await event_loop.let_others_run()
+            await pacing.let_others_run()
 
     loop = VirtualLoop(pass_time)
     loop.run_until_complete(work())

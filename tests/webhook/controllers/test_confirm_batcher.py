@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpushare.allocation import PodRef
-from webhook.controllers.allocations import due_changes
+from webhook.controllers import due_changes
 
 POD = PodRef("default", "trainer", "u1")
 LATER = due_changes.QUIET_SECONDS / 2

@@ -6,8 +6,8 @@ import pytest
 
 from gpushare import ledger
 from tests import builders
-from webhook.controllers.allocations import due_changes
-from webhook.controllers.allocations.due_changes import FirstSeen
+from webhook.controllers import due_changes
+from webhook.controllers.due_changes import FirstSeen
 
 
 @pytest.mark.parametrize("written", [-1e9, 0.0, 1e9])

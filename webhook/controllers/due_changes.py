@@ -106,7 +106,6 @@ def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocatio
 
 
 def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
-    """Return pods by the ID of the allocation that they name, the oldest first."""
     claims: dict[str, list[Pod]] = collections.defaultdict(list)
     for pod in sorted(pods, key=lambda pod: pod.created):
         if pod.allocation_id and pod.may_hold:
@@ -128,7 +127,6 @@ def _is_for(allocation: Allocation, pod: Pod) -> bool:
 
 
 def still_holds(pod: Pod, holder: PodRef) -> bool:
-    """Whether this pod, which has the holder's name, is the holder itself and keeps its share."""
     return pod.ref.uid == holder.uid and not pod.has_ended and pod.may_hold
 
 
