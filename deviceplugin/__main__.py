@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from deviceplugin import agent, agent_settings, without_driver
+from deviceplugin import agent, agent_settings
 from deviceplugin.cdi import driver_root
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
@@ -40,7 +40,7 @@ async def _run(
     opened: nvml.Nvml | None,
     installed: library.Installed,
 ) -> None:
-    driver = opened or await without_driver.opened(settings, daemon)
+    driver = opened or await agent.wait_for_driver(settings, daemon)
     if driver is not None:
         await agent.run(settings, daemon, driver=driver, installed=installed)
 

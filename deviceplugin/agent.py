@@ -1,4 +1,4 @@
-"""The agent process: starts all loops in order, serves the probes, and stops gracefully.
+"""The agent process: waits for the driver, starts all loops in order, serves the probes, and stops gracefully.
 
 It serves the kubelet and starts the arbiter before it has reached the API server, because containers also restart on a
 node that has lost its control plane. Loops that need the API server wait for it.
@@ -9,26 +9,65 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, Final
 
 import prometheus_client
 
-from deviceplugin import graceful_stop
+from deviceplugin import agent_parts, node_parts
+from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
+from deviceplugin.cdi import driver_root
+from deviceplugin.cluster_objects import NodePods
 from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library
-from deviceplugin.hardware import nvml
+from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.link import arbiter_process
-from deviceplugin.node_pods import NodePods
+from deviceplugin.report.gpunode_status import GpuNodeStatus
+from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.wake import Wake
-from deviceplugin.wiring import agent_parts, node_parts
-from deviceplugin.wiring.agent_parts import AgentParts
-from gpushare import contract
-from gpushare.cluster import api_client
+from gpushare import contract, pod
+from gpushare.cluster import api_client, api_errors
 from gpushare.daemon import probes, shutdown
+from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
+
+DRIVER_RETRY_SECONDS: Final = 15.0
+GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would restart it
+
+
+async def wait_for_driver(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
+    """Wait for the driver and return it; None if the agent stops before."""
+    problem = "the driver has not been tried yet"
+    mounted = settings.container_driver_root
+    last = time.monotonic() + GIVE_UP_SECONDS
+    registry = prometheus_client.CollectorRegistry()
+    async with probes.serve(
+        {"driver": lambda: problem}, registry, host=settings.probe_host, port=settings.probe_port
+    ) as port:
+        logger.info("Waiting for a driver", extra={"node": settings.node_name, "probe_port": port})
+        while not daemon.stopping.is_set():
+            try:
+                driver_root.load_nvml(mounted, settings.driver_root)
+                return await asyncio.to_thread(nvml.Nvml)
+            except nvml_call.NvmlError as error:
+                if error.code == nvml.NO_LIBRARY and not mounted.is_dir() and time.monotonic() > last:
+                    daemon.fail(
+                        f"{error}; this container ends, so that the next one gets a driver that was installed in the "
+                        f"meantime: {mounted}, where the host's driver would appear, is not a directory"
+                    )
+                if str(error) != problem:
+                    logger.warning("No driver found", extra={"err": str(error)})
+                problem = str(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRIVER_RETRY_SECONDS):
+                    await daemon.stopping.wait()
+    return None
+
 
 LEDGERS: Final = "ledgers"  # below the state directory
 SYNC_SECONDS: Final = 2.0  # an API server that answers at all answers within this time
@@ -104,7 +143,7 @@ async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: st
         logger.info("Serving", extra=served)
         await daemon.stopping.wait()
         if not daemon.failed:
-            await graceful_stop.prepare(
+            await drain(
                 parts.reports.status,
                 node=cluster.gpunode.now,
                 pods=cluster.pods.all,
@@ -117,3 +156,65 @@ async def _first(*waiting: Coroutine[Any, Any, Any]) -> None:
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+
+
+# A pod is placed, bound and admitted within a second, but waiting for volumes can take any time. `shutdown` cuts
+# the process short 25 s after SIGTERM, and Kubernetes kills it after 30 s. The remaining time is for its own end.
+MAX_DRAIN_SECONDS: Final = 15.0
+DRAIN_POLL_SECONDS: Final = 0.2
+STOP_RETRY_SECONDS: Final = 0.5
+
+
+async def drain(
+    status: GpuNodeStatus,
+    *,
+    node: Callable[[], GpuNode | None],
+    pods: Callable[[], Iterable[PodJson]],
+    pod_resources_socket: Path,
+) -> None:
+    """Return when the agent can stop: no pod is on its way, the wait is too long, or the GPUNode cannot be written."""
+    expected: list[str] = []
+    try:
+        async with asyncio.timeout(MAX_DRAIN_SECONDS):
+            await _report_stop(status)
+            while expected := on_their_way(node(), pods(), await _held(pod_resources_socket)):  # noqa: ASYNC110 (no event)
+                await asyncio.sleep(DRAIN_POLL_SECONDS)
+    except (TimeoutError, api_errors.ClusterError) as error:
+        why = str(error) or f"not done within {MAX_DRAIN_SECONDS:g} s"
+        logger.warning("Pods may start while no agent runs", extra={"err": why, "pods": expected})
+
+
+async def _report_stop(status: GpuNodeStatus) -> None:
+    while True:
+        try:
+            await status.stop()
+        # a pod was just placed, which changed the GPUNode; the copy has the new version by now
+        except api_errors.Conflict:
+            continue
+        # An API server that has just started rejects all requests until it has loaded RBAC.
+        except (api_errors.Unavailable, api_errors.Forbidden) as error:
+            logger.debug("Could not report the stop in the GPUNode yet", extra={"err": str(error)})
+            await asyncio.sleep(STOP_RETRY_SECONDS)
+            continue
+        return
+
+
+async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
+    """Return nothing if the kubelet is down: after its restart, it admits all its pods again."""
+    try:
+        return await pod_resources.held(socket)
+    except pod_resources.PodResourcesError:
+        return ()
+
+
+def on_their_way(
+    node: GpuNode | None, pods: Iterable[PodJson], held: Iterable[pod_resources.ContainerDevices]
+) -> list[str]:
+    """Return the pods, as `namespace/name`, with a share on this node but without devices from the kubelet. Pure.
+
+    pods: the node's pods, from the API server; held: the devices of containers, from the kubelet.
+    """
+    served = {f"{devices.namespace}/{devices.pod}" for devices in held if devices.resource in advertisement.COUNTERS}
+    ended = {pod.uid(manifest) for manifest in pods if pod.is_terminal(manifest)}
+    placed = {str(entry.pod) for entry in (node.allocations if node else ()) if entry.pod.uid not in ended}
+    return sorted(placed - served)

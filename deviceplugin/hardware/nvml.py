@@ -1,4 +1,4 @@
-"""The GPUs as the driver describes them.
+"""The GPUs as the driver describes them, and the driver for the event loop.
 
 A GPU that has fallen off the bus answers nothing, not even its UUID, so unreadable GPUs are reported by index next to
 the readable ones. NVML looks for GPUs only when it is initialised, so a lost GPU is found again by reinitialising NVML.
@@ -6,16 +6,19 @@ the readable ones. NVML looks for GPUs only when it is initialised, so a lost GP
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
+import functools
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from deviceplugin.hardware import nvml_call, nvml_events, xid
+from deviceplugin.hardware import nvml_call, nvml_events
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
 from deviceplugin.state.offer import Unreadable
 from gpushare.gpu import Gpu
@@ -130,7 +133,7 @@ class Nvml:
         """GPUs whose failures would go unnoticed, by UUID, with the reason."""
         return self._events.unwatched
 
-    def wait_for_xid(self, timeout_seconds: float) -> xid.XidEvent | None:
+    def wait_for_xid(self, timeout_seconds: float) -> nvml_events.XidEvent | None:
         """Return the next critical event; None after `timeout_seconds` without one."""
         return self._events.wait(timeout_seconds)
 
@@ -310,3 +313,45 @@ def _health_problem(handle: Any) -> str:
     if rows is not None and rows[2]:
         return "memory rows wait to be remapped: the GPU has to be reset"
     return ""
+
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+class Driver:
+    """An initialised NVML, shared by everything in this process."""
+
+    def __init__(self, opened: Nvml) -> None:
+        self.nvml = opened
+        self._lock = asyncio.Lock()
+        self._asked_at: float | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """How many seconds the running call has taken so far; 0 if none is running."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    async def ask(
+        self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Answer:
+        """Call `question`, which uses `nvml`, in the order of requests."""
+        await self._lock.acquire()
+        # Cancelling a call does not stop its thread. The next call waits until the thread has returned.
+        call = asyncio.create_task(self._call(functools.partial(question, *arguments, **named)))
+        call.add_done_callback(_retrieve_error)
+        return await asyncio.shield(call)
+
+    async def _call(self, question: Callable[[], Answer]) -> Answer:
+        self._asked_at = time.monotonic()
+        try:
+            return await asyncio.to_thread(question)
+        finally:
+            self._asked_at = None
+            self._lock.release()
+
+
+def _retrieve_error(call: asyncio.Task[Any]) -> None:
+    """Mark the error of a call as retrieved, because its caller may have been cancelled."""
+    if not call.cancelled():
+        call.exception()

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_events, nvml_topology
 from deviceplugin.hardware.gpu_health import FaultLog
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
@@ -30,7 +30,7 @@ POLL_SECONDS: Final = 5.0
 REINITIALIZE_SECONDS: Final = 60.0  # while a GPU does not answer or cannot be watched
 # No call takes this long, not even the first one after a boot or a change of the MIG mode.
 SILENT_SECONDS: Final = 60.0
-_APPLICATION_XIDS: Final = xid.Filter()
+_APPLICATION_XIDS: Final = nvml_events.Filter()
 _KERNEL_GPUS: Final = Path("driver/nvidia/gpus")  # below /proc
 
 
@@ -54,7 +54,7 @@ class Observation:
         known: asyncio.Event,
         fault_log: FaultLog,
         changed: Callable[[], None] = lambda: None,
-        ignored: xid.Filter = _APPLICATION_XIDS,
+        ignored: nvml_events.Filter = _APPLICATION_XIDS,
         proc: Path = Path("/proc"),
         roots: Sequence[Path] = (Path("/"),),
         clock: Callable[[], float] = time.monotonic,
@@ -78,7 +78,7 @@ class Observation:
         self._refreshed_at = self._initialized_at = clock()
         self._kernel_directory, self._roots = proc / _KERNEL_GPUS, roots
         self._plugged = self._kernel_gpus()
-        self._discovered = discovery.NONE
+        self._discovered = inventory.NONE_DISCOVERED
         self.minors: Mapping[str, int] = {}  # device minor numbers, by UUID
         self.paths: nvml_topology.Paths = {}  # between pairs of GPUs
         self._paths_known_for: frozenset[str] = frozenset()  # UUIDs at the time `paths` was read
@@ -89,7 +89,7 @@ class Observation:
         return tuple(sorted((gpu.gpu for gpu in self._discovered.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
 
     @property
-    def gpus(self) -> discovery.DiscoveredGpus:
+    def gpus(self) -> inventory.DiscoveredGpus:
         """The same GPUs with the driver's full description of the MIG devices."""
         return self._discovered
 
@@ -146,7 +146,7 @@ class Observation:
         if is_news or is_time or self._known.is_set() > self.informed.is_set():
             await self.refresh()
 
-    async def _event(self) -> xid.XidEvent | None:
+    async def _event(self) -> nvml_events.XidEvent | None:
         event = None
         if not self._ignored.checks_nothing:
             event = await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
@@ -244,28 +244,28 @@ class Observation:
                 why = "the kernel has it, but the driver does not list it: see the kernel's log for NVRM"
                 yield Unreadable(None, why, bus_id)
 
-    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[discovery.DiscoveredGpus, Mapping[str, int]]:
+    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[inventory.DiscoveredGpus, Mapping[str, int]]:
         driver = self._driver.nvml
         minors = {gpu.uuid: driver.minor_number(gpu.uuid) for gpu in gpus}
         known = {uuid: number for uuid, number in minors.items() if number is not None}
-        return discovery.read(driver, gpus, self._discovered), {**self.minors, **known}
+        return inventory.discover(driver, gpus, self._discovered), {**self.minors, **known}
 
-    def _record_event(self, event: xid.XidEvent) -> None:
+    def _record_event(self, event: nvml_events.XidEvent) -> None:
         logger.warning("The driver reported an XID", extra={"gpu": event.gpu, "xid": event.number})
         # A GPU that the driver cannot name did not answer before, so it is unhealthy already.
         if event.gpu is None:
             return
-        affected = xid.affected(self._watched(event), event, self._ignored)
-        gpu = "" if event.gpu_instance == xid.WHOLE_GPU else event.gpu
+        affected = nvml_events.affected(self._watched(event), event, self._ignored)
+        gpu = "" if event.gpu_instance == nvml_events.WHOLE_GPU else event.gpu
         after = gpu_health.after_xid(self._faults, uuids=affected, number=event.number, now=self._clock(), gpu=gpu)
         self._set_faults(after)
 
-    def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
+    def _watched(self, event: nvml_events.XidEvent) -> dict[str, nvml_events.Watched]:
         """Return the devices that an event can be about: whole GPUs or, if it names instances, MIG devices."""
-        if event.gpu_instance == xid.WHOLE_GPU:
-            return {uuid: xid.Watched(uuid) for uuid in (*self._discovered, str(event.gpu))}
+        if event.gpu_instance == nvml_events.WHOLE_GPU:
+            return {uuid: nvml_events.Watched(uuid) for uuid in (*self._discovered, str(event.gpu))}
         return {
-            device.uuid: xid.Watched(uuid, device.gpu_instance, device.compute_instance)
+            device.uuid: nvml_events.Watched(uuid, device.gpu_instance, device.compute_instance)
             for uuid, gpu in self._discovered.items()
             for device in gpu.devices
         }

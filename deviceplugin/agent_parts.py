@@ -1,6 +1,6 @@
 """All parts of an agent, built in order: each builder takes the groups built before it, so dependencies point one way.
 
-cluster → hardware → shares → kubelet → reports → modes
+cluster → hardware → shares (all in `node_parts`) → kubelet → reports → modes
 
 Information in the other direction travels as observable values (`NodeState`) and as events that wake loops (`Wake`).
 """
@@ -10,27 +10,160 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import Iterable
+import functools
+import os
+from collections.abc import Collection, Iterable
 from typing import Final
 
+from deviceplugin import node_parts
+from deviceplugin.cdi import specs
 from deviceplugin.denial import pod_denial
-from deviceplugin.disk import library
-from deviceplugin.hardware import nvml
-from deviceplugin.labels import node_labels
+from deviceplugin.disk import library, old_libraries
+from deviceplugin.hardware import nvml, partitioner
+from deviceplugin.injection import arrival, in_force, runtime_inspection
+from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
 from deviceplugin.link import arbiter_process
-from deviceplugin.mig import partitioner
-from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, setup_parts
-from deviceplugin.report import agent_metrics, announcements, device_holders
+from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
+from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
+from deviceplugin.report import agent_metrics, announcements, node_writers, share_metrics
 from deviceplugin.report.gpunode_status import GpuNodeStatus
-from deviceplugin.report.node_capacity import NodeCapacity
-from deviceplugin.state import allocatable
-from deviceplugin.wiring import kubelet_parts, node_parts, share_parts
-from deviceplugin.wiring.kubelet_parts import KubeletParts
-from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
-from deviceplugin.wiring.share_parts import ShareParts
+from deviceplugin.report.node_writers import NodeCapacity
+from deviceplugin.state import advertisement, allocatable, kubelet_checkpoint, pod_resources
+from gpushare import contract
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpu import Gpu
+from gpushare.gpunode import Condition
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletParts:
+    """The device plugins, and how containers get devices."""
+
+    cluster: ClusterParts
+    denied: pod_denial.PodDenial
+    injecting: in_force.NodeInjection
+    arrivals: arrival.Arrivals
+    specs: specs.Specs
+    plugins: plugins.Plugins
+    old_libraries: old_libraries.OldLibraries
+
+    @property
+    def loops(self) -> Loops:
+        return {
+            "cdi": self._write_specs,
+            "arrivals": self.arrivals.run,
+            "plugins": self.plugins.run,
+            "old libraries": self.old_libraries.run,
+        }
+
+    async def deny(self) -> None:
+        """Deny the GPUs to unregistered processes, until cancelled."""
+        # While the pods are unknown, the pods that are exempt are too, and the condition would be wrong.
+        await self.cluster.pods.informer.synced.wait()
+        await self.denied.run()
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions about the injection of devices and about denial."""
+        missing = self.arrivals.missing
+        # Outside a pod, the agent cannot inspect its own container.
+        shown = (
+            (self.injecting.injection().condition_with(missing),) if self.cluster.settings.pod_uid or missing else ()
+        )
+        # Until the pods are known, keep the condition that the previous agent wrote.
+        last = self.cluster.gpunode.now() if self.denied.is_on else None
+        previous = last.condition(contract.CONDITION_UNREGISTERED_DENIED) if last is not None else None
+        return (*shown, *(self.denied.conditions or ((previous,) if previous is not None else ())))
+
+    async def _write_specs(self) -> None:
+        await self.cluster.state.published.wait()
+        await self.specs.run(self.cluster.state.advertised, self.injecting.settings)
+
+
+def build_kubelet(
+    cluster: ClusterParts,
+    hardware: HardwareParts,
+    shares: ShareParts,
+    installed: library.Installed,
+    denied: pod_denial.PodDenial,
+) -> KubeletParts:
+    """Build the device plugins with the parts of their answers."""
+    settings, state, pods = cluster.settings, cluster.state, cluster.pods
+    injecting = in_force.NodeInjection(
+        state.in_force,
+        runtime_inspection.inspect(settings, os.environ),
+        runtime=cluster.configuration.runtime,
+        pods=pods.all,
+        pod_uid=settings.pod_uid,
+    )
+    written = specs.Specs(
+        settings.cdi_directory, gpus=hardware.gpus, nodes=hardware.nodes, in_use=hardware.users.has_devices
+    )
+
+    def counters_allocated(resource: str, ids: Collection[str]) -> None:
+        hardware.users.record_allocation(resource, ids)
+        devices = state.advertised.value.get(resource, ())
+        # Wake the mode reconciler: it has to advertise the allocated counters as healthy.
+        if not {device.id for device in devices if device.healthy}.issuperset(ids):
+            cluster.wake.modes.set()
+
+    for_shares = share_answers.ShareAnswers(
+        share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
+        settings=injecting.settings,
+        allocated=counters_allocated,
+        stale_devices=share_answers.StaleAllocations(settings.kubelet_directory, living=pods.running_uids).count,
+        start=share_start.ShareStart(
+            injection=injecting.injection,
+            settings=injecting.settings,
+            held=functools.partial(
+                pod_resources.held_by_all,
+                settings.pod_resources_socket,
+                settings.kubelet_directory / kubelet_checkpoint.NAME,
+                pods.all,
+            ),
+            find=shares.lookup.find_by_name,
+            descriptions=written,
+            denied=denied,
+        ),
+    )
+    for_devices = device_answers.DeviceAnswers(
+        injecting,
+        nodes=hardware.nodes,
+        mps=hardware.mps_daemons.files,
+        memory_bytes=hardware.memory_bytes,
+        scores=hardware.scores,
+        described=written.renew,
+        allocated=hardware.users.record_allocation,
+    )
+
+    def allocator(resource: str) -> plugin_service.ContainerAllocator:
+        return for_shares if resource in advertisement.COUNTERS else for_devices
+
+    return KubeletParts(
+        cluster=cluster,
+        denied=denied,
+        injecting=injecting,
+        arrivals=arrival.Arrivals(
+            pods=pods.all,
+            node=cluster.gpunode.now,
+            identify=cluster.identify,
+            warn=cluster.events.warn,
+            changed=cluster.wake.status.set,
+            proc=settings.proc_root,
+        ),
+        specs=written,
+        plugins=plugins.Plugins(
+            state.advertised,
+            answers=allocator,
+            directory=settings.kubelet_directory,
+            registered=state.registered,
+            hung_up=state.hung_up,
+        ),
+        old_libraries=old_libraries.OldLibraries(
+            installed.library, settings.root, pods=pods.known, proc=settings.proc_root
+        ),
+    )
+
 
 AUDITED_SECONDS: Final = 5.0  # the first status waits this long for the first complete audit
 
@@ -43,9 +176,9 @@ class ReportParts:
     hardware: HardwareParts
     shares: ShareParts
     status: GpuNodeStatus
-    labels: node_labels.LabelWriter
+    labels: node_writers.LabelWriter
     capacity: NodeCapacity
-    holders: device_holders.DeviceHolders
+    holders: share_metrics.DeviceHolders
     announcer: announcements.HealthAnnouncer
     metrics: agent_metrics.AgentCollector
 
@@ -75,7 +208,7 @@ def build_reports(
 ) -> ReportParts:
     """Build the writers of the GPUNode's status and the Node's labels and capacity, the Events and the metrics."""
     state, name, api = cluster.state, cluster.settings.node_name, cluster.api
-    holders = device_holders.DeviceHolders(
+    holders = share_metrics.DeviceHolders(
         hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
     )
 
@@ -108,13 +241,13 @@ def build_reports(
             audited=shares.conditions,
             injected=kubelet.conditions,
         ),
-        labels=node_labels.LabelWriter(
+        labels=node_writers.LabelWriter(
             api,
             node_name=name,
             wake=cluster.wake.labels,
             in_force=state.in_force,
             metadata=cluster.configuration.metadata,
-            wanted=node_labels.WantedLabels(hardware.driver, hardware.observation, state.in_force).now,
+            wanted=node_writers.WantedLabels(hardware.driver, hardware.observation, state.in_force).now,
         ),
         capacity=NodeCapacity(
             api, node_name=name, allocatable=state.allocatable, written=cluster.configuration.memory_capacity
@@ -162,10 +295,10 @@ def build_modes(cluster: ClusterParts, hardware: HardwareParts, reports: ReportP
     delayed = allocatable.DelayedDecrease(measure)
     driver, changed = hardware.driver, hardware.observation.refresh
     mode_setup = setup.ModeSetup(
-        setup_parts.ComputeModePart(driver, hardware.mig, changed),
-        setup_parts.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),
-        setup_parts.TimeSlicePart(),
-        setup_parts.MpsPart(hardware.mps_daemons, gpu_of=hardware.gpu),
+        setup.ComputeModePart(driver, hardware.mig, changed),
+        setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),
+        setup.TimeSlicePart(),
+        setup.MpsPart(hardware.mps_daemons, gpu_of=hardware.gpu),
     )
     return ModeParts(
         cluster=cluster,
@@ -218,7 +351,7 @@ class AgentParts:
             "gpunode": lambda: None if status.written else f"the GPUNode {name} is not written yet",
             "pods": lambda: None if pods.synced.is_set() else "the pods of this node are not known yet",
             "configuration": lambda: None if configuration.is_known else "the node's configuration is not known yet",
-            "api": lambda: informer.stale_reason(informers, longest_seconds=share_parts.STALE_SECONDS),
+            "api": lambda: informer.stale_reason(informers, longest_seconds=node_parts.STALE_SECONDS),
         }
 
 
@@ -232,8 +365,8 @@ def build(
 ) -> AgentParts:
     """Build all groups, and have changes of watched objects wake the parts that depend on them."""
     hardware = node_parts.build_hardware(cluster, opened)
-    shares = share_parts.build(cluster, hardware, process)
-    kubelet = kubelet_parts.build(cluster, hardware, shares, installed, denied)
+    shares = node_parts.build_shares(cluster, hardware, process)
+    kubelet = build_kubelet(cluster, hardware, shares, installed, denied)
     reports = build_reports(cluster, hardware, shares, kubelet)
     modes = build_modes(cluster, hardware, reports)
 

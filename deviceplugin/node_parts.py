@@ -1,21 +1,29 @@
-"""The groups that all others build on: the copies of the cluster's objects, and the node's GPUs."""
+"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter's link and the audit."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import functools
 import os
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from deviceplugin import cluster_objects
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.allocation import aligned, answer
 from deviceplugin.arbiter import socket_server
-from deviceplugin.hardware import discovery, gpu_health, nvml, nvml_mig, observation, xid
-from deviceplugin.hardware.driver import Driver
-from deviceplugin.modes import cluster_config, gpu_users
+from deviceplugin.audit import auditor, overhead, unclaimed_memory
+from deviceplugin.cluster_objects import NodePods
+from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_mig, observation
+from deviceplugin.hardware.nvml import Driver
+from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
+from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons
-from deviceplugin.node_pods import NodePods
+from deviceplugin.report import announcements, share_peaks
 from deviceplugin.state import kubelet_checkpoint, node_state
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
 from deviceplugin.state.node_events import NodeEvents
@@ -23,7 +31,7 @@ from deviceplugin.state.wake import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events
 from gpushare.gpu import Gpu
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Condition, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # The loops of a group, by the name of their task.
@@ -40,7 +48,7 @@ class ClusterParts:
     wake: Wake
     state: node_state.NodeState
     gpunode: GpuNodeCopy
-    configuration: cluster_config.Configuration
+    configuration: cluster_objects.Configuration
     recorder: events.Recorder
     events: NodeEvents
     identify: socket_server.Identify
@@ -82,7 +90,7 @@ def build_cluster(settings: AgentSettings, api: api_client.ApiClient, *, pods: N
         wake=wake,
         state=node_state.NodeState(),
         gpunode=gpunode,
-        configuration=cluster_config.Configuration(
+        configuration=cluster_objects.Configuration(
             api, node_name=name, config_map=settings.config_map, changed=wake.all
         ),
         recorder=recorder,
@@ -126,7 +134,7 @@ class HardwareParts:
     def nodes(self) -> answer.DevicePaths:
         """Return the device nodes of each GPU."""
         root = Path(self.state.in_force.value.settings.container_driver_root)
-        return discovery.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
+        return inventory.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
 
     def scores(self) -> Mapping[tuple[str, str], int]:
         """Return how well each pair of GPUs is connected."""
@@ -162,7 +170,7 @@ def build_hardware(cluster: ClusterParts, opened: nvml.Nvml) -> HardwareParts:
             known=cluster.gpunode.informer.synced,
             fault_log=gpu_health.FaultLog(settings.state_directory, proc=settings.proc_root),
             changed=cluster.wake.all,
-            ignored=xid.filter_from(os.environ),
+            ignored=nvml_events.filter_from(os.environ),
             proc=settings.proc_root,
             roots=(Path("/"), settings.container_driver_root),
         ),
@@ -175,5 +183,94 @@ def build_hardware(cluster: ClusterParts, opened: nvml.Nvml) -> HardwareParts:
             identify=cluster.identify,
             own_pids=mps_daemons.pids,
             checkpoint=settings.kubelet_directory / kubelet_checkpoint.NAME,
+        ),
+    )
+
+
+# How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
+STALE_SECONDS: Final = 60.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShareParts:
+    """The agent's end of the arbiter, and the audit. audited: set once the first complete audit can be reported."""
+
+    cluster: ClusterParts
+    running: running_shares.Shares
+    lookup: lookup.Lookup
+    arbiter: arbiter.Arbiter
+    auditor: auditor.Auditor
+    peaks: share_peaks.Peaks
+    audited: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    @property
+    def loops(self) -> Loops:
+        return {"audit": self._audit, "peaks": self.peaks.run}
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return the audit's conditions; none before the first complete audit."""
+        return self.auditor.conditions if self.audited.is_set() else ()
+
+    async def _audit(self) -> None:
+        # The audit compares processes with the GPUs' modes, so these must be known first.
+        await self.cluster.state.published.wait()
+        # Until the pods are known, the node's endpoint reports the audit as incomplete, and the GPUNode keeps its last
+        # condition. Otherwise a slow API server would make the condition of every node unknown and lose findings. If
+        # the pods stay unknown, the condition says so, as nothing supports the previous agent's findings any more.
+        last = time.monotonic() + STALE_SECONDS
+        while not self.cluster.is_known and time.monotonic() < last:
+            await self.auditor.step()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(auditor.SECONDS):
+                    await self.cluster.synced()
+        await self.auditor.step()
+        self.audited.set()
+        self.cluster.wake.status.set()
+        await self.auditor.run()
+
+
+def build_shares(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_process.ArbiterProcess) -> ShareParts:
+    """Build the connection to the arbiter's process, and the audit."""
+    settings, state, pods = cluster.settings, cluster.state, cluster.pods
+    running = running_shares.Shares()
+    sizes = overhead.ContextSizes(
+        overhead.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
+        state.gpus,
+        driver_version=hardware.driver_version,
+    )
+    owners = lookup.Lookup(
+        pods=pods.all, node=cluster.gpunode.now, ask_pods=pods.fetch, ask_node=cluster.gpunode.refreshed
+    )
+    connected = arbiter.Arbiter(
+        process.channel,
+        lookup=owners,
+        node=cluster.gpunode.now,
+        tell=cluster.wake.status.set,
+        context_bytes=sizes.bytes_on,
+        unclaimed_bytes=functools.partial(unclaimed_memory.unclaimed_on_gpu, hardware.driver, running),
+        refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
+        shares=running,
+    )
+    return ShareParts(
+        cluster=cluster,
+        running=running,
+        lookup=owners,
+        arbiter=connected,
+        auditor=auditor.Auditor(
+            hardware.driver,
+            connected,
+            sizes,
+            gpus=state.gpus,
+            node=cluster.known_node,
+            pods=pods.all,
+            warn=cluster.events.warn,
+            changed=cluster.wake.status.set,
+            node_name=settings.node_name,
+            identify=cluster.identify,
+            end_unlimited=settings.end_unlimited,
+            proc=settings.proc_root,
+        ),
+        peaks=share_peaks.Peaks(
+            settings.state_directory, uses=running.uses, leases=running.lease_usage, pods=pods.uids
         ),
     )

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.mig import mig_plan
-from deviceplugin.mig.mig_plan import Create, CreatePart, Destroy, DestroyPart, MigPlan, MigVerdict, Present, SetMode
+from deviceplugin.hardware import partitioner
+from deviceplugin.hardware.partitioner import (
+    Create,
+    CreatePart,
+    Destroy,
+    DestroyPart,
+    MigPlan,
+    MigVerdict,
+    Present,
+    SetMode,
+)
 from deviceplugin.state.mig_instance import ComputeInstance, GpuInstance, MigMode
 from gpushare.mig import catalogue, feasibility, instance_layout, profile
 from gpushare.mig.instance_layout import Wanted
@@ -32,7 +41,7 @@ def present(*instances: GpuInstance, mode: MigMode | None = ON, busy: bool = Fal
 
 
 def made(gpu: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
-    return mig_plan.make(gpu, None if wanted is None else feasibility.named(wanted), held=held)
+    return partitioner.make_plan(gpu, None if wanted is None else feasibility.named(wanted), held=held)
 
 
 def after(gpu: Present, proposed: MigPlan) -> Present:
@@ -105,7 +114,7 @@ WANTED = st.dictionaries(
 @settings(max_examples=200)
 @given(gpus(), WANTED)
 def test_plan_reaches_the_wanted_instances_and_keeps_those_in_use(gpu: Present, wanted: Wanted) -> None:
-    proposed = mig_plan.make(gpu, wanted)
+    proposed = partitioner.make_plan(gpu, wanted)
     busy = {part.uuid for instance in gpu.instances for part in instance.parts if part.busy}
     if proposed.verdict is MigVerdict.REFUSE:
         assert instance_layout.misfit(A100, wanted)
@@ -115,19 +124,19 @@ def test_plan_reaches_the_wanted_instances_and_keeps_those_in_use(gpu: Present, 
         done = after(gpu, proposed)
         assert counts(done) == wanted
         assert busy <= {part.uuid for instance in done.instances for part in instance.parts}
-        assert mig_plan.make(done, wanted) == MigPlan(MigVerdict.DO)
+        assert partitioner.make_plan(done, wanted) == MigPlan(MigVerdict.DO)
 
 
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(gpus(), WANTED, st.data())
 def test_interrupted_plan_is_completed_by_the_next(gpu: Present, wanted: Wanted, data: st.DataObject) -> None:
-    proposed = mig_plan.make(gpu, wanted)
+    proposed = partitioner.make_plan(gpu, wanted)
     if proposed.verdict is not MigVerdict.DO:
         return
     some = dataclasses.replace(proposed, steps=proposed.steps[: data.draw(st.integers(0, len(proposed.steps)))])
     stopped = after(gpu, some)
-    again = mig_plan.make(stopped, wanted)
+    again = partitioner.make_plan(stopped, wanted)
     assert again.verdict is MigVerdict.DO
     assert counts(after(stopped, again)) == wanted
 
