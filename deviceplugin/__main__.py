@@ -31,18 +31,7 @@ def main() -> int:
         # The message says it all; a stack trace would only hide it.
         logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
         return 1
-    return shutdown.run(lambda daemon: _run(settings, daemon, driver, installed))
-
-
-async def _run(
-    settings: agent_settings.AgentSettings,
-    daemon: shutdown.Daemon,
-    opened: nvml.Nvml | None,
-    installed: library.Installed,
-) -> None:
-    driver = opened or await agent.wait_for_driver(settings, daemon)
-    if driver is not None:
-        await agent.run(settings, daemon, driver=driver, installed=installed)
+    return shutdown.run(lambda daemon: agent.run(settings, daemon, opened=driver, installed=installed))
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import prometheus_client
 
-from deviceplugin import agent_parts, node_parts
 from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.cdi import driver_root
@@ -25,6 +24,7 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.link import arbiter_process
+from deviceplugin.node_parts import ClusterParts
 from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.wake import Wake
@@ -36,19 +36,30 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
+LEDGERS: Final = "ledgers"  # below the state directory
 DRIVER_RETRY_SECONDS: Final = 15.0
 GIVE_UP_SECONDS: Final = 300.0  # as rarely as the kubelet would restart it
+SYNC_SECONDS: Final = 2.0  # an API server that answers at all answers within this time
+# A pod is placed, bound and admitted within a second, but waiting for volumes can take any time. `shutdown` cuts
+# the process short 25 s after SIGTERM, and Kubernetes kills it after 30 s. The remaining time is for its own end.
+MAX_DRAIN_SECONDS: Final = 15.0
+DRAIN_POLL_SECONDS: Final = 0.2
+STOP_RETRY_SECONDS: Final = 0.5
 
 
 async def wait_for_driver(settings: AgentSettings, daemon: shutdown.Daemon) -> nvml.Nvml | None:
-    """Wait for the driver and return it; None if the agent stops before."""
+    """Wait for the driver on a node that may not have one yet (`failOnInitError: false`); None if the agent stops.
+
+    NVIDIA's plugin then waits forever without a message. The agent retries, because a pod may install the driver, and
+    its readiness check says what is missing. A container runtime mounts a driver only when a container starts. So a
+    container that cannot see the host's driver directory ends after a while, and its successor gets a driver that was
+    installed in the meantime.
+    """
     problem = "the driver has not been tried yet"
     mounted = settings.container_driver_root
     last = time.monotonic() + GIVE_UP_SECONDS
-    registry = prometheus_client.CollectorRegistry()
-    async with probes.serve(
-        {"driver": lambda: problem}, registry, host=settings.probe_host, port=settings.probe_port
-    ) as port:
+    checks, registry = {"driver": lambda: problem}, prometheus_client.CollectorRegistry()
+    async with probes.serve(checks, registry, host=settings.probe_host, port=settings.probe_port) as port:
         logger.info("Waiting for a driver", extra={"node": settings.node_name, "probe_port": port})
         while not daemon.stopping.is_set():
             try:
@@ -69,14 +80,16 @@ async def wait_for_driver(settings: AgentSettings, daemon: shutdown.Daemon) -> n
     return None
 
 
-LEDGERS: Final = "ledgers"  # below the state directory
-SYNC_SECONDS: Final = 2.0  # an API server that answers at all answers within this time
-
-
 async def run(
-    settings: AgentSettings, daemon: shutdown.Daemon, *, driver: nvml.Nvml, installed: library.Installed
+    settings: AgentSettings, daemon: shutdown.Daemon, *, opened: nvml.Nvml | None, installed: library.Installed
 ) -> None:
-    """Serve until stopped. A thread may still call `driver` when this returns; it ends with the process."""
+    """Serve until stopped. A thread may still call the driver when this returns; it ends with the process.
+
+    opened: the driver; None to wait for one.
+    """
+    driver = opened or await wait_for_driver(settings, daemon)
+    if driver is None:
+        return
     settings.run_directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     wake = Wake()
     async with contextlib.AsyncExitStack() as stack:
@@ -101,8 +114,8 @@ async def run(
                 registered=denied.map_descriptor,
             )
         )
-        cluster = node_parts.build_cluster(settings, api, pods=pods, wake=wake)
-        parts = agent_parts.build(cluster, driver, process, installed=installed, denied=denied)
+        cluster = ClusterParts(settings, api, pods=pods, wake=wake)
+        parts = AgentParts(cluster, driver, process, installed=installed, denied=denied)
         try:
             await _serve(parts, daemon, library_name=installed.library.name)
         finally:
@@ -118,7 +131,10 @@ async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: st
     daemon.start("arbiter", parts.process.watched())
     for name, watch in cluster.watches.items():
         daemon.start(name, watch())
-    await _first(parts.shares.arbiter.listening.wait(), daemon.stopping.wait())
+    waiting = [asyncio.create_task(event.wait()) for event in (parts.shares.arbiter.listening, daemon.stopping)]
+    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
     if daemon.stopping.is_set():
         return
     daemon.start("reports", parts.shares.arbiter.run())
@@ -139,8 +155,7 @@ async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: st
     registry.register(parts.reports.metrics)
     documents = {contract.AUDIT_PATH: parts.shares.auditor.document}
     async with probes.serve(checks, registry, host=host, port=port, documents=documents) as probe_port:
-        served = {"node": settings.node_name, "probe_port": probe_port, "library": library_name}
-        logger.info("Serving", extra=served)
+        logger.info("Serving", extra={"node": cluster.name, "probe_port": probe_port, "library": library_name})
         await daemon.stopping.wait()
         if not daemon.failed:
             await drain(
@@ -151,20 +166,6 @@ async def _serve(parts: AgentParts, daemon: shutdown.Daemon, *, library_name: st
             )
 
 
-async def _first(*waiting: Coroutine[Any, Any, Any]) -> None:
-    tasks = [asyncio.create_task(coroutine) for coroutine in waiting]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
-
-
-# A pod is placed, bound and admitted within a second, but waiting for volumes can take any time. `shutdown` cuts
-# the process short 25 s after SIGTERM, and Kubernetes kills it after 30 s. The remaining time is for its own end.
-MAX_DRAIN_SECONDS: Final = 15.0
-DRAIN_POLL_SECONDS: Final = 0.2
-STOP_RETRY_SECONDS: Final = 0.5
-
-
 async def drain(
     status: GpuNodeStatus,
     *,
@@ -172,7 +173,12 @@ async def drain(
     pods: Callable[[], Iterable[PodJson]],
     pod_resources_socket: Path,
 ) -> None:
-    """Return when the agent can stop: no pod is on its way, the wait is too long, or the GPUNode cannot be written."""
+    """Return when the agent can stop: no pod is on its way, the wait is too long, or the GPUNode cannot be written.
+
+    The kubelet rejects a pod permanently if no plugin answers for its resources, and the scheduler learns of the
+    missing plugin only with the next node status. So a stopping agent first says so in the GPUNode, after which no
+    share can be written to it, and ends once the kubelet has allocated devices to all pods with shares.
+    """
     expected: list[str] = []
     try:
         async with asyncio.timeout(MAX_DRAIN_SECONDS):
@@ -188,15 +194,14 @@ async def _report_stop(status: GpuNodeStatus) -> None:
     while True:
         try:
             await status.stop()
-        # a pod was just placed, which changed the GPUNode; the copy has the new version by now
         except api_errors.Conflict:
-            continue
-        # An API server that has just started rejects all requests until it has loaded RBAC.
+            continue  # a pod was just placed, which changed the GPUNode; the copy has the new version by now
         except (api_errors.Unavailable, api_errors.Forbidden) as error:
+            # An API server that has just started rejects all requests until it has loaded RBAC.
             logger.debug("Could not report the stop in the GPUNode yet", extra={"err": str(error)})
             await asyncio.sleep(STOP_RETRY_SECONDS)
-            continue
-        return
+        else:
+            return
 
 
 async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:

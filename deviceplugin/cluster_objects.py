@@ -38,21 +38,19 @@ class NodePods:
 
     def uids(self) -> frozenset[str] | None:
         """Return the UIDs of all pods; None while they are unknown."""
-        known = self.known()
-        return None if known is None else frozenset(map(pod.uid, known))
+        return frozenset(map(pod.uid, self.all())) if self.informer.synced.is_set() else None
 
     def running_uids(self) -> frozenset[str]:
-        """Return the UIDs of the pods that have not ended."""
         return frozenset(pod.uid(manifest) for manifest in self.all() if not pod.is_terminal(manifest))
 
     async def fetch(self) -> Iterable[PodJson]:
         """Read the pods with a share from the API server. Raises ClusterError."""
-        listing = await self._api.list(PODS_PATH, {"fieldSelector": self._selector}, keep=_with_share)
+
+        def with_share(item: dict[str, Any]) -> dict[str, Any] | None:
+            return trimmed_pod(item) if contract.ALLOCATION in pod.annotations_of(item) else None
+
+        listing = await self._api.list(PODS_PATH, {"fieldSelector": self._selector}, keep=with_share)
         return [item for item in listing.items if item is not None]
-
-
-def _with_share(item: dict[str, Any]) -> dict[str, Any] | None:
-    return trimmed_pod(item) if contract.ALLOCATION in pod.annotations_of(item) else None
 
 
 def trimmed_pod(item: dict[str, Any]) -> dict[str, Any]:
@@ -77,37 +75,27 @@ class Configuration:
     """A live copy of the Node's metadata and of the ConfigMap's entries. changed: called when either may change."""
 
     def __init__(
-        self,
-        api: api_client.ApiClient,
-        *,
-        node_name: str,
-        config_map: str,
-        changed: Callable[[], None],
+        self, api: api_client.ApiClient, *, node_name: str, config_map: str, changed: Callable[[], None]
     ) -> None:
         namespace, _, name = config_map.partition("/")
         self.node = informer.Informer(
-            api, "/api/v1/nodes", field_selector=f"metadata.name={node_name}", transform=_trimmed_node_or_map
+            api, "/api/v1/nodes", field_selector=f"metadata.name={node_name}", transform=_trimmed_node
         )
         self.config_map = informer.Informer(
             api, f"/api/v1/namespaces/{namespace}/configmaps", field_selector=f"metadata.name={name}"
         )
+        self.informers = self.node, self.config_map
         for copy in self.informers:
             copy.subscribe(lambda _: changed())
 
     async def run(self) -> None:
-        """Watch both until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.node.run())
             group.create_task(self.config_map.run())
 
     async def synced(self) -> None:
-        """Wait until both are known."""
         await self.node.synced.wait()
         await self.config_map.synced.wait()
-
-    @property
-    def informers(self) -> tuple[informer.Informer, ...]:
-        return self.node, self.config_map
 
     @property
     def is_known(self) -> bool:
@@ -119,8 +107,7 @@ class Configuration:
 
     def runtime(self) -> str:
         """Return the node's container runtime with its version, as `containerd://1.7.24`; "" while unknown."""
-        node = next(iter(self.node.objects.values()), {})
-        return str(node.get("runtime", ""))
+        return next((str(item["runtime"]) for item in self.node.objects.values()), "")
 
     def memory_capacity(self) -> str | None:
         """Return the Node's capacity of `gpushare.io/gpu-memory`: "" if it has none, None while there is no Node."""
@@ -134,11 +121,11 @@ class Configuration:
     @property
     def entries(self) -> dict[str, str]:
         """The entries of the ConfigMap; empty if it does not exist."""
-        config_map = next(iter(self.config_map.objects.values()), None)
-        return {str(key): str(text) for key, text in ((config_map or {}).get("data") or {}).items()}
+        config_map = next(iter(self.config_map.objects.values()), {})
+        return {str(key): str(text) for key, text in (config_map.get("data") or {}).items()}
 
 
-def _trimmed_node_or_map(item: dict[str, Any]) -> dict[str, Any]:
+def _trimmed_node(item: dict[str, Any]) -> dict[str, Any]:
     kept = ("name", "uid", "resourceVersion", "labels", "annotations")
     status = item.get("status") or {}
     return {

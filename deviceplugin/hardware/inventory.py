@@ -110,10 +110,7 @@ def _discover_gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Di
 
 
 def device_nodes(
-    minors: Mapping[str, int],
-    *,
-    roots: Sequence[Path] = _ROOTS,
-    parts: Collection[tuple[str, str, int, int]] = (),
+    minors: Mapping[str, int], *, roots: Sequence[Path] = _ROOTS, parts: Collection[tuple[str, str, int, int]] = ()
 ) -> answer.DevicePaths:
     """Return the device nodes that exist on this host.
 

@@ -293,12 +293,7 @@ def _running(
 def _memory_bytes(handle: Any, about: str) -> int:
     """Return the memory available to programs; 0 for a GPU without its own memory (GB10, Thor)."""
     sizes = ask(
-        pynvml.nvmlDeviceGetMemoryInfo,
-        handle,
-        pynvml.nvmlMemory_v2,
-        about=about,
-        default=None,
-        allowed=NEED_NO_ANSWER,
+        pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, about=about, default=None, allowed=NEED_NO_ANSWER
     )
     if sizes is not None:
         return int(sizes.total) - int(sizes.reserved)

@@ -36,13 +36,7 @@ _PLACES: Final = 8  # no GPU has more GPU instances, compute instances or places
 _Place: Final = pynvml.c_nvmlGpuInstancePlacement_t
 _GpuInstance: Final = pynvml.c_nvmlGpuInstance_t
 _ComputeInstance: Final = pynvml.c_nvmlComputeInstance_t
-_ENGINES: Final = {
-    "copy": "CopyEngine",
-    "decoder": "Decoder",
-    "encoder": "Encoder",
-    "jpeg": "Jpeg",
-    "ofa": "Ofa",
-}
+_ENGINES: Final = {"copy": "CopyEngine", "decoder": "Decoder", "encoder": "Encoder", "jpeg": "Jpeg", "ofa": "Ofa"}
 # Attributes that a profile has and lacks, by its NVML_GPU_INSTANCE_PROFILE_* in nvml.h of release 610. pynvml 12.535
 # names two of these numbers, and its PROFILE_COUNT is lower. A driver rejects numbers that it does not know.
 ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -191,17 +185,11 @@ class MigDriver:
     def destroy_compute_instance(self, uuid: str, instance_id: int, part_id: int) -> None:
         """Destroy a compute instance. Raises NvmlError IN_USE while a process computes on it."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
-        ask(
-            pynvml.nvmlComputeInstanceDestroy,
-            ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id),
-        )
+        ask(pynvml.nvmlComputeInstanceDestroy, ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id))
 
     def destroy_gpu_instance(self, uuid: str, instance_id: int) -> None:
         """Destroy a GPU instance. Raises NvmlError IN_USE while it has compute instances."""
-        ask(
-            pynvml.nvmlGpuInstanceDestroy,
-            ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id),
-        )
+        ask(pynvml.nvmlGpuInstanceDestroy, ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id))
 
     def set_exclusive_process(self, uuid: str, *, exclusive: bool) -> None:
         """Restrict the GPU to one process at a time (such as MPS), or allow any number."""

@@ -318,11 +318,7 @@ class NodeFacts:
 
 
 def all_labels(
-    facts: NodeFacts | None,
-    *,
-    strategy: str,
-    sharing: LabelledSharing,
-    started: int | None = None,
+    facts: NodeFacts | None, *, strategy: str, sharing: LabelledSharing, started: int | None = None
 ) -> Labels:
     """Return all labels of a node with these facts; None if there is no driver.
 

@@ -151,11 +151,7 @@ def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
 
 
 def compute(
-    held: Iterable[LeaseUsage],
-    uses: Iterable[ShareUse],
-    by_driver: Mapping[tuple[str, str], float],
-    *,
-    node_name: str,
+    held: Iterable[LeaseUsage], uses: Iterable[ShareUse], by_driver: Mapping[tuple[str, str], float], *, node_name: str
 ) -> Iterator[Metric]:
     """Yield the compute metrics: leases, waiting time and used time.
 

@@ -80,7 +80,7 @@ async def stopping(status: Status, directory: Path) -> None:
 async def test_reporting_the_stop_is_retried_while_the_api_server_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(agent, "STOP_RETRY_SECONDS", 0.01)
     status = Status(
         api_errors.Unavailable("down", retry_after_seconds=3600.0),
         api_errors.Forbidden("it has not read yet who may do what"),
@@ -102,6 +102,6 @@ async def test_reporting_the_stop_without_a_gpunode_is_not_retried(
 async def test_an_unreachable_api_server_does_not_delay_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(agent, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(agent, "MAX_DRAIN_SECONDS", 0.1)
     await stopping(Status(*[api_errors.Unavailable("down")] * 1000), tmp_path)
     assert "not done within 0.1 s" in caplog.records[-1].__dict__["err"]
