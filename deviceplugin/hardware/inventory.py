@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
 from deviceplugin.allocation import answer
-from deviceplugin.hardware import gpu_health, nvml, nvml_call, nvml_mig
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.state import mig_instance
 from deviceplugin.state.offer import Unreadable
 from gpushare.gpu import Gpu
@@ -17,23 +16,24 @@ from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
 def merge(
-    previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: gpu_health.Faults, held: Iterable[str]
+    previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: Mapping[str, str], held: Collection[str]
 ) -> tuple[Gpu, ...]:
     """Return the node's GPUs, by index.
 
-    previous: the known GPUs. A lost GPU does not report its UUID, so it is the known one with the same index. held:
-    UUIDs that allocations use. A GPU that the driver no longer lists stays, unhealthy, while it is held, so that its
-    users can see why.
+    previous: the known GPUs. A lost GPU does not report its UUID, so it is the known one with the same index. faults:
+    why GPUs are unhealthy, by UUID. held: UUIDs that allocations use. A GPU that the driver no longer lists stays,
+    unhealthy, while it is held, so that its users can see why.
     """
-    gpus = {gpu.uuid: _with_fault(gpu, faults) for gpu in seen.gpus}
+    gpus = {
+        gpu.uuid: _unhealthy(gpu, faults[gpu.uuid]) if gpu.healthy and gpu.uuid in faults else gpu for gpu in seen.gpus
+    }
     unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable if not gpu.bus_id}
-    still_held = frozenset(held)
     for gpu in previous:
         if gpu.uuid in gpus:
             continue
         if gpu.index in unreadable:
             gpus[gpu.uuid] = _unhealthy(gpu, f"it does not answer: {unreadable[gpu.index]}")
-        elif gpu.uuid in still_held:
+        elif gpu.uuid in held:
             gpus[gpu.uuid] = _unhealthy(gpu, "the driver no longer lists it")
     return tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
 
@@ -52,17 +52,8 @@ def mark_silent(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
     return tuple(_unhealthy(gpu, why) if gpu.healthy else gpu for gpu in gpus)
 
 
-def _with_fault(gpu: Gpu, faults: gpu_health.Faults) -> Gpu:
-    fault = faults.get(gpu.uuid)
-    return gpu if fault is None or not gpu.healthy else _unhealthy(gpu, fault.reason)
-
-
 def _unhealthy(gpu: Gpu, reason: str) -> Gpu:
     return dataclasses.replace(gpu, healthy=False, health_reason=reason)
-
-
-NONE_DISCOVERED: Final[DiscoveredGpus] = {}
-_ROOTS: Final = (Path("/"),)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +101,7 @@ def _discover_gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> Di
 
 
 def device_nodes(
-    minors: Mapping[str, int], *, roots: Sequence[Path] = _ROOTS, parts: Collection[tuple[str, str, int, int]] = ()
+    minors: Mapping[str, int], *, roots: Sequence[Path], parts: Collection[tuple[str, str, int, int]]
 ) -> answer.DevicePaths:
     """Return the device nodes that exist on this host.
 

@@ -17,14 +17,18 @@ from typing import Any, Final
 import pynvml
 
 from deviceplugin.hardware import nvml_call
-from deviceplugin.hardware.nvml_call import NvmlError, ask
+from deviceplugin.hardware.nvml_call import NvmlError, ask, try_ask
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 DISABLE: Final = "DP_DISABLE_HEALTHCHECKS"
 ENABLE: Final = "DP_ENABLE_HEALTHCHECKS"
 NOT_SUPPORTED: Final = "ERROR_NOT_SUPPORTED"  # NVML's error for an old GPU without events
 WHOLE_GPU: Final = 0xFFFFFFFF  # in place of an instance id: all instances
-_EVERYTHING: Final = frozenset({"all", "xids"})
+
+
+def parse_list(text: str) -> tuple[int, ...]:
+    """Return the numbers in a comma-separated list, sorted and unique; other items are ignored."""
+    return tuple(sorted({int(item) for item in map(str.strip, text.split(",")) if re.fullmatch(r"[0-9]{1,9}", item)}))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,9 +42,8 @@ class Filter:
 
     def ignores(self, number: int) -> bool:
         """Whether this XID says nothing about the GPU."""
-        if self.all_enabled or number in self.enabled:
-            return False
-        return self.all_disabled or number in self.ignored
+        is_enabled = self.all_enabled or number in self.enabled
+        return not is_enabled and (self.all_disabled or number in self.ignored)
 
     @property
     def checks_nothing(self) -> bool:
@@ -48,26 +51,18 @@ class Filter:
         return self.all_disabled and not self.all_enabled and not self.enabled
 
 
-def parse_list(text: str) -> tuple[int, ...]:
-    """Return the numbers in a comma-separated list, sorted and unique; other items are ignored."""
-    return tuple(sorted({int(item) for item in map(str.strip, text.split(",")) if re.fullmatch(r"[0-9]{1,9}", item)}))
-
-
 def filter_from(environment: Mapping[str, str]) -> Filter:
     """Build the filter from the environment. An XID that is enabled by number is never ignored."""
-    disabled = _words(environment.get(DISABLE, ""))
-    enabled = _words(environment.get(ENABLE, ""))
+    disabled, enabled = (
+        {item.strip().lower() for item in environment.get(name, "").split(",")} for name in (DISABLE, ENABLE)
+    )
     all_enabled = "all" in enabled
     return Filter(
-        all_disabled=bool(disabled & _EVERYTHING) and not all_enabled,
+        all_disabled=not all_enabled and not disabled.isdisjoint({"all", "xids"}),
         all_enabled=all_enabled,
         ignored=APPLICATION_XIDS | frozenset(parse_list(",".join(disabled))),
         enabled=frozenset(parse_list(",".join(enabled))),
     )
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(item.strip().lower() for item in text.split(","))
 
 
 class XidKind(enum.StrEnum):
@@ -126,15 +121,14 @@ def affected(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -
         return ()
     if event.gpu is None:
         return tuple(devices)
-    return tuple(identity for identity, device in devices.items() if _is_about(event, device))
 
+    def is_affected(device: Watched) -> bool:
+        if device.gpu_instance is None or event.gpu_instance == WHOLE_GPU:
+            return device.gpu == event.gpu
+        same_part = event.compute_instance in (WHOLE_GPU, device.compute_instance)
+        return (device.gpu, device.gpu_instance) == (event.gpu, event.gpu_instance) and same_part
 
-def _is_about(event: XidEvent, device: Watched) -> bool:
-    if device.gpu != event.gpu:
-        return False
-    if device.gpu_instance is None or event.gpu_instance == WHOLE_GPU:
-        return True
-    return device.gpu_instance == event.gpu_instance and event.compute_instance in (WHOLE_GPU, device.compute_instance)
+    return tuple(identity for identity, device in devices.items() if is_affected(device))
 
 
 class Events:
@@ -151,7 +145,7 @@ class Events:
     def close(self) -> None:
         """Stop receiving events; the next `wait` subscribes again."""
         if self._set is not None:
-            ask(pynvml.nvmlEventSetFree, self._set, default=None, allowed=None)
+            try_ask(pynvml.nvmlEventSetFree, self._set)
             self._set = None
 
     def wait(self, timeout_seconds: float) -> XidEvent | None:
@@ -179,15 +173,12 @@ class Events:
         unwatched = {}
         for index in range(ask(pynvml.nvmlDeviceGetCount)):
             # Every snapshot reports a lost GPU.
-            handle = ask(pynvml.nvmlDeviceGetHandleByIndex, index, default=None, allowed=None)
-            uuid = ask(pynvml.nvmlDeviceGetUUID, handle, default=None, allowed=None) if handle is not None else None
-            if uuid is None:
-                continue
-            self._uuids[_address(handle)] = uuid
-            problem = _register(handle, events)
-            if problem:
-                unwatched[uuid] = problem
-        self.unwatched = unwatched
+            handle = try_ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+            uuid = try_ask(pynvml.nvmlDeviceGetUUID, handle) if handle is not None else None
+            if uuid is not None:
+                self._uuids[_address(handle)] = uuid
+                unwatched[uuid] = _register(handle, events)
+        self.unwatched = {uuid: problem for uuid, problem in unwatched.items() if problem}
         return events
 
 

@@ -13,7 +13,7 @@ import dataclasses
 import enum
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from deviceplugin.hardware import nvml_call, nvml_mig
@@ -22,6 +22,10 @@ from gpushare.mig import instance_layout
 from gpushare.mig.geometry import Geometry, ProfileGeometry
 from gpushare.mig.instance_layout import Wanted
 from gpushare.mig.profile import Profile
+
+logger = logging.getLogger(__name__)
+
+MAX_ROUNDS: Final = 4  # mode, partitioning, and two for changes by other programs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,22 +70,37 @@ class CreatePart:
 Step = SetMode | DestroyPart | Destroy | Create | CreatePart
 
 
-class MigVerdict(enum.StrEnum):
-    """The outcome of planning."""
+class MigState(enum.StrEnum):
+    """The state of a GPU after a run."""
 
-    DO = "do"  # execute the steps; without steps the GPU is as wanted
-    WAIT = "wait"  # an instance in use is in the way
-    REFUSE = "refuse"  # impossible on this GPU model
+    AS_WANTED = "as-wanted"
+    WAITING = "waiting"  # until an instance is no longer in use
+    REFUSED = "refused"  # impossible on this GPU
+    NEEDS_RESET = "needs-reset"  # the mode change takes effect at a reset of the GPU or a reboot
+    FAILED = "failed"  # the driver reported an error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigPlan:
-    """A plan for one GPU. reason: a sentence unless the verdict is DO. in_the_way: UUIDs of MIG devices or the GPU."""
+    """A plan for one GPU. state: AS_WANTED if the GPU is so once the steps are done; otherwise reason is a sentence.
 
-    verdict: MigVerdict
+    in_the_way: UUIDs of MIG devices or the GPU.
+    """
+
+    state: MigState
     steps: tuple[Step, ...] = ()
     reason: str = ""
     in_the_way: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a run. reason, in_the_way: as in MigPlan. changed: whether MIG devices changed."""
+
+    state: MigState
+    reason: str = ""
+    in_the_way: tuple[str, ...] = ()
+    changed: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,42 +120,28 @@ def make_plan(present: Present, wanted: Wanted | None, *, held: frozenset[str] =
     wanted: profiles with counts; None to turn MIG off. held: UUIDs of MIG devices and GPUs that pods hold, even if no
     process of theirs runs yet.
     """
-    if present.mode is None:
-        if not wanted:
-            return MigPlan(MigVerdict.DO)
-        return MigPlan(
-            MigVerdict.REFUSE, reason=f"{present.uuid} does not support MIG: leave it out of the config's mig entries"
-        )
-    if wanted is None:
-        return _off(present, present.mode, held)
-    if present.geometry is not None:
-        misfit = instance_layout.misfit(present.geometry, wanted)
-        if misfit is not None:
-            return MigPlan(MigVerdict.REFUSE, reason=f"{present.uuid}: {misfit}")
-    if not present.mode.current:
-        return _mode_step(present, held, enabled=True)
-    if present.geometry is None:
-        return MigPlan(
-            MigVerdict.REFUSE, reason=f"{present.uuid}: the driver does not report how it can be partitioned"
-        )
-    return _cut(present, present.geometry, wanted, held)
-
-
-def _off(present: Present, mode: MigMode, held: frozenset[str]) -> MigPlan:
+    uuid, mode, geometry = present.uuid, present.mode, present.geometry
     used = _used(present.instances, held)
-    if used:
+    if mode is None:
+        why = f"{uuid} does not support MIG: leave it out of the config's mig entries"
+        return MigPlan(MigState.REFUSED, reason=why) if wanted else MigPlan(MigState.AS_WANTED)
+    if wanted is None and used:
         return _wait(present, used, "before MIG can be turned off")
-    removal = tuple(itertools.chain.from_iterable(_destroy(instance) for instance in present.instances))
-    if not mode.current and not mode.pending:
-        return MigPlan(MigVerdict.DO)
-    turned_off = _mode_step(present, held, enabled=False)
-    return dataclasses.replace(turned_off, steps=removal + turned_off.steps)
-
-
-def _mode_step(present: Present, held: frozenset[str], *, enabled: bool) -> MigPlan:
-    if present.busy or present.uuid in held:
-        return _wait(present, (present.uuid,), "before its MIG mode can change")
-    return MigPlan(MigVerdict.DO, (SetMode(enabled),))
+    if wanted is None and not mode.current and not mode.pending:
+        return MigPlan(MigState.AS_WANTED)
+    if wanted is not None and geometry is not None:
+        misfit = instance_layout.misfit(geometry, wanted)
+        if misfit is not None:
+            return MigPlan(MigState.REFUSED, reason=f"{uuid}: {misfit}")
+    if wanted is None or not mode.current:
+        if present.busy or uuid in held:
+            return _wait(present, (uuid,), "before its MIG mode can change")
+        removal = _destroyed(present.instances) if wanted is None else ()
+        return MigPlan(MigState.AS_WANTED, (*removal, SetMode(wanted is not None)))
+    if geometry is None:
+        why = f"{uuid}: the driver does not report how it can be partitioned"
+        return MigPlan(MigState.REFUSED, reason=why)
+    return _cut(present, geometry, wanted, held)
 
 
 def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[str]) -> MigPlan:
@@ -149,11 +154,12 @@ def _cut(present: Present, geometry: Geometry, wanted: Wanted, held: frozenset[s
         matches, missing = matched
         places = instance_layout.places(geometry, [kind for kind, _ in missing], [instance.placed for instance in kept])
         if places is not None:
-            removed = [instance for instance in present.instances if instance not in kept]
-            steps: list[Step] = [step for instance in removed for step in _destroy(instance)]
-            steps += [step for instance, parts in matches for step in _completed(instance, parts)]
+            steps = list(_destroyed(instance for instance in present.instances if instance not in kept))
+            for instance, parts in matches:
+                lacking = collections.Counter(parts) - collections.Counter(part.slices for part in instance.parts)
+                steps += [CreatePart(instance.id, slices) for slices in sorted(lacking.elements(), reverse=True)]
             steps += [Create(place.kind, place.start, parts) for place, (_, parts) in zip(places, missing, strict=True)]
-            return MigPlan(MigVerdict.DO, tuple(steps))
+            return MigPlan(MigState.AS_WANTED, tuple(steps))
     return _wait(present, tuple(sorted(used)), f"before it can have {instance_layout.shown(wanted)}")
 
 
@@ -189,16 +195,12 @@ def _matched(
     return matches, missing
 
 
-def _completed(instance: GpuInstance, parts: tuple[int, ...]) -> Iterator[Step]:
-    lacking = collections.Counter(parts) - collections.Counter(part.slices for part in instance.parts)
-    for slices in sorted(lacking.elements(), reverse=True):
-        yield CreatePart(instance.id, slices)
-
-
-def _destroy(instance: GpuInstance) -> Iterator[Step]:
-    for part in instance.parts:
-        yield DestroyPart(instance.id, part.id)
-    yield Destroy(instance.id)
+def _destroyed(instances: Iterable[GpuInstance]) -> tuple[Step, ...]:
+    """Return the steps that destroy these instances, parts first."""
+    steps: list[Step] = []
+    for instance in instances:
+        steps += [*(DestroyPart(instance.id, part.id) for part in instance.parts), Destroy(instance.id)]
+    return tuple(steps)
 
 
 def _used(instances: Sequence[GpuInstance], held: frozenset[str]) -> tuple[str, ...]:
@@ -207,34 +209,7 @@ def _used(instances: Sequence[GpuInstance], held: frozenset[str]) -> tuple[str, 
 
 def _wait(present: Present, used: tuple[str, ...], why: str) -> MigPlan:
     reason = f"{present.uuid} waits until {', '.join(used)} is no longer in use, {why}"
-    return MigPlan(MigVerdict.WAIT, reason=reason, in_the_way=used)
-
-
-logger = logging.getLogger(__name__)
-
-MAX_ROUNDS: Final = 4  # mode, partitioning, and two for changes by other programs
-
-
-class MigState(enum.StrEnum):
-    """The state of a GPU after a run."""
-
-    AS_WANTED = "as-wanted"
-    WAITING = "waiting"  # until an instance is no longer in use
-    REFUSED = "refused"  # impossible on this GPU
-    NEEDS_RESET = "needs-reset"  # the mode change takes effect at a reset of the GPU or a reboot
-    FAILED = "failed"  # the driver reported an error
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a run. reason: a sentence unless the GPU is as wanted. in_the_way: UUIDs. changed: whether MIG
-    devices changed.
-    """
-
-    state: MigState
-    reason: str = ""
-    in_the_way: tuple[str, ...] = ()
-    changed: bool = False
+    return MigPlan(MigState.WAITING, reason=reason, in_the_way=used)
 
 
 class Partitioner:
@@ -250,23 +225,21 @@ class Partitioner:
         instances = self._driver.mig_instances(uuid) if mode is not None and mode.current else ()
         return Present(uuid, mode, geometry, instances, busy=bool(self._driver.processes(uuid)))
 
-    def preview(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
-        """Return the plan that `apply` would start with. Raises NvmlError."""
-        return make_plan(self.read(uuid), wanted, held=held)
-
     def apply(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> Result:
         """Give the GPU these MIG devices; None turns MIG off. Driver errors are returned as a Result."""
         changed = False
         for _ in range(MAX_ROUNDS):
             try:
-                proposed = self.preview(uuid, wanted, held=held)
-                if proposed.verdict is not MigVerdict.DO or not proposed.steps:
-                    return _concluded(proposed, changed=changed)
+                proposed = make_plan(self.read(uuid), wanted, held=held)
+                if proposed.state is not MigState.AS_WANTED or not proposed.steps:
+                    return Result(proposed.state, proposed.reason, proposed.in_the_way, changed)
                 logger.info("Partitioning a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
                 waits = self._apply_steps(uuid, proposed.steps)
             except nvml_call.NvmlError as error:
-                return _failed(error, uuid, changed=changed)
+                if error.code == nvml_mig.IN_USE:
+                    return Result(MigState.WAITING, f"{uuid} is in use again: {error}", (uuid,), changed)
+                return Result(MigState.FAILED, str(error), changed=changed)
             if waits:
                 reason = f"{uuid}: the change of the MIG mode is pending ({waits}): reset the GPU or reboot the node"
                 return Result(MigState.NEEDS_RESET, reason, changed=changed)
@@ -303,42 +276,25 @@ class Partitioner:
     def _create_anywhere(self, uuid: str, creates: list[Create]) -> None:
         """Create the instances with a driver that chooses their places, in the first order that fits."""
         kinds = {step.kind.profile: step.kind for step in creates}
-        wanted = {profile: sum(step.kind.profile == profile for step in creates) for profile in kinds}
-        if instance_layout.first_that_works(wanted, self._attempt(uuid, kinds, creates)) is None:
-            raise nvml_call.NvmlError(f"{uuid}: the driver could not place the instances in any order", 0)
+        wanted = collections.Counter(step.kind.profile for step in creates)
 
-    def _attempt(
-        self, uuid: str, kinds: dict[Profile, ProfileGeometry], creates: list[Create]
-    ) -> Callable[[tuple[Profile, ...]], bool]:
         def attempt(order: tuple[Profile, ...]) -> bool:
             left = list(creates)
-            made: list[int] = []
-            filled: list[tuple[int, tuple[int, ...]]] = []
+            made: dict[int, Create] = {}
             for profile in order:
                 try:
-                    made.append(self._driver.create_gpu_instance(uuid, kinds[profile], None))
+                    instance_id = self._driver.create_gpu_instance(uuid, kinds[profile], None)
                 except nvml_call.NvmlError as error:
                     if error.code != nvml_mig.INSUFFICIENT_RESOURCES:
                         raise
                     for instance_id in made:
                         self._driver.destroy_gpu_instance(uuid, instance_id)
                     return False
-                step = next(create for create in left if create.kind.profile == profile)
-                left.remove(step)
-                filled.append((made[-1], step.parts))
-            for instance_id, parts in filled:
-                self._fill(uuid, instance_id, parts)
+                made[instance_id] = next(create for create in left if create.kind.profile == profile)
+                left.remove(made[instance_id])
+            for instance_id, step in made.items():
+                self._fill(uuid, instance_id, step.parts)
             return True
 
-        return attempt
-
-
-def _concluded(proposed: MigPlan, *, changed: bool) -> Result:
-    states = {MigVerdict.DO: MigState.AS_WANTED, MigVerdict.WAIT: MigState.WAITING, MigVerdict.REFUSE: MigState.REFUSED}
-    return Result(states[proposed.verdict], proposed.reason, proposed.in_the_way, changed)
-
-
-def _failed(error: nvml_call.NvmlError, uuid: str, *, changed: bool) -> Result:
-    if error.code == nvml_mig.IN_USE:
-        return Result(MigState.WAITING, f"{uuid} is in use again: {error}", (uuid,), changed)
-    return Result(MigState.FAILED, str(error), changed=changed)
+        if instance_layout.first_that_works(wanted, attempt) is None:
+            raise nvml_call.NvmlError(f"{uuid}: the driver could not place the instances in any order", 0)

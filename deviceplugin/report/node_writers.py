@@ -44,12 +44,12 @@ def read_facts(
     sys_root: Path = Path("/sys"),
 ) -> gpu_labels.NodeFacts:
     """Read the facts of this node. Raises NvmlError; a GPU that does not answer keeps what was last read."""
-    system = opened.system()
+    driver_version, cuda_version = opened.versions()
     driver = nvml_mig.MigDriver(opened)
     known = [gpu for gpu in gpus if gpu.uuid in discovered]
     return gpu_labels.NodeFacts(
-        driver_version=system.driver_version,
-        cuda_version=system.cuda_version,
+        driver_version=driver_version,
+        cuda_version=cuda_version,
         machine=_text(Path(machine_type_file)),
         gpus=tuple(_gpu(driver, gpu, discovered[gpu.uuid]) for gpu in known),
         pci_classes=tuple(number for gpu in known if (number := _pci_class(sys_root, gpu.pci_bus_id)) is not None),

@@ -88,7 +88,7 @@ def test_no_xid_is_in_both_tables() -> None:
 
 
 def test_next_agent_reads_the_faults_of_this_boot(tmp_path: Path) -> None:
-    boot = tmp_path / "proc" / gpu_health.BOOT_ID
+    boot = tmp_path / "proc" / "sys/kernel/random/boot_id"
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
     known = gpu_health.after_poll(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)

@@ -6,7 +6,7 @@ import dataclasses
 
 import yaml
 
-from deviceplugin.hardware import gpu_health, inventory, nvml
+from deviceplugin.hardware import inventory, nvml
 from deviceplugin.modes import transition
 from deviceplugin.report import gpunode_status
 from deviceplugin.state.offer import Unreadable
@@ -85,7 +85,7 @@ def test_replacement_at_the_same_index_is_a_new_gpu() -> None:
 
 def test_faults_make_gpus_unhealthy_unless_the_driver_gives_a_reason() -> None:
     ill = dataclasses.replace(GPUS[1], healthy=False, health_reason="rows wait to be remapped")
-    faults = {gpu.uuid: gpu_health.Fault("XID 48 happened", None) for gpu in GPUS[:2]}
+    faults = {gpu.uuid: "XID 48 happened" for gpu in GPUS[:2]}
     gpus = inventory.merge((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
     assert [gpu.health_reason for gpu in gpus] == ["XID 48 happened", "rows wait to be remapped", ""]
 

@@ -28,7 +28,7 @@ def reads_everything(sys_root: str) -> None:
     cutting.create_compute_instance(gpus[2].uuid, made, 3)
     print(repr(driver.snapshot()))
     print(repr(driver.wait_for_xid(0)))
-    print(repr(inventory.discover(driver, gpus, inventory.NONE_DISCOVERED)))
+    print(repr(inventory.discover(driver, gpus, {})))
     print(repr(nvml_topology.paths([gpu.uuid for gpu in gpus])))
     for gpu in gpus:
         print(repr((len(driver.users(gpu.uuid)), driver.used_bytes(gpu.uuid), driver.recovery_action(gpu.uuid))))
