@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 
-from deviceplugin import agent, agent_settings, without_driver
+from deviceplugin import agent, agent_settings
 from deviceplugin.cdi import driver_root
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
@@ -31,18 +31,7 @@ def main() -> int:
         # The message says it all; a stack trace would only hide it.
         logger.error("The agent cannot start", extra={"err": str(error)})  # noqa: TRY400
         return 1
-    return lifecycle.run(lambda daemon: _run(settings, daemon, driver, installed))
-
-
-async def _run(
-    settings: agent_settings.AgentSettings,
-    daemon: lifecycle.Daemon,
-    opened: nvml.Nvml | None,
-    installed: library.Installed,
-) -> None:
-    driver = opened or await without_driver.opened(settings, daemon)
-    if driver is not None:
-        await agent.run(settings, daemon, driver=driver, installed=installed)
+    return lifecycle.run(lambda daemon: agent.run(settings, daemon, opened=driver, installed=installed))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The agent's settings: command-line flags, and environment variables for those that the manifest sets. Checked once.
 
-The agent also accepts the flags of NVIDIA's device plugin and their environment variables. They take precedence over
-a configuration, and are passed on unchanged (`gpushare.config.flags`).
+The agent also accepts NVIDIA's flags and their environment variables (`gpushare.config.flags`), which take precedence
+over a configuration, and passes them on unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deviceplugin.state import advertisement
 from gpushare import contract, errors, quantity
@@ -19,8 +19,7 @@ from gpushare.config import node_settings as configured
 from gpushare.config.model import Config, FlagValue
 from gpushare.daemon import lifecycle
 
-# The longest socket path that Linux takes, in bytes without the NUL.
-MAX_SOCKET_PATH: Final = 107
+MAX_SOCKET_PATH: Final = 107  # bytes without the NUL, on Linux
 
 
 class SettingsError(Exception):
@@ -78,32 +77,28 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
     """Parse the command line. Raises SettingsError; exits for --help and for unknown flags."""
     parser = _parser(environment)
     parsed, rest = parser.parse_known_args(arguments)
-    options, values = _options(parser, parsed, rest, environment)
+    known = {option for flag in flags.FLAGS for option in flag.options}
+    for word in rest:
+        option = word.partition("=")[0]
+        if option.startswith("-") and option not in known:
+            parser.error(f"unrecognized arguments: {word}")
+    given = vars(parsed)
+    options, values = _options(given, rest, environment)
     if not parsed.node_name:
         raise SettingsError("the node name is missing: set --node-name, or NODE_NAME through the downward API")
-    if parsed.state_directory is None:
-        parsed.state_directory = parsed.run_directory.parent / "state"
-    if parsed.pod_resources_socket is None:
-        parsed.pod_resources_socket = parsed.kubelet_directory.parent / "pod-resources" / "kubelet.sock"
-    mps_root = Path(str(values["mpsRoot"] or parsed.run_directory.parent / "mps"))
-    fails = bool(values["failOnInitError"])
+    given["state_directory"] = parsed.state_directory or parsed.run_directory.parent / "state"
+    kubelet_socket = parsed.kubelet_directory.parent / "pod-resources" / "kubelet.sock"
+    given["pod_resources_socket"] = parsed.pod_resources_socket or kubelet_socket
     settings = AgentSettings(
-        **vars(parsed),
-        mps_root=mps_root,
-        fail_on_init_error=fails,
+        **given,
+        mps_root=Path(str(values["mpsRoot"] or parsed.run_directory.parent / "mps")),
+        fail_on_init_error=bool(values["failOnInitError"]),
         driver_root=str(values["nvidiaDriverRoot"]),
         container_driver_root=Path(str(values["plugin.containerDriverRoot"])),
         options=options,
     )
-    for name in (
-        "kubelet_directory",
-        "pod_resources_socket",
-        "root",
-        "run_directory",
-        "state_directory",
-        "mps_root",
-        "proc_root",
-    ):
+    absolute = ("kubelet_directory", "pod_resources_socket", "root", "run_directory", "state_directory")
+    for name in (*absolute, "mps_root", "proc_root"):
         path: Path = getattr(settings, name)
         if not path.is_absolute():
             raise SettingsError(f"invalid --{name.replace('_', '-')} {path}: must be an absolute path")
@@ -124,24 +119,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> AgentSett
 
 
 def _options(
-    parser: argparse.ArgumentParser, arguments: argparse.Namespace, rest: Sequence[str], environment: Mapping[str, str]
+    given: dict[str, Any], rest: Sequence[str], environment: Mapping[str, str]
 ) -> tuple[ModeOptions, Mapping[str, FlagValue]]:
-    """Take the mode options out of `arguments`; return them and NVIDIA's flags by key. Raises SettingsError."""
-    known = {option for flag in flags.FLAGS for option in flag.options}
-    for word in rest:
-        option = word.partition("=")[0]
-        if option.startswith("-") and option not in known:
-            parser.error(f"unrecognized arguments: {word}")
+    """Take the mode options out of `given`; return them and NVIDIA's flags by key. Raises SettingsError."""
     relevant = {name for flag in flags.FLAGS for name in flag.variables}
     options = ModeOptions(
-        default=arguments.default_config,
-        fallbacks=tuple(word for word in arguments.config_fallbacks.split(",") if word),
+        default=given.pop("default_config"),
+        fallbacks=tuple(filter(None, given.pop("config_fallbacks").split(","))),
         arguments=tuple(rest),
         environment={name: value for name, value in environment.items() if name in relevant},
-        strict=arguments.strict_compatibility,
+        strict=given.pop("strict_compatibility"),
     )
-    for name in ("default_config", "config_fallbacks", "strict_compatibility"):
-        delattr(arguments, name)
     try:
         values = configured.values_of(Config(), arguments=rest, environment=options.environment)
         configured.effective(Config(), arguments=rest, environment=options.environment)
@@ -163,60 +151,42 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
+
+    def add_path(option: str, default: str | None, description: str) -> None:
+        add(option, type=Path, default=default, help=description)
+
     add("--node-name", default=environment.get("NODE_NAME", ""), help="name of this node ($NODE_NAME)")
     add(
         "--pod-uid",
         default=environment.get("POD_UID", ""),
         help="UID of the agent's own pod; its RuntimeClass shows how this node injects devices ($POD_UID)",
     )
-    add("--kubeconfig", default=None, help="kubeconfig file, if the agent does not run in a pod")
-    add(
-        "--kubelet-directory",
-        type=Path,
-        default=Path("/var/lib/kubelet/device-plugins"),
-        help="directory of kubelet.sock (%(default)s)",
-    )
-    add(
+    add("--kubeconfig", help="kubeconfig file, if the agent does not run in a pod")
+    add_path("--kubelet-directory", "/var/lib/kubelet/device-plugins", "directory of kubelet.sock (%(default)s)")
+    add_path(
         "--pod-resources-socket",
-        type=Path,
-        help="the kubelet's pod-resources socket (pod-resources/kubelet.sock next to --kubelet-directory)",
+        None,
+        "the kubelet's pod-resources socket (pod-resources/kubelet.sock next to --kubelet-directory)",
     )
-    add(
+    add_path(
         "--root",
-        type=Path,
-        default=Path("/var/lib/gpushare"),
-        help="directory for the containers' library and for the record of the GPUs' modes (%(default)s)",
+        "/var/lib/gpushare",
+        "directory for the containers' library and for the record of the GPUs' modes (%(default)s)",
     )
-    add(
+    add_path(
         "--run-directory",
-        type=Path,
-        default=Path("/run/gpushare/arbiter"),
-        help="directory of the arbiter's socket; mounted into share containers (%(default)s)",
+        "/run/gpushare/arbiter",
+        "directory of the arbiter's socket; mounted into share containers (%(default)s)",
     )
-    add(
+    add_path(
         "--state-directory",
-        type=Path,
-        help="directory for state that must outlive the agent's container (`state` next to --run-directory)",
+        None,
+        "directory for state that must outlive the agent's container (`state` next to --run-directory)",
     )
-    add(
-        "--cdi-directory",
-        type=Path,
-        default=Path("/var/run/cdi"),
-        help="directory for the CDI specs of the GPUs (%(default)s)",
-    )
-    add(
-        "--library",
-        type=Path,
-        default=Path(contract.CONTAINER_LIBRARY),
-        help="the libgpushare.so that share containers get (%(default)s)",
-    )
-    add(
-        "--mps-program",
-        type=Path,
-        default=Path("/usr/bin/nvidia-cuda-mps-control"),
-        help="NVIDIA's MPS control daemon (%(default)s)",
-    )
-    add("--proc-root", type=Path, default=Path("/proc"), help="the host's /proc (%(default)s)")
+    add_path("--cdi-directory", "/var/run/cdi", "directory for the CDI specs of the GPUs (%(default)s)")
+    add_path("--library", contract.CONTAINER_LIBRARY, "the libgpushare.so that share containers get (%(default)s)")
+    add_path("--mps-program", "/usr/bin/nvidia-cuda-mps-control", "NVIDIA's MPS control daemon (%(default)s)")
+    add_path("--proc-root", "/proc", "the host's /proc (%(default)s)")
     add(
         "--config-map",
         default=f"{contract.SYSTEM_NAMESPACE}/{contract.CONFIG_MAP}",
@@ -254,8 +224,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         action="store_true",
         help="deny the GPUs' device files to processes in share containers that are not registered with the arbiter",
     )
-    add("--bpf-root", type=Path, default=Path("/sys/fs/bpf"), help="the host's BPF file system (%(default)s)")
-    add("--cgroup-root", type=Path, default=Path("/sys/fs/cgroup"), help="the host's cgroup v2 (%(default)s)")
+    add_path("--bpf-root", "/sys/fs/bpf", "the host's BPF file system (%(default)s)")
+    add_path("--cgroup-root", "/sys/fs/cgroup", "the host's cgroup v2 (%(default)s)")
     add("--probe-host", default="0.0.0.0", help="address of /healthz, /readyz and /metrics (%(default)s)")  # noqa: S104
     add("--probe-port", type=int, default=8081, help="port of /healthz, /readyz and /metrics (%(default)s)")
     add("--log-level", choices=lifecycle.LOG_LEVELS, default="info", help="(%(default)s)")

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from deviceplugin import node_pods
+from deviceplugin import cluster_objects
 from deviceplugin.link import arbiter, arbiter_process
 from gpushare.allocation import GivenShare
 from gpushare.cluster import api_client
@@ -66,9 +66,9 @@ class Lists:
     async def run(self) -> None:
         while True:
             listing = await self._api.list(
-                node_pods.PATH, {"fieldSelector": "spec.nodeName=node-a"}, keep=api_client.whole
+                cluster_objects.PODS_PATH, {"fieldSelector": "spec.nodeName=node-a"}, keep=api_client.whole
             )
-            kept = [node_pods.trimmed(item) for item in listing.items]
+            kept = [cluster_objects.trimmed_pod(item) for item in listing.items]
             self.count += bool(kept)
 
 

@@ -23,7 +23,7 @@ from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import audit_document, excess, overhead, process_limits, process_listing
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import ContextSizes
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.state.offer import Offer

@@ -1,13 +1,9 @@
 """Decides which GPUs and MIG devices are unhealthy and until when, and keeps the faults on disk.
 
-A GPU that does not answer is unhealthy until it answers again. A critical XID makes a GPU unhealthy, or the MIG devices
-that it names. If only a reset cures it, the fault lasts until the GPU disappeared and came back, or until the driver
-reports that no recovery is necessary. Other faults last until the GPU has been quiet for a while. That a GPU
-disappeared is observed, or implied by the XID, and is recorded for the next agent, because a GPU may be reset while no
-agent runs. No fault ends while the driver reports a recovery action. `xid` knows the XIDs that programs cause and that
-say nothing about the GPU.
-
-A restart of the agent does not cure a GPU, but a reboot resets all GPUs: the faults on disk are valid for one boot.
+A critical XID makes a GPU unhealthy, or the MIG devices that it names. If only a reset cures it, the fault lasts until
+the GPU disappeared and came back, or until the driver reports that no recovery is necessary. Other faults last until
+the GPU has been quiet for a while. No fault ends while the driver reports a recovery action. A GPU may be reset while
+no agent runs, so the file records that it disappeared. A reboot resets all GPUs: the file is valid for one boot.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ OFF_THE_BUS_XID: Final = 79
 QUIET_SECONDS: Final = 300.0
 STILL_ANSWERING_SECONDS: Final = 5.0  # a GPU may still answer for a moment after the XID and then disappear
 FAULTS_NAME: Final = "faults.json"
-BOOT_ID: Final = Path("sys/kernel/random/boot_id")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,20 +77,19 @@ def after_poll(
     """
     lasting = {}
     for uuid, fault in faults.items():
-        gpu = fault.gpu or uuid
+        gpu, passed_seconds = fault.gpu or uuid, now - fault.since
         if gpu not in answering:
             lasting[uuid] = dataclasses.replace(fault, away=True)
-        elif gpu in needing or _lasts(fault, now, gpu in recovered):
+            continue
+        if fault.away:
+            lasts = passed_seconds < STILL_ANSWERING_SECONDS
+        elif fault.until is not None:
+            lasts = fault.until > now
+        else:
+            lasts = gpu not in recovered or passed_seconds < QUIET_SECONDS
+        if lasts or gpu in needing:
             lasting[uuid] = fault
     return lasting
-
-
-def _lasts(fault: Fault, now: float, is_recovered: bool) -> bool:
-    if fault.away:
-        return now - fault.since < STILL_ANSWERING_SECONDS
-    if fault.until is not None:
-        return fault.until > now
-    return not is_recovered or now - fault.since < QUIET_SECONDS
 
 
 class FaultLog:
@@ -103,7 +97,10 @@ class FaultLog:
 
     def __init__(self, directory: Path, *, proc: Path = Path("/proc")) -> None:
         self._path = directory / FAULTS_NAME
-        self._boot = _text(proc / BOOT_ID)
+        try:
+            self._boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            self._boot = ""
 
     def read(self) -> Faults:
         """Read the faults that the previous agent wrote. If the file is unreadable, log that and return none."""
@@ -115,10 +112,8 @@ class FaultLog:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError) as error:
-            logger.warning(
-                "Starting without the previous agent's GPU faults",
-                extra={"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)},
-            )
+            extra = {"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)}
+            logger.warning("Starting without the previous agent's GPU faults", extra=extra)
             return {}
 
     def write(self, faults: Faults) -> None:
@@ -128,10 +123,3 @@ class FaultLog:
             whole_file.write(self._path, json.dumps(document))
         except OSError as error:
             logger.warning("Could not write the GPU faults", extra={"err": str(error)})
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -1,37 +1,39 @@
-"""Builds the GPUNode's status from the driver's report and the previous status. Pure."""
+"""Which GPUs the node has, how configurations see them, and their device nodes."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
-from deviceplugin.hardware import gpu_health, nvml, nvml_call
+from deviceplugin.allocation import answer
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig
+from deviceplugin.state import mig_instance
 from deviceplugin.state.offer import Unreadable
-from gpushare import contract
-from gpushare.gpunode import Condition, Gpu, GpuNode, Resize
-
-MAX_CHARACTERS: Final = 32768  # the CRD's limit for a condition's message; some messages list pods
+from gpushare.gpunode import Gpu
+from gpushare.modes import hardware_gpu
+from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
 def merge(
-    previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: gpu_health.Faults, held: Iterable[str]
+    previous: Iterable[Gpu], seen: nvml.NvmlSnapshot, *, faults: Mapping[str, str], held: Collection[str]
 ) -> tuple[Gpu, ...]:
     """Return the node's GPUs, by index.
 
-    previous: the known GPUs. A lost GPU does not report its UUID, so it is the known one with the same index. held:
-    UUIDs that allocations use. A GPU that the driver no longer lists stays, unhealthy, while it is held, so that its
-    users can see why.
+    previous: the known GPUs. A lost GPU does not report its UUID, so it is the known one with the same index. faults:
+    why GPUs are unhealthy, by UUID. held: UUIDs that allocations use. A GPU that the driver no longer lists stays,
+    unhealthy, while it is held, so that its users can see why.
     """
-    gpus = {gpu.uuid: _with_fault(gpu, faults) for gpu in seen.gpus}
+    gpus = {
+        gpu.uuid: _unhealthy(gpu, faults[gpu.uuid]) if gpu.healthy and gpu.uuid in faults else gpu for gpu in seen.gpus
+    }
     unreadable = {gpu.index: gpu.reason for gpu in seen.unreadable if not gpu.bus_id}
-    still_held = frozenset(held)
     for gpu in previous:
         if gpu.uuid in gpus:
             continue
         if gpu.index in unreadable:
             gpus[gpu.uuid] = _unhealthy(gpu, f"it does not answer: {unreadable[gpu.index]}")
-        elif gpu.uuid in still_held:
+        elif gpu.uuid in held:
             gpus[gpu.uuid] = _unhealthy(gpu, "the driver no longer lists it")
     return tuple(sorted(gpus.values(), key=lambda gpu: (gpu.index, gpu.uuid)))
 
@@ -50,77 +52,81 @@ def mark_silent(gpus: Iterable[Gpu], *, seconds: float) -> tuple[Gpu, ...]:
     return tuple(_unhealthy(gpu, why) if gpu.healthy else gpu for gpu in gpus)
 
 
-def conditions(
-    gpus: Sequence[Gpu],
-    *,
-    previous: Sequence[Condition],
-    now: str,
-    unread: Sequence[Unreadable] = (),
-    hung_up: str = "",
-    stopped: str = "",
-    more: Sequence[Condition] = (),
-) -> tuple[Condition, ...]:
-    """Return the node's condition Ready, and `more`.
-
-    unread: GPUs that are missing from `gpus` because nothing could be read. now: RFC 3339, used only where a status
-    changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here even if the GPUs are
-    healthy.
-    """
-    unhealthy = [gpu for gpu in gpus if not gpu.healthy]
-    healthy_count, count = (
-        len(gpus) - len(unhealthy),
-        len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread),
-    )
-    summary = f"{healthy_count} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
-    reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in unhealthy]
-    message = "; ".join((summary, *reasons, *map(str, unread)))
-    is_whole = not unhealthy and not unread
-    reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if healthy_count else "AllGpusUnhealthy"
-    reason = reason if gpus or unread else "NoGpus"
-    ready = Condition(contract.CONDITION_READY, "True" if healthy_count else "False", reason, message)
-    if hung_up:
-        ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
-    if stopped:
-        ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
-    wanted = (ready, *more)
-    since = {(condition.type, condition.status): condition.last_transition for condition in previous}
-    return tuple(
-        dataclasses.replace(
-            condition,
-            message=_truncate(condition.message),
-            last_transition=since.get((condition.type, condition.status)) or now,
-        )
-        for condition in wanted
-    )
-
-
-def _truncate(message: str) -> str:
-    return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
-
-
-def status(
-    node: GpuNode,
-    gpus: Sequence[Gpu],
-    *,
-    config: str,
-    now: str,
-    unread: Sequence[Unreadable] = (),
-    hung_up: str = "",
-    stopped: str = "",
-    more: Sequence[Condition] = (),
-    resizes: tuple[Resize, ...] = (),
-) -> GpuNode:
-    """Return the GPUNode with this status."""
-    said = conditions(
-        gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
-    )
-    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)
-
-
-def _with_fault(gpu: Gpu, faults: gpu_health.Faults) -> Gpu:
-    fault = faults.get(gpu.uuid)
-    return gpu if fault is None or not gpu.healthy else _unhealthy(gpu, fault.reason)
-
-
 def _unhealthy(gpu: Gpu, reason: str) -> Gpu:
     return dataclasses.replace(gpu, healthy=False, health_reason=reason)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DiscoveredGpu:
+    """A GPU and the driver's description of its MIG devices."""
+
+    gpu: HardwareGpu
+    devices: tuple[mig_instance.MigDevice, ...] = ()
+
+
+DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID
+
+
+def discover(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> DiscoveredGpus:
+    """Describe these GPUs. A GPU that does not answer keeps its `known` description, or counts as a GPU without MIG."""
+    driver = nvml_mig.MigDriver(opened)
+    discovered = {}
+    for gpu in gpus:
+        try:
+            discovered[gpu.uuid] = _discover_gpu(opened, driver, gpu)
+        except nvml_call.NvmlError:
+            unread = HardwareGpu(gpu.uuid, gpu.index, gpu.model, memory_is_known=gpu.memory_bytes > 0)
+            discovered[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(unread)
+    return discovered
+
+
+def _discover_gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredGpu:
+    mode = driver.mig_mode(gpu.uuid)
+    enabled = mode is not None and mode.current
+    devices = driver.mig_devices(gpu.uuid) if enabled else ()
+    hardware = HardwareGpu(
+        gpu.uuid,
+        gpu.index,
+        gpu.model,
+        mig_capable=mode is not None,
+        mig_enabled=enabled,
+        mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
+        hardware=opened.device_id(gpu.uuid) if mode is not None else None,
+        geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
+        most_mps_clients=hardware_gpu.max_mps_clients(gpu.compute_capability),
+        compute_mode=driver.compute_mode(gpu.uuid),
+        memory_is_known=gpu.memory_bytes > 0,
+    )
+    return DiscoveredGpu(hardware, devices)
+
+
+def device_nodes(
+    minors: Mapping[str, int], *, roots: Sequence[Path], parts: Collection[tuple[str, str, int, int]]
+) -> answer.DevicePaths:
+    """Return the device nodes that exist on this host.
+
+    minors: each GPU's device minor number, by UUID. roots: where /dev and /proc are: this container's own root and the
+    host's, because an agent that needs no CUDA lacks some of the nodes. parts: MIG devices as UUID, UUID of the GPU,
+    and the ids of GPU instance and compute instance.
+    """
+    control = tuple(path for path in answer.CONTROL_NODES if any((root / path.lstrip("/")).exists() for root in roots))
+    of_device: dict[str, tuple[str, ...]] = {uuid: (f"/dev/nvidia{minor}",) for uuid, minor in minors.items()}
+    capabilities: dict[str, int] = {}
+    for root in roots if parts else ():
+        capabilities |= _capabilities(root / "proc/driver/nvidia-caps/mig-minors")
+    for uuid, gpu, instance, part in parts:
+        if gpu not in minors:
+            continue
+        names = (f"gpu{minors[gpu]}/gi{instance}/access", f"gpu{minors[gpu]}/gi{instance}/ci{part}/access")
+        caps = tuple(f"/dev/nvidia-caps/nvidia-cap{capabilities[name]}" for name in names if name in capabilities)
+        of_device[uuid] = (f"/dev/nvidia{minors[gpu]}", *caps)
+    return answer.DevicePaths(of_device, control)
+
+
+def _capabilities(path: Path) -> dict[str, int]:
+    """Return the minor number of each capability's device node, from lines such as `gpu0/gi1/access 21`."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: int(number) for name, _, number in (line.partition(" ") for line in lines) if number.isdigit()}

@@ -1,4 +1,4 @@
-"""The GPUs as the driver describes them.
+"""The GPUs as the driver describes them, and the driver for the event loop.
 
 A GPU that has fallen off the bus answers nothing, not even its UUID, so unreadable GPUs are reported by index next to
 the readable ones. NVML looks for GPUs only when it is initialised, so a lost GPU is found again by reinitialising NVML.
@@ -6,17 +6,20 @@ the readable ones. NVML looks for GPUs only when it is initialised, so a lost GP
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import dataclasses
+import functools
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import pynvml
 
-from deviceplugin.hardware import nvml_call, nvml_events, xid
-from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
+from deviceplugin.hardware import nvml_call, nvml_events
+from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named, try_ask
 from deviceplugin.state.offer import Unreadable
 from gpushare.gpunode import Gpu
 from gpushare.mig import parted
@@ -42,21 +45,12 @@ RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
     3: "its traffic with other GPUs has to be drained",  # DRAIN_P2P
     4: "it has to be drained and reset",  # DRAIN_AND_RESET
 }
-# The unversioned names raise an error that is not an NVMLError if the driver is older than pynvml.
-_COMPUTING: Final = (
-    function_named("nvmlDeviceGetComputeRunningProcesses_v3"),
-    function_named("nvmlDeviceGetComputeRunningProcesses_v2"),
-)
 # The driver may list MPS clients separately (nvidia-smi's types C and M+C). An old driver has no such list.
-_MPS_CLIENTS: Final = (
-    function_named("nvmlDeviceGetMPSComputeRunningProcesses_v3"),
-    function_named("nvmlDeviceGetMPSComputeRunningProcesses_v2"),
+# The unversioned names raise an error that is not an NVMLError if the driver is older than pynvml.
+_COMPUTING, _MPS_CLIENTS, _DRAWING = (
+    tuple(function_named(f"nvmlDeviceGet{kind}RunningProcesses_{version}") for version in ("v3", "v2"))
+    for kind in ("Compute", "MPSCompute", "Graphics")
 )
-_DRAWING: Final = (
-    function_named("nvmlDeviceGetGraphicsRunningProcesses_v3"),
-    function_named("nvmlDeviceGetGraphicsRunningProcesses_v2"),
-)
-_SYS: Final = Path("/sys")
 _WHOLE: Final = 100  # percent
 
 
@@ -87,21 +81,13 @@ class Utilization:
     until_us: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class System:
-    """The driver's version, and the newest CUDA version that it supports."""
-
-    driver_version: str
-    cuda_version: tuple[int, int]
-
-
 class Nvml:
     """An initialised NVML. Not thread-safe. Call `close` at the end.
 
     sys_root: where sysfs is mounted.
     """
 
-    def __init__(self, *, sys_root: Path = _SYS) -> None:
+    def __init__(self, *, sys_root: Path = Path("/sys")) -> None:
         self._sys_root = sys_root
         self._events = nvml_events.Events()
         self._links: dict[tuple[str, ...], Mapping[str, int]] = {}  # by the UUIDs of all GPUs; the links are fixed
@@ -117,7 +103,7 @@ class Nvml:
     def close(self) -> None:
         """Shut NVML down. No error if the driver has gone away."""
         self._events.close()
-        ask(pynvml.nvmlShutdown, default=None, allowed=None)
+        try_ask(pynvml.nvmlShutdown)
 
     def reinitialize(self) -> None:
         """Shut down and initialise again, to find GPUs that came back. Events in between are lost."""
@@ -130,8 +116,7 @@ class Nvml:
         """GPUs whose failures would go unnoticed, by UUID, with the reason."""
         return self._events.unwatched
 
-    def wait_for_xid(self, timeout_seconds: float) -> xid.XidEvent | None:
-        """Return the next critical event; None after `timeout_seconds` without one."""
+    def wait_for_xid(self, timeout_seconds: float) -> nvml_events.XidEvent | None:
         return self._events.wait(timeout_seconds)
 
     def snapshot(self) -> NvmlSnapshot:
@@ -143,8 +128,8 @@ class Nvml:
             except NvmlError as error:
                 unreadable.append(Unreadable(index, str(error)))
         groups = self._link_groups(gpus)
-        gpus = [dataclasses.replace(gpu, link_group=groups.get(gpu.uuid)) for gpu in gpus]
-        return NvmlSnapshot(tuple(gpus), tuple(unreadable))
+        grouped = tuple(dataclasses.replace(gpu, link_group=groups.get(gpu.uuid)) for gpu in gpus)
+        return NvmlSnapshot(grouped, tuple(unreadable))
 
     def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
         """Return the processes that compute on a GPU, including MPS clients."""
@@ -186,17 +171,17 @@ class Nvml:
         Before release 510 this includes what the driver reserves for itself.
         """
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
-        memory = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2, default=None, allowed=None)
+        memory = try_ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
         return int((memory or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)
 
-    def system(self) -> System:
-        """Return the driver's versions. Raises NvmlError."""
+    def versions(self) -> tuple[str, tuple[int, int]]:
+        """Return the driver's version, and the newest CUDA version that it supports. Raises NvmlError."""
         cuda = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
-        return System(str(ask(pynvml.nvmlSystemGetDriverVersion)), (cuda // 1000, cuda % 1000 // 10))
+        return str(ask(pynvml.nvmlSystemGetDriverVersion)), (cuda // 1000, cuda % 1000 // 10)
 
     def version(self) -> str:
         """Return the driver's version; empty if it does not report one."""
-        return str(ask(pynvml.nvmlSystemGetDriverVersion, default="", allowed=None))
+        return str(try_ask(pynvml.nvmlSystemGetDriverVersion, default=""))
 
     def device_id(self, uuid: str) -> parted.DeviceId:
         """Return the model of a GPU by its PCI ids."""
@@ -207,27 +192,23 @@ class Nvml:
         """Whether the driver counts the GPU at this PCI address, even if it is lost."""
         found = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT)
         try:
-            return ask(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id, default=None, allowed=found) is not None
+            return ask(pynvml.nvmlDeviceGetHandleByPciBusId, bus_id, allowed=found) is not None
         except NvmlError:
             return True
 
     def minor_number(self, uuid: str) -> int | None:
         """Return the minor number of the GPU's device node, as in `/dev/nvidia0`; None if unknown."""
-        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
-        number = None if handle is None else ask(pynvml.nvmlDeviceGetMinorNumber, handle, default=None, allowed=None)
+        number = _try_ask_gpu(uuid, pynvml.nvmlDeviceGetMinorNumber)
         return None if number is None else int(number)
 
     def is_virtual(self, uuid: str) -> bool:
         """Whether a GPU is a vGPU; False if the driver does not say."""
-        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
-        mode = handle and ask(pynvml.nvmlDeviceGetVirtualizationMode, handle, default=None, allowed=None)
+        mode = _try_ask_gpu(uuid, pynvml.nvmlDeviceGetVirtualizationMode)
         return bool(mode == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
 
     def recovery_action(self, uuid: str) -> str | None:
         """Return the action that a GPU needs, as a clause; "" for none, None if the driver does not report it."""
-        handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None)
-        wanted = [RECOVERY_ACTION_FIELD]
-        values = handle and ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted, default=None, allowed=None)
+        values = _try_ask_gpu(uuid, pynvml.nvmlDeviceGetFieldValues, [RECOVERY_ACTION_FIELD])
         if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
             return None
         action = int(values[0].value.uiVal)
@@ -239,13 +220,19 @@ class Nvml:
         bus_id = str(ask(pynvml.nvmlDeviceGetPciInfo, handle, about=about).busId)
         capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, about=about)
         problem = _health_problem(handle)
+        # NVML reports the NUMA node only of GPUs whose memory is one. The kernel knows the nearest CPUs.
+        try:
+            address = nvml_call.kernel_address(bus_id)
+            numa_node = int((self._sys_root / "bus/pci/devices" / address / "numa_node").read_text())
+        except (OSError, ValueError):
+            numa_node = try_ask(function_named("nvmlDeviceGetNumaNodeId"), handle, default=-1)
         return Gpu(
             uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
             index=index,
             model=ask(pynvml.nvmlDeviceGetName, handle, about=about),
             memory_bytes=_memory_bytes(handle, about),
             compute_capability=(int(capability[0]), int(capability[1])),
-            numa_node=self._numa_node(handle, bus_id),
+            numa_node=numa_node if numa_node >= 0 else None,
             pci_bus_id=bus_id,
             healthy=not problem,
             health_reason=problem,
@@ -256,24 +243,21 @@ class Nvml:
         known = tuple(gpu.uuid for gpu in gpus)
         if known not in self._links:
             group = {gpu.uuid: gpu.index for gpu in gpus}
-            handles = {uuid: ask(pynvml.nvmlDeviceGetHandleByUUID, uuid, default=None, allowed=None) for uuid in known}
+            handles = {uuid: try_ask(pynvml.nvmlDeviceGetHandleByUUID, uuid) for uuid in known}
             for gpu, other in itertools.combinations(known, 2):
                 asked = (handles[gpu], handles[other], pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
-                if ask(pynvml.nvmlDeviceGetP2PStatus, *asked, default=None, allowed=None) == pynvml.NVML_P2P_STATUS_OK:
+                if try_ask(pynvml.nvmlDeviceGetP2PStatus, *asked) == pynvml.NVML_P2P_STATUS_OK:
                     joined, lowest = {group[gpu], group[other]}, min(group[gpu], group[other])
                     group = {uuid: lowest if number in joined else number for uuid, number in group.items()}
             sizes = collections.Counter(group.values())
             self._links = {known: {uuid: number for uuid, number in group.items() if sizes[number] > 1}}
         return self._links[known]
 
-    def _numa_node(self, handle: Any, bus_id: str) -> int | None:
-        # NVML reports this only for GPUs whose memory is a NUMA node. The kernel knows the nearest CPUs.
-        short = nvml_call.kernel_address(bus_id)
-        try:
-            numa_node = int((self._sys_root / "bus/pci/devices" / short / "numa_node").read_text())
-        except (OSError, ValueError):
-            numa_node = ask(function_named("nvmlDeviceGetNumaNodeId"), handle, default=-1, allowed=None)
-        return numa_node if numa_node >= 0 else None
+
+def _try_ask_gpu(uuid: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML with a GPU's handle; return None for any error."""
+    handle = try_ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+    return None if handle is None else try_ask(function, handle, *arguments)
 
 
 def _running(
@@ -281,7 +265,7 @@ def _running(
 ) -> list[Any]:
     """Return a GPU's processes by the first function that the driver has; empty if the error is `allowed`."""
     for function in functions[:-1]:
-        processes = ask(function, handle, about=about, default=None, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
+        processes = ask(function, handle, about=about, allowed=(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,))
         if processes is not None:
             return list(processes)
     return list(ask(functions[-1], handle, about=about, default=[], allowed=allowed))
@@ -289,24 +273,60 @@ def _running(
 
 def _memory_bytes(handle: Any, about: str) -> int:
     """Return the memory available to programs; 0 for a GPU without its own memory (GB10, Thor)."""
-    sizes = ask(
-        pynvml.nvmlDeviceGetMemoryInfo,
-        handle,
-        pynvml.nvmlMemory_v2,
-        about=about,
-        default=None,
-        allowed=NEED_NO_ANSWER,
-    )
+    get = pynvml.nvmlDeviceGetMemoryInfo
+    sizes = ask(get, handle, pynvml.nvmlMemory_v2, about=about, allowed=NEED_NO_ANSWER)
     if sizes is not None:
         return int(sizes.total) - int(sizes.reserved)
-    whole = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about, default=None, allowed=NEED_NO_ANSWER)
+    whole = ask(get, handle, about=about, allowed=NEED_NO_ANSWER)
     return 0 if whole is None else int(whole.total)
 
 
 def _health_problem(handle: Any) -> str:
-    rows = ask(pynvml.nvmlDeviceGetRemappedRows, handle, default=None, allowed=None)
+    rows = try_ask(pynvml.nvmlDeviceGetRemappedRows, handle)
     if rows is not None and rows[3]:
         return "memory rows could not be remapped: the GPU has to be replaced"
     if rows is not None and rows[2]:
         return "memory rows wait to be remapped: the GPU has to be reset"
     return ""
+
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+class Driver:
+    """An initialised NVML, shared by everything in this process."""
+
+    def __init__(self, opened: Nvml) -> None:
+        self.nvml = opened
+        self._lock = asyncio.Lock()
+        self._asked_at: float | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """How many seconds the running call has taken so far; 0 if none is running."""
+        return 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+
+    async def ask(
+        self, question: Callable[Arguments, Answer], *arguments: Arguments.args, **named: Arguments.kwargs
+    ) -> Answer:
+        """Call `question`, which uses `nvml`, in the order of requests."""
+        await self._lock.acquire()
+        # Cancelling a call does not stop its thread. The next call waits until the thread has returned.
+        call = asyncio.create_task(self._call(functools.partial(question, *arguments, **named)))
+        call.add_done_callback(_retrieve_error)
+        return await asyncio.shield(call)
+
+    async def _call(self, question: Callable[[], Answer]) -> Answer:
+        self._asked_at = time.monotonic()
+        try:
+            return await asyncio.to_thread(question)
+        finally:
+            self._asked_at = None
+            self._lock.release()
+
+
+def _retrieve_error(call: asyncio.Task[Any]) -> None:
+    """Mark the error of a call as retrieved, because its caller may have been cancelled."""
+    if not call.cancelled():
+        call.exception()

@@ -24,34 +24,35 @@ class NvmlError(Exception):
 
 
 def ask(
-    function: Callable[..., Any],
-    *arguments: Any,
-    about: str = "",
-    default: Any = ...,
-    allowed: tuple[int, ...] | None = (),
+    function: Callable[..., Any], *arguments: Any, about: str = "", default: Any = None, allowed: tuple[int, ...] = ()
 ) -> Any:
-    """Call NVML. If `default` is given, return it for the `allowed` errors (None: all) instead of raising NvmlError."""
+    """Call NVML; return `default` for the `allowed` errors. Raises NvmlError for others."""
     try:
         return function(*arguments)
     except pynvml.NVMLError as error:
         code = int(error.value)  # type: ignore[attr-defined]
-        if default is not ... and (allowed is None or code in allowed):
+        if code in allowed:
             return default
         shown = about or ", ".join(str(argument) for argument in arguments if isinstance(argument, (int, str)))
         raise NvmlError(f"{function.__name__}({shown}) failed: {error}", code) from error
 
 
+def try_ask(function: Callable[..., Any], *arguments: Any, default: Any = None) -> Any:
+    """Call NVML; return `default` for any error."""
+    try:
+        return ask(function, *arguments)
+    except NvmlError:
+        return default
+
+
 def function_named(name: str) -> Callable[..., Any]:
     """Return NVML's function of this name. If pynvml lacks it, calls fail as with a driver that lacks it."""
-    return getattr(pynvml, name, None) or _not_found(name)
 
-
-def _not_found(name: str) -> Callable[..., Any]:
     def fail(*_: Any) -> Any:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)  # type: ignore[no-untyped-call]
 
     fail.__name__ = name
-    return fail
+    return getattr(pynvml, name, None) or fail
 
 
 def error_name(code: int) -> str:

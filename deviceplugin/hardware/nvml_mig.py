@@ -1,7 +1,7 @@
 """MIG and the compute mode, through the driver.
 
-NVML has handles for GPUs, GPU instances and compute instances, each valid only for a while. They do not leave this
-file: callers use UUIDs and instance ids, and each call looks up its own handles.
+NVML's handles of GPUs, GPU instances and compute instances are valid only for a while. They do not leave this file:
+callers use UUIDs and instance ids, and each call looks up its own handles.
 """
 
 from __future__ import annotations
@@ -33,16 +33,11 @@ _NO_DEVICE: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_E
 _NO_LIST: Final = object()
 _MISCOUNTED: Final = re.compile(r"\bA30\b")  # NVML reports wrong counts for it, according to NVIDIA's mig-parted
 _PLACES: Final = 8  # no GPU has more GPU instances, compute instances or places
+_SHARED_ENGINES: Final = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 _Place: Final = pynvml.c_nvmlGpuInstancePlacement_t
 _GpuInstance: Final = pynvml.c_nvmlGpuInstance_t
 _ComputeInstance: Final = pynvml.c_nvmlComputeInstance_t
-_ENGINES: Final = {
-    "copy": "CopyEngine",
-    "decoder": "Decoder",
-    "encoder": "Encoder",
-    "jpeg": "Jpeg",
-    "ofa": "Ofa",
-}
+_ENGINES: Final = {"copy": "CopyEngine", "decoder": "Decoder", "encoder": "Encoder", "jpeg": "Jpeg", "ofa": "Ofa"}
 # Attributes that a profile has and lacks, by its NVML_GPU_INSTANCE_PROFILE_* in nvml.h of release 610. pynvml 12.535
 # names two of these numbers, and its PROFILE_COUNT is lower. A driver rejects numbers that it does not know.
 ATTRIBUTES: Final[Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]]] = {
@@ -73,11 +68,12 @@ class MigDriver:
     def model(self, uuid: str) -> tuple[str, int]:
         """Return name and memory in bytes of a GPU or MIG device; 0 bytes if the driver does not report it."""
         handle = _handle(uuid)
-        return str(ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), _total_bytes(handle, uuid)
+        sizes = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid, allowed=NEED_NO_ANSWER)
+        return str(ask(pynvml.nvmlDeviceGetName, handle, about=uuid)), 0 if sizes is None else int(sizes.total)
 
     def mig_mode(self, uuid: str) -> instance.MigMode | None:
         """Return the MIG mode; None if the GPU does not support MIG."""
-        mode = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, default=None, allowed=NEED_NO_ANSWER)
+        mode = ask(pynvml.nvmlDeviceGetMigMode, _handle(uuid), about=uuid, allowed=NEED_NO_ANSWER)
         return None if mode is None else instance.MigMode(current=bool(mode[0]), pending=bool(mode[1]))
 
     def set_mig_mode(self, uuid: str, *, enabled: bool) -> str:
@@ -87,24 +83,18 @@ class MigDriver:
 
     def mig_geometry(self, uuid: str) -> Geometry | None:
         """Return how a MIG-capable GPU can be partitioned, in either mode; None if unknown to driver and catalogue."""
-        model, total_bytes = self.model(uuid)
-        asked = self._asked_geometry(uuid)
-        return asked if asked.kinds else catalogue.of_gpu(model, total_bytes) if total_bytes else None
-
-    def _asked_geometry(self, uuid: str) -> Geometry:
         handle = _handle(uuid)
         model, total_bytes = self.model(uuid)
-        published = catalogue.of_gpu(model, total_bytes) if _MISCOUNTED.search(model) else None
+        published = catalogue.of_gpu(model, total_bytes)
+        counted = published if _MISCOUNTED.search(model) else None
         kinds: dict[Profile, ProfileGeometry] = {}
         for number in range(PROFILE_COUNT):
             arguments = (handle, number, 1)
-            info = ask(
-                pynvml.nvmlDeviceGetGpuInstanceProfileInfo, *arguments, about=uuid, default=None, allowed=_NO_KIND
-            )
+            info = ask(pynvml.nvmlDeviceGetGpuInstanceProfileInfo, *arguments, about=uuid, allowed=_NO_KIND)
             if info is None:
                 continue
             asked = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-            places = _listed(asked, (handle, info.id), _Place, most=_PLACES, about=uuid, allowed=_NO_PLACES)
+            places = _listed(asked, (handle, info.id), _Place, about=uuid, allowed=_NO_PLACES)
             with_, without = ATTRIBUTES.get(number, ((), ()))
             name = Profile(
                 gpu_slices=int(info.sliceCount),
@@ -115,27 +105,31 @@ class MigDriver:
             )
             if places and name not in kinds:
                 starts = tuple(sorted(int(place.start) for place in places))
-                known = published.kind(name) if published is not None else None
+                known = counted.kind(name) if counted is not None else None
                 size, most = int(places[0].size), int(info.instanceCount) if known is None else known.most
                 kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most)
-        slices = [(kind.gpu_slices, kind.memory_slices) for kind in kinds.values()] or [(0, 0)]
-        return Geometry(model, max(gpu for gpu, _ in slices), max(size for _, size in slices), tuple(kinds.values()))
+        if not kinds:
+            return published
+        made = tuple(kinds.values())
+        return Geometry(model, max(kind.gpu_slices for kind in made), max(kind.memory_slices for kind in made), made)
 
     def mig_instances(self, uuid: str) -> tuple[instance.GpuInstance, ...]:
         """Return the GPU instances of a GPU in MIG mode, by place, with their compute instances."""
         handle = _handle(uuid)
-        uuids, busy = self._mig_uuids(handle, uuid), self._mig_busy(handle, uuid)
+        uuids = {_ids(device): str(ask(pynvml.nvmlDeviceGetUUID, device)) for _, device in _mig_handles(uuid)}
+        running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
+        clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses
+        running += ask(clients, handle, about=uuid, default=[], allowed=NEED_NO_ANSWER)
+        busy = {(int(process.gpuInstanceId), int(process.computeInstanceId)) for process in running}
         instances = []
         geometry = self.mig_geometry(uuid)
         for kind in geometry.kinds if geometry is not None else ():
-            arguments = (handle, kind.device_profile_id)
-            for gpu_instance in _listed(
-                pynvml.nvmlDeviceGetGpuInstances, arguments, _GpuInstance, most=_PLACES, about=uuid
-            ):
+            asked, arguments = pynvml.nvmlDeviceGetGpuInstances, (handle, kind.device_profile_id)
+            for gpu_instance in _listed(asked, arguments, _GpuInstance, about=uuid):
                 info = ask(pynvml.nvmlGpuInstanceGetInfo, gpu_instance, about=uuid)
                 parts = tuple(
                     instance.ComputeInstance(part_id, slices, uuids.get(ids, ""), ids in busy)
-                    for part_id, slices in self._parts(gpu_instance, uuid)
+                    for part_id, slices in _parts(gpu_instance, uuid)
                     for ids in [(int(info.id), part_id)]
                 )
                 instances.append(instance.GpuInstance(int(info.id), kind, int(info.placement.start), parts))
@@ -143,26 +137,23 @@ class MigDriver:
 
     def mig_devices(self, uuid: str) -> tuple[instance.MigDevice, ...]:
         """Return the MIG devices of a GPU, by NVML's index; empty if it is not in MIG mode."""
-        total_bytes = self.model(uuid)[1]
-        whole = (
-            {mig_instance.id: mig_instance for mig_instance in self.mig_instances(uuid)}
-            if self._in_mig_mode(uuid)
-            else {}
-        )
+        total_bytes, mode = self.model(uuid)[1], self.mig_mode(uuid)
+        instances = self.mig_instances(uuid) if mode is not None and mode.current else ()
+        kinds = {gpu_instance.id: gpu_instance.kind for gpu_instance in instances}
         mig_devices = []
-        for index, handle in self._mig_handles(_handle(uuid), uuid) if whole else ():
+        for index, handle in _mig_handles(uuid) if kinds else ():
             about = f"{uuid}, MIG device {index}"
             sizes = ask(pynvml.nvmlDeviceGetAttributes, handle, about=about)
-            instance_id = int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle, about=about))
-            kind = whole[instance_id].kind
+            instance_id, part_id = _ids(handle, about)
+            profile = kinds[instance_id].profile
             mig_devices.append(
                 instance.MigDevice(
                     uuid=ask(pynvml.nvmlDeviceGetUUID, handle, about=about),
                     parent=uuid,
                     index=index,
                     gpu_instance=instance_id,
-                    compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle, about=about)),
-                    profile=dataclasses.replace(kind.profile, compute_slices=int(sizes.computeInstanceSliceCount)),
+                    compute_instance=part_id,
+                    profile=dataclasses.replace(profile, compute_slices=int(sizes.computeInstanceSliceCount)),
                     memory_bytes=min(filter(None, (total_bytes, int(sizes.memorySizeMB) << 20)), default=0),
                     multiprocessors=int(sizes.multiprocessorCount),
                     engines={word: int(getattr(sizes, f"shared{name}Count")) for word, name in _ENGINES.items()},
@@ -183,7 +174,7 @@ class MigDriver:
     def create_compute_instance(self, uuid: str, instance_id: int, slices: int) -> None:
         """Create a compute instance with `slices` slices in a GPU instance."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
-        number = next((kind for kind, count in self._part_kinds(owner, uuid) if count == slices), None)
+        number = next((kind for kind, count in _part_kinds(owner, uuid) if count == slices), None)
         if number is None:
             raise NvmlError(f"{uuid}: GPU instance {instance_id} has no compute instances of {slices} slices", 0)
         ask(pynvml.nvmlGpuInstanceCreateComputeInstance, owner, number, about=uuid)
@@ -191,17 +182,11 @@ class MigDriver:
     def destroy_compute_instance(self, uuid: str, instance_id: int, part_id: int) -> None:
         """Destroy a compute instance. Raises NvmlError IN_USE while a process computes on it."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
-        ask(
-            pynvml.nvmlComputeInstanceDestroy,
-            ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id),
-        )
+        ask(pynvml.nvmlComputeInstanceDestroy, ask(pynvml.nvmlGpuInstanceGetComputeInstanceById, owner, part_id))
 
     def destroy_gpu_instance(self, uuid: str, instance_id: int) -> None:
         """Destroy a GPU instance. Raises NvmlError IN_USE while it has compute instances."""
-        ask(
-            pynvml.nvmlGpuInstanceDestroy,
-            ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id),
-        )
+        ask(pynvml.nvmlGpuInstanceDestroy, ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id))
 
     def set_exclusive_process(self, uuid: str, *, exclusive: bool) -> None:
         """Restrict the GPU to one process at a time (such as MPS), or allow any number."""
@@ -209,72 +194,50 @@ class MigDriver:
         ask(pynvml.nvmlDeviceSetComputeMode, _handle(uuid), mode, about=uuid)
 
     def compute_mode(self, uuid: str) -> ComputeMode:
-        """Return how many processes may use a GPU."""
         mode = ask(pynvml.nvmlDeviceGetComputeMode, _handle(uuid), about=uuid, default=0, allowed=NEED_NO_ANSWER)
         return tuple(ComputeMode)[int(mode)]
-
-    def _in_mig_mode(self, uuid: str) -> bool:
-        mode = self.mig_mode(uuid)
-        return mode is not None and mode.current
-
-    def _mig_handles(self, handle: Any, uuid: str) -> Iterator[tuple[int, Any]]:
-        for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, about=uuid)):
-            arguments = (handle, index)
-            device = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, *arguments, default=None, allowed=_NO_DEVICE)
-            if device is not None:
-                yield index, device
-
-    def _mig_uuids(self, handle: Any, uuid: str) -> dict[tuple[int, int], str]:
-        return {
-            (
-                int(ask(pynvml.nvmlDeviceGetGpuInstanceId, device)),
-                int(ask(pynvml.nvmlDeviceGetComputeInstanceId, device)),
-            ): str(ask(pynvml.nvmlDeviceGetUUID, device))
-            for _, device in self._mig_handles(handle, uuid)
-        }
-
-    def _mig_busy(self, handle: Any, uuid: str) -> set[tuple[int, int]]:
-        running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle, about=uuid)
-        clients = pynvml.nvmlDeviceGetMPSComputeRunningProcesses
-        running += ask(clients, handle, about=uuid, default=[], allowed=NEED_NO_ANSWER)
-        return {(int(process.gpuInstanceId), int(process.computeInstanceId)) for process in running}
-
-    def _part_kinds(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
-        """Yield the driver's number and the slices of each kind of compute instance that fits a GPU instance."""
-        for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-            arguments = (owner, number, pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, 1)
-            asked = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
-            info = ask(asked, *arguments, about=uuid, default=None, allowed=_NO_KIND)
-            if info is not None:
-                yield int(info.id), int(info.sliceCount)
-
-    def _parts(self, owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
-        """Yield id and slices of each compute instance in a GPU instance."""
-        for number, slices in self._part_kinds(owner, uuid):
-            asked = pynvml.nvmlGpuInstanceGetComputeInstances
-            for part in _listed(asked, (owner, number), _ComputeInstance, most=_PLACES, about=uuid):
-                yield int(ask(pynvml.nvmlComputeInstanceGetInfo, part, about=uuid).id), slices
 
 
 def _handle(uuid: str) -> Any:
     return ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
 
 
-def _total_bytes(handle: Any, about: str) -> int:
-    sizes = ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=about, default=None, allowed=NEED_NO_ANSWER)
-    return 0 if sizes is None else int(sizes.total)
+def _mig_handles(uuid: str) -> Iterator[tuple[int, Any]]:
+    """Yield NVML's index and the handle of each MIG device of a GPU."""
+    handle = _handle(uuid)
+    for index in range(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle, about=uuid)):
+        device = ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index, allowed=_NO_DEVICE)
+        if device is not None:
+            yield index, device
+
+
+def _ids(device: Any, about: str = "") -> tuple[int, int]:
+    """Return the ids of a MIG device's GPU instance and compute instance."""
+    instance_id = ask(pynvml.nvmlDeviceGetGpuInstanceId, device, about=about)
+    return int(instance_id), int(ask(pynvml.nvmlDeviceGetComputeInstanceId, device, about=about))
+
+
+def _part_kinds(owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
+    """Yield the driver's number and the slices of each kind of compute instance that fits a GPU instance."""
+    asked, engines = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, _SHARED_ENGINES
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        info = ask(asked, owner, number, engines, 1, about=uuid, allowed=_NO_KIND)
+        if info is not None:
+            yield int(info.id), int(info.sliceCount)
+
+
+def _parts(owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
+    """Yield id and slices of each compute instance in a GPU instance."""
+    for number, slices in _part_kinds(owner, uuid):
+        asked = pynvml.nvmlGpuInstanceGetComputeInstances
+        for part in _listed(asked, (owner, number), _ComputeInstance, about=uuid):
+            yield int(ask(pynvml.nvmlComputeInstanceGetInfo, part, about=uuid).id), slices
 
 
 def _listed(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    kind: Any,
-    *,
-    most: int,
-    about: str,
-    allowed: tuple[int, ...] = (),
+    function: Callable[..., Any], arguments: tuple[Any, ...], kind: Any, *, about: str, allowed: tuple[int, ...] = ()
 ) -> list[Any]:
     """Return the array that a call of NVML fills with `kind`; empty if it fails with an `allowed` error."""
-    count, array = ctypes.c_uint(most), (kind * most)()
+    count, array = ctypes.c_uint(_PLACES), (kind * _PLACES)()
     written = ask(function, *arguments, array, ctypes.byref(count), about=about, default=_NO_LIST, allowed=allowed)
     return [] if written is _NO_LIST else list(array[: count.value])

@@ -1,7 +1,7 @@
 """How the GPUs are connected, according to the driver.
 
-Connections that the driver does not report (an old driver, a GPU in MIG mode, a lost GPU) are left out without an
-error: GPUs without known connections are treated alike.
+Connections that it does not report (an old driver, a GPU in MIG mode, a lost GPU) are left out without an error: GPUs
+without known connections are treated alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pynvml
 
-from deviceplugin.hardware import nvml_call
+from deviceplugin.hardware.nvml_call import kernel_address, try_ask
 
 # The driver's topology levels in the words of `allocation.aligned.WEIGHTS`.
 _LEVELS: Final = {
@@ -53,14 +53,15 @@ Paths = Mapping[tuple[str, str], NvmlPath]
 
 def paths(gpus: Sequence[str]) -> Paths:
     """Return the paths between these GPUs, by pair of UUIDs, as far as the driver reports them."""
-    handles = {gpu: handle for gpu in gpus if (handle := _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)) is not None}
-    buses = {_bus(handle): gpu for gpu, handle in handles.items()}
+    handles = {gpu: handle for gpu in gpus if (handle := try_ask(pynvml.nvmlDeviceGetHandleByUUID, gpu)) is not None}
+    infos = ((gpu, try_ask(pynvml.nvmlDeviceGetPciInfo, handle)) for gpu, handle in handles.items())
+    buses = {kernel_address(str(info.busId)): gpu for gpu, info in infos if info is not None}
     linked: collections.Counter[frozenset[str]] = collections.Counter()
     for gpu, handle in handles.items():
         linked.update(frozenset((gpu, buses[bus])) for bus in _link_ends(handle) if bus in buses)
     between = {}
     for gpu, other in itertools.combinations(handles, 2):
-        level = _asked(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[gpu], handles[other])
+        level = try_ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[gpu], handles[other])
         if level in _LEVELS:
             # Each link was counted at both ends.
             between[gpu, other] = NvmlPath(_LEVELS[level], -(-linked[frozenset((gpu, other))] // 2))
@@ -70,9 +71,9 @@ def paths(gpus: Sequence[str]) -> Paths:
 def clique(gpu: str) -> str:
     """Return the multi-node NVLink fabric of a GPU as `CLUSTER.CLIQUE`; empty if it is in none."""
     fabric = FabricInfo()
-    handle = _asked(pynvml.nvmlDeviceGetHandleByUUID, gpu)
+    handle = try_ask(pynvml.nvmlDeviceGetHandleByUUID, gpu)
     # pynvml passes the pointer through, and the driver writes to it.
-    if handle is None or _asked(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(fabric)) is None:
+    if handle is None or try_ask(pynvml.nvmlDeviceGetGpuFabricInfo, handle, ctypes.byref(fabric)) is None:
         return ""
     cluster = bytes(fabric.cluster_uuid)
     is_attached = fabric.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and fabric.status == pynvml.NVML_SUCCESS
@@ -83,19 +84,10 @@ def _link_ends(handle: Any) -> list[str]:
     """Return the PCI addresses at the other ends of a GPU's active links: GPUs and switches."""
     addresses = []
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        active = _asked(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+        active = try_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
         if active is None:
             break  # no more links
-        remote = _asked(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
+        remote = try_ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
         if remote is not None:
-            addresses.append(nvml_call.kernel_address(str(remote.busId)))
+            addresses.append(kernel_address(str(remote.busId)))
     return addresses
-
-
-def _bus(handle: Any) -> str:
-    pci_info = _asked(pynvml.nvmlDeviceGetPciInfo, handle)
-    return nvml_call.kernel_address(str(pci_info.busId)) if pci_info is not None else ""
-
-
-def _asked(function: Any, *arguments: Any) -> Any:
-    return nvml_call.ask(function, *arguments, default=None, allowed=None)

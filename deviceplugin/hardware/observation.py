@@ -13,24 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_events, nvml_topology
 from deviceplugin.hardware.gpu_health import FaultLog
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.state.offer import Observable, Offer, Unreadable
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-# The wait for an event is short and repeated, because other driver calls have to wait meanwhile.
-WAIT_SECONDS: Final = 0.01
+WAIT_SECONDS: Final = 0.01  # for an event: short and repeated, because other driver calls have to wait meanwhile
 PAUSE_SECONDS: Final = 0.25
 POLL_SECONDS: Final = 5.0
 REINITIALIZE_SECONDS: Final = 60.0  # while a GPU does not answer or cannot be watched
-# No call takes this long, not even the first one after a boot or a change of the MIG mode.
-SILENT_SECONDS: Final = 60.0
-_APPLICATION_XIDS: Final = xid.Filter()
-_KERNEL_GPUS: Final = Path("driver/nvidia/gpus")  # below /proc
+SILENT_SECONDS: Final = 60.0  # no call takes this long, not even the first one after a boot or a MIG mode change
 
 
 class Observation:
@@ -53,7 +49,7 @@ class Observation:
         known: asyncio.Event,
         fault_log: FaultLog,
         changed: Callable[[], None] = lambda: None,
-        ignored: xid.Filter = _APPLICATION_XIDS,
+        ignored: nvml_events.Filter = nvml_events.Filter(),  # noqa: B008 - immutable
         proc: Path = Path("/proc"),
         roots: Sequence[Path] = (Path("/"),),
         clock: Callable[[], float] = time.monotonic,
@@ -72,12 +68,12 @@ class Observation:
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
         }
-        self._needing: gpu_health.Faults = {}  # GPUs with a recovery action
+        self._needing: Mapping[str, str] = {}  # why GPUs with a recovery action are unhealthy, by UUID
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer at the last refresh
         self._refreshed_at = self._initialized_at = clock()
-        self._kernel_directory, self._roots = proc / _KERNEL_GPUS, roots
+        self._kernel_directory, self._roots = proc / "driver/nvidia/gpus", roots
         self._plugged = self._kernel_gpus()
-        self._discovered = discovery.NONE
+        self._discovered: inventory.DiscoveredGpus = {}
         self.minors: Mapping[str, int] = {}  # device minor numbers, by UUID
         self.paths: nvml_topology.Paths = {}  # between pairs of GPUs
         self._paths_known_for: frozenset[str] = frozenset()  # UUIDs at the time `paths` was read
@@ -88,7 +84,7 @@ class Observation:
         return tuple(sorted((gpu.gpu for gpu in self._discovered.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
 
     @property
-    def gpus(self) -> discovery.DiscoveredGpus:
+    def gpus(self) -> inventory.DiscoveredGpus:
         """The same GPUs with the driver's full description of the MIG devices."""
         return self._discovered
 
@@ -100,10 +96,6 @@ class Observation:
             for uuid, gpu in self._discovered.items()
             for device in gpu.devices
         ]
-
-    @property
-    def _unwatched(self) -> gpu_health.Faults:
-        return {uuid: gpu_health.Fault(reason, None) for uuid, reason in self._driver.nvml.unwatched.items()}
 
     @property
     def faulty(self) -> frozenset[str]:
@@ -136,44 +128,43 @@ class Observation:
 
     async def step(self) -> None:
         """Wait briefly for an event, and refresh if one came, if it is time, or if the GPUNode has become known."""
-        unwatched = self._driver.nvml.unwatched
-        event = await self._event()
-        if event is not None:
+        unwatched, event = self._driver.nvml.unwatched, None
+        if not self._ignored.checks_nothing:
+            event = await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
+        if event is None:
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
             self._record_event(event)
         is_time = self._clock() - self._refreshed_at >= POLL_SECONDS
         is_news = event is not None or self._driver.nvml.unwatched != unwatched
         if is_news or is_time or self._known.is_set() > self.informed.is_set():
             await self.refresh()
 
-    async def _event(self) -> xid.XidEvent | None:
-        event = None
-        if not self._ignored.checks_nothing:
-            event = await self._driver.ask(self._driver.nvml.wait_for_xid, WAIT_SECONDS)
-        if event is None:
-            await asyncio.sleep(PAUSE_SECONDS)
-        return event
-
     async def refresh(self) -> None:
         """Read everything from the driver and publish it."""
         is_known, node = self._known.is_set(), self._node()
-        known = {gpu.uuid: gpu for gpu in (*(node.gpus if node is not None else ()), *self.seen.gpus)}
-        previous = tuple(known.values())
+        on_node, allocations = (node.gpus, node.allocations) if node is not None else ((), ())
+        previous = tuple({gpu.uuid: gpu for gpu in (*on_node, *self.seen.gpus)}.values())
         before = (self._discovered, self.faulty)
         seen, actions = await self._driver.ask(self._read_driver, previous)
         self._refreshed_at = self._clock()
         answering = frozenset(gpu.uuid for gpu in seen.gpus)
         if actions is not None:
-            recovered = {uuid for uuid, action in actions.items() if action == ""}
-            needing = {uuid for uuid, action in actions.items() if action}
-            self._set_faults(
-                gpu_health.after_poll(
-                    self._faults, answering=answering, now=self._refreshed_at, recovered=recovered, needing=needing
-                )
+            needing = {uuid: action for uuid, action in actions.items() if action}
+            faults = gpu_health.after_poll(
+                self._faults,
+                answering=answering,
+                now=self._refreshed_at,
+                recovered={uuid for uuid, action in actions.items() if action == ""},
+                needing=needing,
             )
-            self._needing = {uuid: gpu_health.Fault(f"the driver says that {actions[uuid]}", None) for uuid in needing}
+            self._set_faults(faults)
+            self._needing = {uuid: f"the driver says that {action}" for uuid, action in needing.items()}
         self._silent = frozenset(gpu.uuid for gpu in previous) - answering
-        held = {uuid for entry in (node.allocations if node is not None else ()) for uuid in entry.gpu_uuids}
-        gpus = inventory.merge(previous, seen, faults={**self._unwatched, **self._needing, **self._faults}, held=held)
+        held = {uuid for entry in allocations for uuid in entry.gpu_uuids}
+        of_driver = {**self._driver.nvml.unwatched, **self._needing}
+        reasons = {**of_driver, **{uuid: fault.reason for uuid, fault in self._faults.items()}}
+        gpus = inventory.merge(previous, seen, faults=reasons, held=held)
         unread = inventory.unidentified(gpus, seen)
         self._discovered, self.minors = await self._driver.ask(self._describe, gpus)
         if self._paths_known_for != answering:  # fixed while the same GPUs answer
@@ -243,31 +234,24 @@ class Observation:
                 why = "the kernel has it, but the driver does not list it: see the kernel's log for NVRM"
                 yield Unreadable(None, why, bus_id)
 
-    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[discovery.DiscoveredGpus, Mapping[str, int]]:
+    def _describe(self, gpus: tuple[Gpu, ...]) -> tuple[inventory.DiscoveredGpus, Mapping[str, int]]:
         driver = self._driver.nvml
         minors = {gpu.uuid: driver.minor_number(gpu.uuid) for gpu in gpus}
         known = {uuid: number for uuid, number in minors.items() if number is not None}
-        return discovery.read(driver, gpus, self._discovered), {**self.minors, **known}
+        return inventory.discover(driver, gpus, self._discovered), {**self.minors, **known}
 
-    def _record_event(self, event: xid.XidEvent) -> None:
+    def _record_event(self, event: nvml_events.XidEvent) -> None:
         logger.warning("The driver reported an XID", extra={"gpu": event.gpu, "xid": event.number})
         # A GPU that the driver cannot name did not answer before, so it is unhealthy already.
         if event.gpu is None:
             return
-        affected = xid.affected(self._watched(event), event, self._ignored)
-        gpu = "" if event.gpu_instance == xid.WHOLE_GPU else event.gpu
-        after = gpu_health.after_xid(self._faults, uuids=affected, number=event.number, now=self._clock(), gpu=gpu)
-        self._set_faults(after)
-
-    def _watched(self, event: xid.XidEvent) -> dict[str, xid.Watched]:
-        """Return the devices that an event can be about: whole GPUs or, if it names instances, MIG devices."""
-        if event.gpu_instance == xid.WHOLE_GPU:
-            return {uuid: xid.Watched(uuid) for uuid in (*self._discovered, str(event.gpu))}
-        return {
-            device.uuid: xid.Watched(uuid, device.gpu_instance, device.compute_instance)
-            for uuid, gpu in self._discovered.items()
-            for device in gpu.devices
-        }
+        # It is about a whole GPU or, if it names instances, about MIG devices.
+        is_whole = event.gpu_instance == nvml_events.WHOLE_GPU
+        gpus = {uuid: nvml_events.Watched(uuid) for uuid in (*self._discovered, event.gpu)}
+        devices = {uuid: nvml_events.Watched(gpu, *ids) for uuid, gpu, *ids in self.parts}
+        affected = nvml_events.affected(gpus if is_whole else devices, event, self._ignored)
+        gpu, now = "" if is_whole else event.gpu, self._clock()
+        self._set_faults(gpu_health.after_xid(self._faults, uuids=affected, number=event.number, now=now, gpu=gpu))
 
     def _set_faults(self, faults: gpu_health.Faults) -> None:
         if faults != self._faults:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.agent_settings import ModeOptions
-from deviceplugin.modes.cluster_config import Configuration
+from deviceplugin.cluster_objects import Configuration
 from gpushare import errors
 from gpushare.allocation import Allocation
 from gpushare.config import config_choice, config_file, node_settings

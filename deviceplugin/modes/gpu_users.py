@@ -11,7 +11,7 @@ from typing import Final
 
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.hardware import nvml_call
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.host.identity import Container
 from deviceplugin.state import gpu_usage, kubelet_checkpoint, pod_resources

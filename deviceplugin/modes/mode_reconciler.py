@@ -1,6 +1,6 @@
 """Brings the GPUs to the modes that the cluster wants, one GPU at a time, and never one that is in use.
 
-The decisions are pure and live in `desired_config`, `transition` and `published`. This loop fixes the order of the
+The decisions are pure and live in `desired_config` and `transition`. This loop fixes the order of the
 side effects: a change is written to disk before it is made on the GPU, and published after it.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from deviceplugin.agent_settings import ModeOptions
+from deviceplugin.cluster_objects import Configuration
 from deviceplugin.hardware import observation
-from deviceplugin.modes import desired_config, mode_checkpoint, published, setup, transition
-from deviceplugin.modes.cluster_config import Configuration
+from deviceplugin.modes import desired_config, mode_checkpoint, setup, transition
 from deviceplugin.modes.gpu_users import GpuUsers
 from deviceplugin.state import node_state
 from deviceplugin.state.allocatable import DelayedDecrease
@@ -253,13 +253,13 @@ class ModeReconciler:
         in_force, hardware, failed = self._checkpoint.gpus, self._observed.hardware_gpus, self._setup.failed
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        gpus = published.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
+        gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
         self._state.gpus.publish(gpus)
         self._state.allocatable.publish(self._allocatable(gpus))
         self._state.advertised.publish(
-            published.advertised(
+            transition.advertised(
                 gpus,
                 hardware,
                 ready,
@@ -270,7 +270,7 @@ class ModeReconciler:
             )
         )
         self._state.config_status.publish(
-            published.config_status(
+            transition.config_status(
                 config=None if self._is_first else self._checkpoint.current,
                 problem=self._selector.problem,
                 warnings=self._warnings(),

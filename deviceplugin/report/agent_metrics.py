@@ -18,7 +18,7 @@ from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.audit import audit_document
 from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import share_metrics, share_peaks
-from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.report.share_metrics import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
 from deviceplugin.state.offer import Unreadable
 from gpushare import contract, ledger

@@ -6,17 +6,18 @@ It writes only changes, and never on a timer: a thousand nodes without news must
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from deviceplugin.hardware import inventory
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
 from deviceplugin.state.node_state import NodeState
+from deviceplugin.state.offer import Unreadable
 from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors, retrying
-from gpushare.gpunode import Condition, GpuNode, Resize
+from gpushare.gpunode import Condition, Gpu, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class GpuNodeStatus:
         kept = (condition for condition in node.conditions if condition.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*config_status.conditions, *self._injected(), *(self._audited() or kept))
         wanted = codec.to_status(
-            inventory.status(
+            status(
                 node,
                 self._state.gpus.gpus,
                 config=config_status.config,
@@ -172,3 +173,73 @@ class GpuNodeStatus:
             return await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}")
         logger.info("Created the GPUNode", extra={"node": self._name})
         return made
+
+
+MAX_CHARACTERS: Final = 32768  # the CRD's limit for a condition's message; some messages list pods
+
+
+def conditions(
+    gpus: Sequence[Gpu],
+    *,
+    previous: Sequence[Condition],
+    now: str,
+    unread: Sequence[Unreadable] = (),
+    hung_up: str = "",
+    stopped: str = "",
+    more: Sequence[Condition] = (),
+) -> tuple[Condition, ...]:
+    """Return the node's condition Ready, and `more`.
+
+    unread: GPUs that are missing from `gpus` because nothing could be read. now: RFC 3339, used only where a status
+    changes. hung_up: why the kubelet does not list all devices. stopped: why no pod starts here even if the GPUs are
+    healthy.
+    """
+    unhealthy = [gpu for gpu in gpus if not gpu.healthy]
+    healthy_count, count = (
+        len(gpus) - len(unhealthy),
+        len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread),
+    )
+    summary = f"{healthy_count} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
+    reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in unhealthy]
+    message = "; ".join((summary, *reasons, *map(str, unread)))
+    is_whole = not unhealthy and not unread
+    reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if healthy_count else "AllGpusUnhealthy"
+    reason = reason if gpus or unread else "NoGpus"
+    ready = Condition(contract.CONDITION_READY, "True" if healthy_count else "False", reason, message)
+    if hung_up:
+        ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
+    if stopped:
+        ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
+    wanted = (ready, *more)
+    since = {(condition.type, condition.status): condition.last_transition for condition in previous}
+    return tuple(
+        dataclasses.replace(
+            condition,
+            message=_truncate(condition.message),
+            last_transition=since.get((condition.type, condition.status)) or now,
+        )
+        for condition in wanted
+    )
+
+
+def _truncate(message: str) -> str:
+    return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
+
+
+def status(
+    node: GpuNode,
+    gpus: Sequence[Gpu],
+    *,
+    config: str,
+    now: str,
+    unread: Sequence[Unreadable] = (),
+    hung_up: str = "",
+    stopped: str = "",
+    more: Sequence[Condition] = (),
+    resizes: tuple[Resize, ...] = (),
+) -> GpuNode:
+    """Return the GPUNode with this status."""
+    said = conditions(
+        gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
+    )
+    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)

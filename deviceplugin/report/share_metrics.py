@@ -1,18 +1,16 @@
-"""The Prometheus metrics of shares and of containers that have GPUs. Pure.
+"""The Prometheus metrics of shares and of containers that have GPUs.
 
 The containers of a share use it together, so they are one label, joined by commas. A share without a process only has
-the metrics of the ledger: its amounts, and its target if it has to shrink.
-
-Cost tools multiply `container_gpu_allocation` by a price.
-
-For a moment, a pod that ends and its successor can have the same name and both have a share. Such shares are merged
-into one series.
+the metrics of the ledger. Cost tools multiply `container_gpu_allocation` by a price. For a moment, a pod that ends and
+its successor can have the same name and both have a share. Such shares are merged into one series.
 """
 
 from __future__ import annotations
 
+import asyncio
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from prometheus_client import Metric
@@ -21,13 +19,93 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.state import advertisement, gpu_usage, pod_resources
+from deviceplugin.state.node_state import ModesInForce
+from deviceplugin.state.offer import Observable, Offer
 from gpushare import gpu_capacity
 from gpushare.gpu_capacity import ShareOnGpu
 from gpushare.gpunode import GpuNode
+from gpushare.mig import profile
+from gpushare.modes.hardware_gpu import HardwareGpu
+
+POLL_SECONDS: Final = 15.0  # between two polls
+_GIB: Final = 1 << 30
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceHolder:
+    """A container with a number of devices of one resource on one GPU: GPUs, MIG devices or replicas.
+
+    part: the fraction of the GPU that these devices make up.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    gpu: str
+    devices: int
+    part: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DeviceHolders:
+    """Polls the kubelet.
+
+    hardware: returns the GPUs with their MIG devices; gpus: the GPUs with their memory; in_force: the device IDs that
+    the kubelet can allocate.
+    """
+
+    kubelet: pod_resources.KubeletDevices
+    _: dataclasses.KW_ONLY
+    hardware: Callable[[], Iterable[HardwareGpu]]
+    gpus: Offer
+    in_force: Observable[ModesInForce]
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            await self.kubelet.refresh()
+            await asyncio.sleep(POLL_SECONDS)
+
+    def all(self) -> list[DeviceHolder]:
+        """Return the containers with devices, from the kubelet's last answer."""
+        devices = parts(self.hardware(), {gpu.uuid: gpu.memory_bytes for gpu in self.gpus.gpus})
+        replicas = {device.id: device.replicas for ids in self.in_force.value.offered.values() for device in ids}
+        counts: collections.Counter[tuple[str, str, str, str, str]] = collections.Counter()
+        held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
+        for container in self.kubelet.held:
+            for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
+                if (device := gpu_usage.without_replica(identity)) in devices:
+                    gpu, part = devices[device]
+                    key = container.namespace, container.pod, container.container, container.resource, gpu
+                    counts[key] += 1
+                    held[key] += part / replicas.get(identity, 1)
+        return [DeviceHolder(*key, devices=count, part=held[key]) for key, count in sorted(counts.items())]
+
+
+def parts(gpus: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
+    """Return, by UUID of each GPU and MIG device, its GPU and the fraction of it that it makes up.
+
+    The fraction of a MIG device is by memory. memory: the bytes of each GPU.
+    """
+    by_uuid = {}
+    for gpu in gpus:
+        by_uuid[gpu.uuid] = gpu.uuid, 1.0
+        for device in gpu.mig_devices:
+            by_uuid[device.uuid] = gpu.uuid, _part(device.profile, memory.get(gpu.uuid, 0))
+    return by_uuid
+
+
+def _part(name: str, gpu_bytes: int) -> float:
+    try:
+        memory_bytes = profile.parse(name).memory_gb * _GIB
+    except profile.ProfileError:
+        return 1.0  # an unknown profile counts as the whole GPU
+    return min(1.0, memory_bytes / gpu_bytes) if gpu_bytes else 1.0
+
 
 LABELS: Final = ("node", "namespace", "pod", "containers", "gpu")
-
 # By the field of `LeaseUsage`: name and help of the counter.
 _TURNS: Final = {
     "seconds": (
@@ -73,11 +151,7 @@ def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
 
 
 def compute(
-    held: Iterable[LeaseUsage],
-    uses: Iterable[ShareUse],
-    by_driver: Mapping[tuple[str, str], float],
-    *,
-    node_name: str,
+    held: Iterable[LeaseUsage], uses: Iterable[ShareUse], by_driver: Mapping[tuple[str, str], float], *, node_name: str
 ) -> Iterator[Metric]:
     """Yield the compute metrics: leases, waiting time and used time.
 

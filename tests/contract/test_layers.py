@@ -70,7 +70,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("deviceplugin/planted.py", "import pynvml", "Only the nvml modules of"),
         (
             "deviceplugin/report/planted.py",
-            "from deviceplugin.wiring import node_parts",
+            "from deviceplugin import node_parts",
             "import only those below them",
         ),
         (
@@ -79,7 +79,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "import only those below them",
         ),
         ("deviceplugin/modes/planted.py", "from deviceplugin.kubelet import plugins", "import only those below them"),
-        ("deviceplugin/state/planted.py", "from deviceplugin import node_pods", "import only those below them"),
+        ("deviceplugin/state/planted.py", "from deviceplugin import cluster_objects", "import only those below them"),
         (
             "webhook/store/planted.py",
             "from webhook.controllers.gated_pods import waiting_units",

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from deviceplugin import node_pods
+from deviceplugin import cluster_objects
 from deviceplugin.arbiter import departed, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.departed import DepartedShares
@@ -148,14 +148,14 @@ class ArbiterNode:
             self.asked += 1
             if not self.api_server_answers:
                 raise api_errors.Unavailable("it does not answer")
-            return list(map(node_pods.trimmed, self.pods))
+            return list(map(cluster_objects.trimmed_pod, self.pods))
 
         async def ask_node() -> GpuNode:
             self.asked += 1
             return self.gpunode()
 
         return lookup.Lookup(
-            pods=lambda: map(node_pods.trimmed, self.pods if self.seen_pods is None else self.seen_pods),
+            pods=lambda: map(cluster_objects.trimmed_pod, self.pods if self.seen_pods is None else self.seen_pods),
             node=self.seen_node,
             ask_pods=ask_pods,
             ask_node=ask_node,

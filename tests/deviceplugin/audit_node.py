@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.audit import audit_document, auditor, overhead, unclaimed_memory
 from deviceplugin.hardware import nvml
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.state.offer import Offer
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Mode

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from deviceplugin import __main__
-from deviceplugin.wiring import share_parts
+from deviceplugin import __main__, node_parts
 from gpushare.cluster import api_client
 
 if __name__ == "__main__":
-    share_parts.STALE_SECONDS, api_client.WATCH_SECONDS = 3.0, (1, 2)  # type: ignore[misc]
+    node_parts.STALE_SECONDS, api_client.WATCH_SECONDS = 3.0, (1, 2)  # type: ignore[misc]
     sys.exit(__main__.main())

@@ -6,8 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from deviceplugin import __main__, agent, node_pods
-from deviceplugin.wiring import agent_parts
+from deviceplugin import __main__, agent, agent_parts, cluster_objects
 from gpushare.cluster import informer
 
 LISTED = Path(sys.argv.pop(1))
@@ -17,7 +16,7 @@ class LateInformer(informer.Informer):
     """An informer whose first list of pods is late."""
 
     async def step(self) -> float:
-        if self._path == node_pods.PATH and not self.synced.is_set():
+        if self._path == cluster_objects.PODS_PATH and not self.synced.is_set():
             while not LISTED.exists():  # noqa: ASYNC110, ASYNC240 - another process
                 await asyncio.sleep(0.1)
         return await super().step()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import graceful_stop
+from deviceplugin import agent
 from deviceplugin.state import pod_resources
 from gpushare import contract
 from gpushare.cluster import api_errors
@@ -54,11 +54,11 @@ def has(pod: str, *, namespace: str = "default", resource: str = contract.RESOUR
     ],
 )
 def test_pods_with_a_share_but_no_devices_are_on_their_way(pods: Any, held: Any, awaited: list[str]) -> None:
-    assert graceful_stop.on_their_way(PLACED, pods, held) == awaited
+    assert agent.on_their_way(PLACED, pods, held) == awaited
 
 
 def test_without_a_gpunode_no_pod_is_on_its_way() -> None:
-    assert graceful_stop.on_their_way(None, (), ()) == []
+    assert agent.on_their_way(None, (), ()) == []
 
 
 class Status:
@@ -73,7 +73,7 @@ class Status:
 
 
 async def stopping(status: Status, directory: Path) -> None:
-    await graceful_stop.prepare(
+    await agent.drain(
         status,  # type: ignore[arg-type]
         node=lambda: None,
         pods=tuple,
@@ -84,7 +84,7 @@ async def stopping(status: Status, directory: Path) -> None:
 async def test_reporting_the_stop_is_retried_while_the_api_server_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graceful_stop, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(agent, "STOP_RETRY_SECONDS", 0.01)
     status = Status(
         api_errors.Unavailable("down", retry_after_seconds=3600.0),
         api_errors.Forbidden("it has not read yet who may do what"),
@@ -106,6 +106,6 @@ async def test_reporting_the_stop_without_a_gpunode_is_not_retried(
 async def test_an_unreachable_api_server_does_not_delay_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(graceful_stop, "MAX_SECONDS", 0.1)
+    monkeypatch.setattr(agent, "MAX_DRAIN_SECONDS", 0.1)
     await stopping(Status(*[api_errors.Unavailable("down")] * 1000), tmp_path)
     assert "not done within 0.1 s" in caplog.records[-1].__dict__["err"]

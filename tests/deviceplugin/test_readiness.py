@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from deviceplugin.wiring import share_parts
+from deviceplugin import node_parts
 from gpushare.cluster import api_client, api_errors, informer
 
 
@@ -40,18 +40,18 @@ async def test_an_agent_without_valid_credentials_stops_being_ready() -> None:
     api = Api()
     pods = informer.Informer(api, "/api/v1/pods", clock=lambda: now[0])
     assert (
-        informer.stale_reason([pods], longest_seconds=share_parts.STALE_SECONDS) is None
+        informer.stale_reason([pods], longest_seconds=node_parts.STALE_SECONDS) is None
     )  # another check reports that nothing is known yet
     await pods.step()
-    assert informer.stale_reason([pods], longest_seconds=share_parts.STALE_SECONDS) is None
+    assert informer.stale_reason([pods], longest_seconds=node_parts.STALE_SECONDS) is None
     api.refuses = True
     now[0] += 59
     await pods.step()
-    assert informer.stale_reason([pods], longest_seconds=share_parts.STALE_SECONDS) is None
+    assert informer.stale_reason([pods], longest_seconds=node_parts.STALE_SECONDS) is None
     now[0] += 2
-    assert informer.stale_reason([pods], longest_seconds=share_parts.STALE_SECONDS) == (
+    assert informer.stale_reason([pods], longest_seconds=node_parts.STALE_SECONDS) == (
         "no update from the API server for 61 seconds: the API server answered 401: Unauthorized"
     )
     api.refuses = False
     await pods.step()
-    assert informer.stale_reason([pods], longest_seconds=share_parts.STALE_SECONDS) is None
+    assert informer.stale_reason([pods], longest_seconds=node_parts.STALE_SECONDS) is None

@@ -118,8 +118,8 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     assert set(rows) == CONDITIONS
     reasons = {reason for cells in rows.values() for reason in re.findall(r"`([A-Z][a-z]\w+)`", cells[0])}
     sources = (
-        "hardware/inventory.py",
-        "modes/published.py",
+        "report/gpunode_status.py",
+        "modes/transition.py",
         "audit/audit_document.py",
         "injection/decision.py",
         "denial/pod_denial.py",

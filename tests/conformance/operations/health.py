@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from deviceplugin.hardware import xid
+from deviceplugin.hardware import nvml_events
 from tests.conformance.runner import Case, Facets
 
 
 def xid_filter(case: Case) -> Any:
-    event_filter = xid.filter_from({key: value for key, value in case.input.items() if value is not None})
+    event_filter = nvml_events.filter_from({key: value for key, value in case.input.items() if value is not None})
     numbers = case.expect.get("ignored") or {}
     return Facets(
         all_disabled=event_filter.all_disabled,
@@ -21,7 +21,7 @@ def xid_filter(case: Case) -> Any:
 def handle_nvml_event(case: Case) -> Any:
     fields = case.input["event"]
     devices = {
-        identity: xid.Watched(
+        identity: nvml_events.Watched(
             gpu=device["gpu"],
             gpu_instance=device.get("gi"),
             compute_instance=device.get("ci"),
@@ -30,20 +30,20 @@ def handle_nvml_event(case: Case) -> Any:
     }
     environment = case.input.get("env") or {}
     unhealthy = {identity for identity, device in case.input["devices"].items() if _problem(device)}
-    if fields["type"] in list(xid.XidKind):
-        event = xid.XidEvent(
-            xid.XidKind(fields["type"]),
+    if fields["type"] in list(nvml_events.XidKind):
+        event = nvml_events.XidEvent(
+            nvml_events.XidKind(fields["type"]),
             number=fields.get("xid", 0),
             gpu=fields.get("gpu"),
-            gpu_instance=fields.get("gi", xid.WHOLE_GPU),
-            compute_instance=fields.get("ci", xid.WHOLE_GPU),
+            gpu_instance=fields.get("gi", nvml_events.WHOLE_GPU),
+            compute_instance=fields.get("ci", nvml_events.WHOLE_GPU),
         )
-        unhealthy |= set(xid.affected(devices, event, xid.filter_from(environment)))
+        unhealthy |= set(nvml_events.affected(devices, event, nvml_events.filter_from(environment)))
     return {"unhealthy": sorted(unhealthy)}
 
 
 def _problem(device: Any) -> str:
-    return xid.watch_problem(
+    return nvml_events.watch_problem(
         handle=device.get("handle") or device.get("placement") or "",
         events=device.get("events", ""),
         registering=device.get("register", ""),
@@ -51,7 +51,7 @@ def _problem(device: Any) -> str:
 
 
 OPERATIONS = {
-    "parse_xid_list": lambda case: xid.parse_list(case.input),
+    "parse_xid_list": lambda case: nvml_events.parse_list(case.input),
     "xid_filter": xid_filter,
     "handle_nvml_event": handle_nvml_event,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from deviceplugin.labels import gpu_labels, label_values
+from deviceplugin.report import gpu_labels
 from tests.conformance.runner import Case, Facets
 
 Json = Mapping[str, Any]
@@ -94,7 +94,7 @@ def mps_capable_label(case: Case) -> Any:
 
 
 def version_labels(case: Case) -> Any:
-    labels = label_values.versions(case.input["driver"], tuple(case.input["cuda"]))
+    labels = gpu_labels.versions(case.input["driver"], tuple(case.input["cuda"]))
     return Facets(labels, labels=labels, value=labels)
 
 
@@ -153,11 +153,11 @@ OPERATIONS: dict[str, Callable[[Case], Any]] = {
     "gpu_resource_labels": gpu_resource_labels,
     "mig_resource_labels": mig_resource_labels,
     "resource_labels": resource_labels,
-    "sanitise_label_value": lambda case: label_values.sanitised(case.input),
+    "sanitise_label_value": lambda case: gpu_labels.sanitised(case.input),
     "mig_capable_label": lambda case: gpu_labels.mig_capable(case.input),
     "mps_capable_label": mps_capable_label,
-    "gpu_mode_label": lambda case: label_values.mode([int(text, 16) for text in case.input["pci_classes"]]),
-    "arch_family": lambda case: label_values.family(capability(case.input)),
+    "gpu_mode_label": lambda case: gpu_labels.mode([int(text, 16) for text in case.input["pci_classes"]]),
+    "arch_family": lambda case: gpu_labels.family(capability(case.input)),
     "version_labels": version_labels,
     "gfd_oneshot": gfd_oneshot,
     "gfd_label_names": gfd_label_names,

@@ -11,7 +11,7 @@ import pytest
 from deviceplugin.audit import auditor
 from deviceplugin.audit.overhead import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.state.offer import Offer
 from gpushare.gpunode import Gpu, GpuNode

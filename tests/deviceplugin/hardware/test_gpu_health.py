@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.hardware import gpu_health, xid
+from deviceplugin.hardware import gpu_health, nvml_events
 
 GPU = "GPU-1"
 
@@ -84,11 +84,11 @@ def test_faults_are_per_gpu() -> None:
 
 
 def test_no_xid_is_in_both_tables() -> None:
-    assert not xid.APPLICATION_XIDS & gpu_health.RESET_XIDS
+    assert not nvml_events.APPLICATION_XIDS & gpu_health.RESET_XIDS
 
 
 def test_next_agent_reads_the_faults_of_this_boot(tmp_path: Path) -> None:
-    boot = tmp_path / "proc" / gpu_health.BOOT_ID
+    boot = tmp_path / "proc" / "sys/kernel/random/boot_id"
     boot.parent.mkdir(parents=True)
     boot.write_text("one\n")
     known = gpu_health.after_poll(after(94, faults=after(48, uuid="GPU-2", now=5.0), now=7.0), answering=[GPU], now=8.0)

@@ -6,8 +6,9 @@ import dataclasses
 
 import yaml
 
-from deviceplugin.hardware import gpu_health, inventory, nvml
-from deviceplugin.modes import published
+from deviceplugin.hardware import inventory, nvml
+from deviceplugin.modes import transition
+from deviceplugin.report import gpunode_status
 from deviceplugin.state.offer import Unreadable
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpunode import Condition, Mode
@@ -38,16 +39,16 @@ def test_unknown_unreadable_gpu_is_counted_and_named() -> None:
     unread = inventory.unidentified(gpus, seen)
     assert unread == (Unreadable(1, "GPU is lost"),)
     assert inventory.unidentified(inventory.merge(GPUS, seen, faults={}, held=()), seen) == ()
-    (ready,) = inventory.conditions(gpus, previous=(), now=NOW, unread=unread)
+    (ready,) = gpunode_status.conditions(gpus, previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 1 does not answer: GPU is lost"
-    (ready,) = inventory.conditions((), previous=(), now=NOW, unread=unread)
+    (ready,) = gpunode_status.conditions((), previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
     assert ready.message == "0 of 1 GPUs are healthy; GPU 1 does not answer: GPU is lost"
 
 
 def test_silent_driver_differs_from_a_node_without_gpus() -> None:
-    (ready,) = inventory.conditions((), previous=(), now=NOW, unread=[Unreadable(None, "Unknown Error")])
+    (ready,) = gpunode_status.conditions((), previous=(), now=NOW, unread=[Unreadable(None, "Unknown Error")])
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
     assert ready.message == "no GPU can be read; the driver does not answer: Unknown Error"
 
@@ -55,7 +56,7 @@ def test_silent_driver_differs_from_a_node_without_gpus() -> None:
 def test_gpu_known_only_to_the_kernel_is_counted_and_named() -> None:
     seen = nvml.NvmlSnapshot(GPUS[:2], (Unreadable(None, "not listed", "0000:0a:00.0"),))
     unread = inventory.unidentified(GPUS[:2], seen)
-    (ready,) = inventory.conditions(GPUS[:2], previous=(), now=NOW, unread=unread)
+    (ready,) = gpunode_status.conditions(GPUS[:2], previous=(), now=NOW, unread=unread)
     assert (ready.status, ready.reason) == ("True", "SomeGpusUnhealthy")
     assert ready.message == "2 of 3 GPUs are healthy; GPU 0000:0a:00.0 does not answer: not listed"
     held = dataclasses.replace(GPUS[2], pci_bus_id="00000000:0A:00.0")
@@ -83,7 +84,7 @@ def test_replacement_at_the_same_index_is_a_new_gpu() -> None:
 
 def test_faults_make_gpus_unhealthy_unless_the_driver_gives_a_reason() -> None:
     ill = dataclasses.replace(GPUS[1], healthy=False, health_reason="rows wait to be remapped")
-    faults = {gpu.uuid: gpu_health.Fault("XID 48 happened", None) for gpu in GPUS[:2]}
+    faults = {gpu.uuid: "XID 48 happened" for gpu in GPUS[:2]}
     gpus = inventory.merge((), nvml.NvmlSnapshot((GPUS[0], ill, GPUS[2])), faults=faults, held=())
     assert [gpu.health_reason for gpu in gpus] == ["XID 48 happened", "rows wait to be remapped", ""]
 
@@ -100,24 +101,24 @@ def test_node_is_ready_while_one_gpu_is_healthy() -> None:
         "NoGpus": ((), "False", "0 of 0 GPUs are healthy"),
     }
     for reason, (gpus, status, message) in cases.items():
-        (ready,) = inventory.conditions(gpus, previous=(), now=NOW)
+        (ready,) = gpunode_status.conditions(gpus, previous=(), now=NOW)
         assert ready == Condition("Ready", status, reason, message, NOW)
-    (ready,) = inventory.conditions(ill, previous=(), now=NOW)
+    (ready,) = gpunode_status.conditions(ill, previous=(), now=NOW)
     assert (ready.status, ready.reason) == ("False", "AllGpusUnhealthy")
 
 
 def test_kubelet_that_closes_the_stream_makes_the_node_not_ready() -> None:
-    (ready,) = inventory.conditions(GPUS, previous=(), now=NOW, hung_up="the kubelet hangs up")
+    (ready,) = gpunode_status.conditions(GPUS, previous=(), now=NOW, hung_up="the kubelet hangs up")
     assert (ready.status, ready.reason) == ("False", "KubeletHangsUp")
     assert ready.message == "the kubelet hangs up; 3 of 3 GPUs are healthy"
 
 
 def test_condition_keeps_its_time_until_its_status_changes() -> None:
-    first = inventory.conditions(GPUS, previous=(), now=BEFORE)
-    same = inventory.conditions(GPUS[:2], previous=first, now=NOW)
+    first = gpunode_status.conditions(GPUS, previous=(), now=BEFORE)
+    same = gpunode_status.conditions(GPUS[:2], previous=first, now=NOW)
     assert [condition.last_transition for condition in same] == [BEFORE]
     assert same[0].message != first[0].message
-    changed = inventory.conditions((), previous=first, now=NOW)
+    changed = gpunode_status.conditions((), previous=first, now=NOW)
     assert [condition.last_transition for condition in changed] == [NOW]
 
 
@@ -128,7 +129,7 @@ def test_long_pod_names_do_not_exceed_the_message_limit() -> None:
     longest = status["conditions"]["items"]["properties"]["message"]["maxLength"]
     gpus = builders.node(gpus=8).gpus
     users = tuple(f"pod {'n' * 63}/{number:0>253}" for number in range(30))
-    said = published.config_status(
+    said = transition.config_status(
         config=ActiveConfig("wanted"),
         problem="",
         warnings=(),
@@ -138,6 +139,6 @@ def test_long_pod_names_do_not_exceed_the_message_limit() -> None:
         failed={},
         changing=[gpu.uuid for gpu in gpus],
     )
-    conditions = inventory.conditions(gpus, previous=(), now=NOW, more=said.conditions)
+    conditions = gpunode_status.conditions(gpus, previous=(), now=NOW, more=said.conditions)
     assert max(len(condition.message) for condition in conditions) == longest
     assert conditions[-1].message.endswith("…")

@@ -18,10 +18,9 @@ from typing import Any
 
 from deviceplugin import agent_settings
 from deviceplugin.arbiter import socket_server
-from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation
-from deviceplugin.hardware.driver import Driver
-from deviceplugin.mig import partitioner
-from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup, setup_parts
+from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation, partitioner
+from deviceplugin.hardware.nvml import Driver
+from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup
 from deviceplugin.mps import daemons
 from deviceplugin.state import allocatable, node_state
 from gpushare.gpunode import GpuNode
@@ -144,18 +143,16 @@ class Node:
             wake=asyncio.Event(),
             gpu_users=self.gpu_users,
             mode_setup=setup.ModeSetup(
-                setup_parts.ComputeModePart(self.driver, self.mig, self.observation.refresh),
-                setup_parts.MigPart(
+                setup.ComputeModePart(self.driver, self.mig, self.observation.refresh),
+                setup.MigPart(
                     self.driver,
                     partitioner.Partitioner(self.mig),
                     self.observation.refresh,
                     self.gpu_users.in_use,
                 ),
                 self.deadly,
-                setup_parts.TimeSlicePart(),
-                setup_parts.MpsPart(
-                    self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)
-                ),
+                setup.TimeSlicePart(),
+                setup.MpsPart(self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)),
             ),
             path=self.checkpoint,
             options=agent_settings.ModeOptions(),

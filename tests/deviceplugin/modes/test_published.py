@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from deviceplugin.modes import published
+from deviceplugin.modes import transition
 from gpushare import contract
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
@@ -21,14 +21,14 @@ SHARED = Assignment(Mode.FRACTIONAL)
 
 
 def advertised(in_force: dict[str, Assignment | None], **arguments: Any) -> dict[str, dict[str, bool]]:
-    known = published.gpus_with_modes(SEEN, in_force, {}, arguments.get("closed", frozenset()))
+    known = transition.gpus_with_modes(SEEN, in_force, {}, arguments.get("closed", frozenset()))
     options: dict[str, Any] = {"closed": frozenset(), "in_use": {}} | arguments
-    resources = published.advertised(known, GPUS, in_force, **options)
+    resources = transition.advertised(known, GPUS, in_force, **options)
     return {name: {device.id: device.healthy for device in devices} for name, devices in resources.items()}
 
 
 def test_a_changing_gpu_shows_its_present_and_its_next_mode() -> None:
-    gpus = published.gpus_with_modes(
+    gpus = transition.gpus_with_modes(
         SEEN, {ONE: SHARED, TWO: None, THREE: WHOLE}, dict.fromkeys((ONE, TWO, THREE), WHOLE), {ONE}
     )
     assert [(gpu.mode, gpu.pending_mode) for gpu in gpus] == [
@@ -41,7 +41,7 @@ def test_a_changing_gpu_shows_its_present_and_its_next_mode() -> None:
 def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     parts = tuple(HardwareMigDevice(f"MIG-{index}", index, kind) for index, kind in enumerate(("3g.40gb", "1g.10gb")))
     hardware = [dataclasses.replace(GPUS[0], mig_enabled=True, mig_devices=parts), *GPUS[1:]]
-    gpus = published.gpus_with_modes(SEEN, {}, {}, frozenset(), hardware)
+    gpus = transition.gpus_with_modes(SEEN, {}, {}, frozenset(), hardware)
     assert [gpu.mig_profiles for gpu in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
@@ -84,7 +84,7 @@ def test_counters_of_a_changing_gpu_are_healthy_as_far_as_the_node_can_give() ->
 def test_a_device_is_healthy_if_its_gpu_and_its_mig_device_are() -> None:
     ill = (dataclasses.replace(SEEN[0], healthy=False), *SEEN[1:])
     in_force: dict[str, Assignment | None] = {ONE: SLICED, TWO: WHOLE, THREE: WHOLE}
-    known = published.gpus_with_modes(ill, in_force, {}, frozenset())
-    devices = published.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, unhealthy={TWO})
+    known = transition.gpus_with_modes(ill, in_force, {}, frozenset())
+    devices = transition.advertised(known, GPUS, in_force, closed=frozenset(), in_use={}, unhealthy={TWO})
     assert [device.healthy for device in devices["nvidia.com/gpu.shared"]] == [False, False]
     assert [device.healthy for device in devices["nvidia.com/gpu"]] == [False, True]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.modes import setup_parts
+from deviceplugin.modes import setup
 from deviceplugin.modes.setup import SetUpError
 from deviceplugin.mps.daemons import Daemons
 from gpushare.gpunode import Gpu, Mode
@@ -32,8 +32,8 @@ async def daemons(simulation: None, tmp_path: Path) -> AsyncIterator[Daemons]:
     await made.stop_all()
 
 
-def mps(daemons: Daemons, known: Gpu | None = KNOWN) -> setup_parts.MpsPart:
-    return setup_parts.MpsPart(daemons, gpu_of={GPU.uuid: known}.get)
+def mps(daemons: Daemons, known: Gpu | None = KNOWN) -> setup.MpsPart:
+    return setup.MpsPart(daemons, gpu_of={GPU.uuid: known}.get)
 
 
 async def test_a_gpu_has_a_daemon_while_its_mode_is_mps(daemons: Daemons) -> None:

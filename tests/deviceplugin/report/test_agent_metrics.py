@@ -14,7 +14,7 @@ from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedShare as AuditedShare
 from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import agent_metrics
-from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.report.share_metrics import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
 from deviceplugin.state.offer import Unreadable
 from gpushare import contract, ledger

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.report import device_holders, share_metrics
-from deviceplugin.report.device_holders import DeviceHolder
+from deviceplugin.report import share_metrics
+from deviceplugin.report.share_metrics import DeviceHolder
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable, Offer
 from deviceplugin.state.pod_resources import ContainerDevices
@@ -80,7 +80,7 @@ def test_a_whole_gpu_counts_1_in_addition_to_a_share() -> None:
 )
 def test_a_mig_device_is_charged_by_its_memory(profile: str, part: float) -> None:
     gpu = HardwareGpu("GPU-a", 0, mig_enabled=True, mig_devices=(HardwareMigDevice("MIG-a", 0, profile),))
-    parts = device_holders.parts([gpu], {"GPU-a": 80 * GIB})
+    parts = share_metrics.parts([gpu], {"GPU-a": 80 * GIB})
     assert parts == {"GPU-a": ("GPU-a", 1.0), "MIG-a": ("GPU-a", part)}
 
 
@@ -93,7 +93,7 @@ def test_replicas_are_charged_as_fractions_of_their_gpu() -> None:
         ContainerDevices("ml", "share", "main", "gpushare.io/gpu-percent", ("GPU-a::7",)),
     )
     kubelet: Any = types.SimpleNamespace(held=held)
-    made = device_holders.DeviceHolders(
+    made = share_metrics.DeviceHolders(
         kubelet,
         hardware=lambda: [HardwareGpu("GPU-a", 0)],
         gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),

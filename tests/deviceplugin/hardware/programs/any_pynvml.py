@@ -8,7 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import deviceplugin
-from deviceplugin.hardware import discovery, nvml, nvml_mig, nvml_topology
+from deviceplugin.hardware import inventory, nvml, nvml_mig, nvml_topology
 from tests.deviceplugin.hardware.programs import nvml_driver
 
 
@@ -30,7 +30,7 @@ def reads_everything(sys_root: str) -> None:
     cutting.create_compute_instance(gpus[2].uuid, made, 3)
     print(repr(driver.snapshot()))
     print(repr(driver.wait_for_xid(0)))
-    print(repr(discovery.read(driver, gpus, discovery.NONE)))
+    print(repr(inventory.discover(driver, gpus, {})))
     print(repr(nvml_topology.paths([gpu.uuid for gpu in gpus])))
     for gpu in gpus:
         print(repr((len(driver.users(gpu.uuid)), driver.used_bytes(gpu.uuid), driver.recovery_action(gpu.uuid))))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from deviceplugin.hardware import nvml
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.nvml_mig import MigDriver
-from deviceplugin.mig.partitioner import Partitioner
-from deviceplugin.modes import setup, setup_parts
+from deviceplugin.hardware.partitioner import Partitioner
+from deviceplugin.modes import setup
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment, Partition
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -23,7 +23,7 @@ def cuts_beside_a_held_device() -> None:
     async def looked() -> None:
         pass
 
-    part = setup_parts.MigPart(Driver(opened), Partitioner(driver), looked, lambda: frozenset(held))
+    part = setup.MigPart(Driver(opened), Partitioner(driver), looked, lambda: frozenset(held))
 
     def enter(profile: str, count: int) -> list[str]:
         layout = Assignment(Mode.MIG, partition=Partition(True, ((profile, count),)))

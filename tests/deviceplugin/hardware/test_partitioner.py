@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.mig.programs import cutting
+from tests.deviceplugin.hardware.programs import cutting
 
 
 @pytest.mark.slow

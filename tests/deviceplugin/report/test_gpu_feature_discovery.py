@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.labels import gpu_labels, label_values
+from deviceplugin.report import gpu_labels
 from tests.deviceplugin import simulated
-from tests.deviceplugin.labels.programs import labelling
+from tests.deviceplugin.report.programs import labelling
 
 RECORDED = yaml.load(Path(__file__).with_name("gfd.yaml").read_text(), Loader=yaml.BaseLoader)  # noqa: S506 (all text)
 
 
 def recorded(case: Mapping[str, Any]) -> dict[str, str]:
     return {
-        f"{label_values.PREFIX}{group}.{key}": value
+        f"{gpu_labels.PREFIX}{group}.{key}": value
         for group, labels in case["labels"].items()
         for key, value in labels.items()
     }
@@ -27,7 +27,7 @@ def recorded(case: Mapping[str, Any]) -> dict[str, str]:
 
 def question(case: Mapping[str, Any]) -> dict[str, Any]:
     shared = [
-        (f"{label_values.PREFIX}{name}", int(resource["replicas"]), resource.get("rename", ""))
+        (f"{gpu_labels.PREFIX}{name}", int(resource["replicas"]), resource.get("rename", ""))
         for name, resource in case.get("time_slicing", {}).items()
     ]
     return {"strategy": case["strategy"], "cut": case.get("cut", []), "shared": shared}
@@ -56,7 +56,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
 
 @pytest.mark.parametrize("case", RECORDED["cases"], ids=[case["id"] for case in RECORDED["cases"]])
 def test_labels_are_those_of_gpu_feature_discovery(case: Mapping[str, Any], ours: dict[str, dict[str, str]]) -> None:
-    by_chance = {gpu_labels.MACHINE, *(f"{label_values.PREFIX}{key}" for key in case.get("by_chance", []))}
+    by_chance = {gpu_labels.MACHINE, *(f"{gpu_labels.PREFIX}{key}" for key in case.get("by_chance", []))}
     assert left_out(ours[case["id"]], by_chance) == left_out(recorded(case), by_chance)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin import node_pods
+from deviceplugin import cluster_objects
 from deviceplugin.arbiter import tenant
 from deviceplugin.denial import pod_denial
 from deviceplugin.host.identity import Container
@@ -18,7 +18,7 @@ from gpushare.gpunode import GpuNode
 def kept(spec: dict[str, Any], **annotations: str) -> dict[str, Any]:
     metadata = {"namespace": "ml", "name": "x", "uid": "u", "resourceVersion": "1", "annotations": annotations}
     status = {"phase": "Running", "podIP": "1.2.3.4"}
-    return node_pods.trimmed({"metadata": {**metadata, "managedFields": []}, "spec": spec, "status": status})
+    return cluster_objects.trimmed_pod({"metadata": {**metadata, "managedFields": []}, "spec": spec, "status": status})
 
 
 def test_a_pod_is_trimmed_to_its_runtime_class_and_its_shares_resources() -> None:

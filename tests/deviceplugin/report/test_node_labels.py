@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from deviceplugin.labels import node_labels
+from deviceplugin.report import node_writers
 from gpushare import contract
 
 KEYS = st.sampled_from(["nvidia.com/gpu.count", "nvidia.com/gpu.memory", "nvidia.com/gpu.product", "other"])
@@ -30,19 +30,19 @@ def applied(metadata: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
 @hypothesis.given(LABELS, LABELS, LABELS)
 def test_patch_sets_our_labels_and_keeps_others(others: Any, first: Any, second: Any) -> None:
     before: dict[str, Any] = {"labels": others}
-    patched = applied(before, node_labels.patch(before, first))
-    two = applied(patched, node_labels.patch(patched, second))
+    patched = applied(before, node_writers.patch(before, first))
+    two = applied(patched, node_writers.patch(patched, second))
     expected = others | {key: value for key, value in second.items() if key not in others}
     assert two["labels"] == expected
-    assert node_labels.patch(two, second) is None  # and the second patch is complete
+    assert node_writers.patch(two, second) is None  # and the second patch is complete
 
 
 def test_writes_nothing_if_no_label_is_wanted() -> None:
-    assert node_labels.patch({"labels": {"a": "b"}}, {}) is None
+    assert node_writers.patch({"labels": {"a": "b"}}, {}) is None
 
 
 def test_removing_the_last_label_removes_the_annotation() -> None:
     metadata = {"labels": {"nvidia.com/gpu.count": "4"}, "annotations": {contract.OWN_LABELS: "nvidia.com/gpu.count"}}
-    assert node_labels.patch(metadata, {}) == {
+    assert node_writers.patch(metadata, {}) == {
         "metadata": {"labels": {"nvidia.com/gpu.count": None}, "annotations": {contract.OWN_LABELS: None}}
     }

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from deviceplugin.labels import gpu_labels, node_labels
+from deviceplugin.report import gpu_labels, node_writers
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
 
@@ -73,5 +73,5 @@ def test_unknown_mig_strategy_is_an_error() -> None:
     ],
 )
 def test_sharing_follows_the_modes_in_force(in_force: dict[str, Assignment | None], kind: str, replicas: int) -> None:
-    sharing = node_labels.sharing_in_force(in_force)
+    sharing = node_writers.sharing_in_force(in_force)
     assert (sharing.kind, sharing.replication("nvidia.com/gpu").replicas) == (kind, replicas)

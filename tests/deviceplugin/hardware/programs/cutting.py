@@ -9,8 +9,7 @@ from typing import Any
 
 import pynvml
 
-from deviceplugin.hardware import nvml, nvml_call, nvml_mig
-from deviceplugin.mig import partitioner
+from deviceplugin.hardware import nvml, nvml_call, nvml_mig, partitioner
 from gpushare.mig import catalogue, instance_layout
 from gpushare.mig.instance_layout import ProfileGeometry
 

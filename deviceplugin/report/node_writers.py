@@ -1,5 +1,4 @@
-"""Keeps the GPU labels on the Node: reads the facts from driver and node, and writes only labels that differ and are
-ours.
+"""Writes the GPU labels of the Node and its capacity of `gpushare.io/gpu-memory`.
 
 An annotation of the Node lists the labels that we wrote. A label that is not listed belongs to another writer, such as
 NVIDIA's own feature discovery or an administrator. It stays as it is, because two writers of one label would overwrite
@@ -9,22 +8,24 @@ each other forever. Our labels that no longer apply are removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig, nvml_topology
-from deviceplugin.hardware.discovery import DiscoveredGpu
-from deviceplugin.hardware.driver import Driver
+from deviceplugin.hardware.inventory import DiscoveredGpu
+from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.observation import Observation
-from deviceplugin.labels import gpu_labels, label_values
-from deviceplugin.labels.label_values import Labels
+from deviceplugin.report import gpu_labels
+from deviceplugin.report.gpu_labels import Labels
+from deviceplugin.state.allocatable import Allocatable
 from deviceplugin.state.node_state import ModesInForce
 from deviceplugin.state.offer import Observable
-from gpushare import contract
-from gpushare.cluster import api_client, retrying
+from gpushare import contract, errors, quantity
+from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.assignment import Assignment
 
@@ -43,12 +44,12 @@ def read_facts(
     sys_root: Path = Path("/sys"),
 ) -> gpu_labels.NodeFacts:
     """Read the facts of this node. Raises NvmlError; a GPU that does not answer keeps what was last read."""
-    system = opened.system()
+    driver_version, cuda_version = opened.versions()
     driver = nvml_mig.MigDriver(opened)
     known = [gpu for gpu in gpus if gpu.uuid in discovered]
     return gpu_labels.NodeFacts(
-        driver_version=system.driver_version,
-        cuda_version=system.cuda_version,
+        driver_version=driver_version,
+        cuda_version=cuda_version,
         machine=_text(Path(machine_type_file)),
         gpus=tuple(_gpu(driver, gpu, discovered[gpu.uuid]) for gpu in known),
         pci_classes=tuple(number for gpu in known if (number := _pci_class(sys_root, gpu.pci_bus_id)) is not None),
@@ -121,7 +122,7 @@ class WantedLabels:
         self._in_force = in_force
         self._started = int(time.time())
 
-    async def now(self) -> label_values.Labels | None:
+    async def now(self) -> gpu_labels.Labels | None:
         """Return the labels; None while they cannot be determined."""
         modes = self._in_force.value
         try:
@@ -138,7 +139,7 @@ class WantedLabels:
                 sharing=sharing_in_force(modes.assignments),
                 started=self._started if modes.settings.timestamp_label else None,
             )
-        except (nvml_call.NvmlError, gpu_labels.StrategyError, label_values.DriverVersionError):
+        except (nvml_call.NvmlError, gpu_labels.StrategyError, gpu_labels.DriverVersionError):
             return None
 
 
@@ -194,3 +195,63 @@ class LabelWriter:
             return
         await self._api.patch(self._path, body)
         logger.info("Labelled the node", extra={"labels": body["metadata"]["labels"]})
+
+
+AGAIN_SECONDS: Final = 5.0  # after a write that failed
+
+
+class NodeCapacity:
+    """The writer. allocatable: the wanted amounts; written: returns the Node's present capacity, None if unknown."""
+
+    def __init__(
+        self,
+        api: api_client.ApiClient,
+        *,
+        node_name: str,
+        allocatable: Observable[Allocatable],
+        written: Callable[[], str | None],
+    ) -> None:
+        self._api = api
+        self._path = f"/api/v1/nodes/{node_name}"
+        self._allocatable = allocatable
+        self._written = written
+        self._wake = asyncio.Event()
+
+    def check(self) -> None:
+        """Compare again, as the Node may have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Compare and write until cancelled."""
+        self._allocatable.wake(self._wake)
+        while True:
+            self._wake.clear()
+            pause_seconds = None
+            try:
+                await self.step()
+            except api_errors.ClusterError as error:
+                logger.warning("Could not write the node's capacity", extra={"err": str(error)})
+                pause_seconds = AGAIN_SECONDS
+            await self._pause(pause_seconds)
+
+    async def step(self) -> None:
+        """Write the capacity if it differs. Raises ClusterError."""
+        present, wanted = self._written(), self._allocatable.value.get(contract.RESOURCE_MEMORY)
+        if present is None or wanted is None or _bytes(present) == wanted:
+            return
+        body = {"status": {"capacity": {contract.RESOURCE_MEMORY: str(wanted)}}}
+        await self._api.patch(f"{self._path}/status", body)
+        logger.info("Wrote the node's capacity", extra={"resource": contract.RESOURCE_MEMORY, "bytes": wanted})
+
+    async def _pause(self, seconds: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+
+
+def _bytes(text: str) -> int | None:
+    """Parse a quantity; return None for any other text, such as the empty one of a Node without capacity."""
+    try:
+        return quantity.parse_bytes(text)
+    except errors.QuantityError:
+        return None

@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.mig import mig_plan
-from deviceplugin.mig.mig_plan import Create, CreatePart, Destroy, DestroyPart, MigPlan, MigVerdict, Present, SetMode
+from deviceplugin.hardware import partitioner
+from deviceplugin.hardware.partitioner import (
+    Create,
+    CreatePart,
+    Destroy,
+    DestroyPart,
+    MigPlan,
+    MigState,
+    Present,
+    SetMode,
+)
 from deviceplugin.state.mig_instance import ComputeInstance, GpuInstance, MigMode
 from gpushare.mig import catalogue, instance_layout, profile
 from gpushare.mig.instance_layout import Wanted
@@ -32,7 +41,7 @@ def present(*instances: GpuInstance, mode: MigMode | None = ON, busy: bool = Fal
 
 
 def made(gpu: Present, wanted: dict[str, int] | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
-    return mig_plan.make(gpu, None if wanted is None else instance_layout.named(wanted), held=held)
+    return partitioner.make_plan(gpu, None if wanted is None else instance_layout.named(wanted), held=held)
 
 
 def after(gpu: Present, proposed: MigPlan) -> Present:
@@ -105,30 +114,30 @@ WANTED = st.dictionaries(
 @settings(max_examples=200)
 @given(gpus(), WANTED)
 def test_plan_reaches_the_wanted_instances_and_keeps_those_in_use(gpu: Present, wanted: Wanted) -> None:
-    proposed = mig_plan.make(gpu, wanted)
+    proposed = partitioner.make_plan(gpu, wanted)
     busy = {part.uuid for instance in gpu.instances for part in instance.parts if part.busy}
-    if proposed.verdict is MigVerdict.REFUSE:
+    if proposed.state is MigState.REFUSED:
         assert instance_layout.misfit(A100, wanted)
-    elif proposed.verdict is MigVerdict.WAIT:
+    elif proposed.state is MigState.WAITING:
         assert set(proposed.in_the_way) == busy != set()
     else:
         done = after(gpu, proposed)
         assert counts(done) == wanted
         assert busy <= {part.uuid for instance in done.instances for part in instance.parts}
-        assert mig_plan.make(done, wanted) == MigPlan(MigVerdict.DO)
+        assert partitioner.make_plan(done, wanted) == MigPlan(MigState.AS_WANTED)
 
 
 @pytest.mark.slow
 @settings(max_examples=100)
 @given(gpus(), WANTED, st.data())
 def test_interrupted_plan_is_completed_by_the_next(gpu: Present, wanted: Wanted, data: st.DataObject) -> None:
-    proposed = mig_plan.make(gpu, wanted)
-    if proposed.verdict is not MigVerdict.DO:
+    proposed = partitioner.make_plan(gpu, wanted)
+    if proposed.state is not MigState.AS_WANTED:
         return
     some = dataclasses.replace(proposed, steps=proposed.steps[: data.draw(st.integers(0, len(proposed.steps)))])
     stopped = after(gpu, some)
-    again = mig_plan.make(stopped, wanted)
-    assert again.verdict is MigVerdict.DO
+    again = partitioner.make_plan(stopped, wanted)
+    assert again.state is MigState.AS_WANTED
     assert counts(after(stopped, again)) == wanted
 
 
@@ -143,34 +152,34 @@ def test_destroys_idle_instances_and_waits_for_busy_ones() -> None:
     idle, busy = instance(1, "3g.20gb", 4), instance(1, "3g.20gb", 4, busy=True)
     assert made(present(idle), {"7g.40gb": 1}).steps[:2] == (DestroyPart(1, 0), Destroy(1))
     waits = made(present(busy), {"7g.40gb": 1})
-    assert (waits.verdict, waits.steps, waits.in_the_way) == (MigVerdict.WAIT, (), ("MIG-1-0",))
+    assert (waits.state, waits.steps, waits.in_the_way) == (MigState.WAITING, (), ("MIG-1-0",))
     assert waits.reason == "GPU-a waits until MIG-1-0 is no longer in use, before it can have 1 × 7g.40gb"
 
 
 def test_held_instances_count_as_in_use() -> None:
     gpu = present(instance(1, "3g.20gb", 4))
-    assert made(gpu, {"7g.40gb": 1}, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
-    assert made(gpu, None, held=frozenset({"MIG-1-0"})).verdict is MigVerdict.WAIT
+    assert made(gpu, {"7g.40gb": 1}, held=frozenset({"MIG-1-0"})).state is MigState.WAITING
+    assert made(gpu, None, held=frozenset({"MIG-1-0"})).state is MigState.WAITING
 
 
 def test_impossible_requests_change_nothing() -> None:
     refused = made(present(instance(1, "3g.20gb", 4)), {"1g.5gb": 8})
-    assert (refused.verdict, refused.steps) == (MigVerdict.REFUSE, ())
+    assert (refused.state, refused.steps) == (MigState.REFUSED, ())
     assert "7 × 1g.5gb would fit" in refused.reason
-    assert made(present(mode=OFF), {"1g.5gb": 8}).verdict is MigVerdict.REFUSE, "before MIG is turned on"
+    assert made(present(mode=OFF), {"1g.5gb": 8}).state is MigState.REFUSED, "before MIG is turned on"
     assert "does not support MIG" in made(present(mode=None), {"1g.5gb": 1}).reason
 
 
 def test_mode_change_is_a_separate_first_step() -> None:
     assert made(present(mode=OFF), {"1g.5gb": 1}).steps == (SetMode(True),)
     assert made(present(mode=OFF, busy=True), {"1g.5gb": 1}).in_the_way == ("GPU-a",)
-    assert made(present(mode=OFF), {"1g.5gb": 1}, held=frozenset({"GPU-a"})).verdict is MigVerdict.WAIT
+    assert made(present(mode=OFF), {"1g.5gb": 1}, held=frozenset({"GPU-a"})).state is MigState.WAITING
 
 
 def test_turns_mig_off_after_destroying_all_instances() -> None:
     proposed = made(present(instance(1, "3g.20gb", 4)), None)
     assert proposed.steps == (DestroyPart(1, 0), Destroy(1), SetMode(False))
-    assert made(present(mode=OFF), None) == made(present(mode=None), None) == MigPlan(MigVerdict.DO)
+    assert made(present(mode=OFF), None) == made(present(mode=None), None) == MigPlan(MigState.AS_WANTED)
     assert made(present(mode=MigMode(False, True)), None).steps == (SetMode(False),), "MIG is pending until a reset"
 
 

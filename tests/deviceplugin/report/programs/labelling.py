@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.hardware import discovery, nvml, nvml_mig
-from deviceplugin.labels import gpu_labels, node_labels
+from deviceplugin.hardware import inventory, nvml, nvml_mig
+from deviceplugin.report import gpu_labels, node_writers
 
 
 def cut(mig: nvml_mig.MigDriver, uuid: str, profiles: Sequence[str]) -> None:
@@ -38,8 +38,8 @@ def labels(cases: list[dict[str, Any]], sys_root: str) -> None:
             cut(mig, uuid, profiles)
         entries = tuple(gpu_labels.Replication(*entry) for entry in case["shared"])
         gpus = driver.snapshot().gpus
-        facts = node_labels.read_facts(
-            driver, gpus, discovery.read(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys_root)
+        facts = node_writers.read_facts(
+            driver, gpus, inventory.discover(driver, gpus, {}), machine_type_file="/nowhere", sys_root=Path(sys_root)
         )
         sharing = gpu_labels.LabelledSharing("time-slicing" if entries else "none", entries)
         made.append(gpu_labels.all_labels(facts, strategy=case["strategy"], sharing=sharing))

@@ -1,7 +1,8 @@
 """The labels that describe a node's GPUs: count, model, memory, sharing, MIG and driver. Pure.
 
-A label names one model, but a node may have several. Then the most frequent model counts, and the first of several
-equally frequent ones, so that the labels are the same after every start. A node without a GPU has only the timestamp.
+Names and values are exactly NVIDIA's, so that node selectors written for GPU Feature Discovery keep working. A label
+names one model, but a node may have several. Then the most frequent model counts, and the first of several equally
+frequent ones, so that the labels are the same after every start. A node without a GPU has only the timestamp.
 """
 
 from __future__ import annotations
@@ -9,17 +10,98 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.labels import label_values
+PREFIX: Final = "nvidia.com/"
+Labels = dict[str, str]
+_DROPPED: Final = re.compile(r"[^A-Za-z0-9\-_. ]")
+_MAX_CHARACTERS: Final = 63  # the maximum length of a label's value
+_PCI_VGA: Final = 0x030000
+_PCI_3D: Final = 0x030200
+_MODES: Final = {_PCI_VGA: "graphics", _PCI_3D: "compute"}
+# By the first compute capability of each family. A GPU's family is the last line with its major version that does not
+# exceed its capability.
+_FAMILIES: Final = (
+    ((1, 0), "tesla"),
+    ((2, 0), "fermi"),
+    ((3, 0), "kepler"),
+    ((5, 0), "maxwell"),
+    ((6, 0), "pascal"),
+    ((7, 0), "volta"),
+    ((7, 5), "turing"),
+    ((8, 0), "ampere"),
+    ((8, 9), "ada-lovelace"),
+    ((9, 0), "hopper"),
+    ((10, 0), "blackwell"),
+    ((12, 0), "blackwell"),
+    ((13, 0), "rubin"),
+)
+UNDEFINED: Final = "undefined"
+UNKNOWN: Final = "unknown"
+
+
+class DriverVersionError(ValueError):
+    """The driver's version has an unexpected form; the message gives the valid ones."""
+
+
+def sanitised(text: str) -> str:
+    """Return `text` as a label's value: invalid characters are dropped, and words are joined by `-`."""
+    return "-".join(_DROPPED.sub("", text).split())
+
+
+def fitting(value: str) -> str:
+    """Return the value as the API server accepts it: at most 63 characters, with a letter or digit at both ends."""
+    return value[:_MAX_CHARACTERS].strip("-_.")
+
+
+def family(capability: tuple[int, int]) -> str:
+    """Return the architecture of a compute capability; `undefined` if NVIDIA has not named it."""
+    known = [name for since, name in _FAMILIES if since[0] == capability[0] and since <= capability]
+    return known[-1] if known else UNDEFINED
+
+
+def mode(pci_classes: Sequence[int]) -> Labels:
+    """Return the label `gpu.mode` for GPUs with these 24-bit PCI classes; empty without GPUs."""
+    if not pci_classes:
+        return {}
+    word = _MODES.get(pci_classes[0], UNKNOWN) if len(set(pci_classes)) == 1 else UNKNOWN
+    return {f"{PREFIX}gpu.mode": word}
+
+
+def versions(driver: str, cuda: tuple[int, int]) -> Labels:
+    """Return the labels of driver version and newest supported CUDA version. Raises DriverVersionError."""
+    parts = driver.split(".")
+    if not 2 <= len(parts) <= 3:
+        raise DriverVersionError(f"the driver's version is {driver!r}, and not of the form X.Y or X.Y.Z")
+    major, minor, revision = [*parts, ""][:3]
+    cuda_major, cuda_minor = map(str, cuda)
+    return {
+        f"{PREFIX}{key}": value
+        for key, value in {
+            "cuda.driver.major": major,
+            "cuda.driver.minor": minor,
+            "cuda.driver.rev": revision,
+            "cuda.runtime.major": cuda_major,
+            "cuda.runtime.minor": cuda_minor,
+            "cuda.driver-version.major": major,
+            "cuda.driver-version.minor": minor,
+            "cuda.driver-version.revision": revision,
+            "cuda.driver-version.full": driver,
+            "cuda.runtime-version.major": cuda_major,
+            "cuda.runtime-version.minor": cuda_minor,
+            "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}",
+        }.items()
+    }
+
 
 GPU: Final = "nvidia.com/gpu"
 _ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
-TIMESTAMP: Final = f"{label_values.PREFIX}gfd.timestamp"
-MACHINE: Final = f"{label_values.PREFIX}gpu.machine"
-CLIQUE: Final = f"{label_values.PREFIX}gpu.clique"
-VGPU: Final = f"{label_values.PREFIX}vgpu.present"
+TIMESTAMP: Final = f"{PREFIX}gfd.timestamp"
+MACHINE: Final = f"{PREFIX}gpu.machine"
+CLIQUE: Final = f"{PREFIX}gpu.clique"
+VGPU: Final = f"{PREFIX}vgpu.present"
 
 
 class StrategyError(ValueError):
@@ -81,7 +163,7 @@ class LabelledGpu:
     mig_devices: tuple[LabelledMigDevice, ...] = ()
 
 
-def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> label_values.Labels:
+def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> Labels:
     """Return the labels of the node's GPU resources under a MIG strategy. Raises StrategyError."""
     known = _strategy(strategy)
     if not gpus:
@@ -90,23 +172,23 @@ def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: Labelle
     if known is MigStrategy.NONE:
         return labels
     by_strategy = _single if known is MigStrategy.SINGLE else _mixed
-    return labels | {f"{label_values.PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
+    return labels | {f"{PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
 
 
-def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> label_values.Labels:
+def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> Labels:
     """Return the labels of `count` whole GPUs like `gpu`. sharing: None if it does not apply to them."""
     if count == 0:
         return {}
     labels = _base(GPU, count, (gpu.model,), sharing) | _memory(GPU, gpu.memory_mib)
     if gpu.capability[0]:
-        labels[f"{GPU}.family"] = label_values.family(gpu.capability)
+        labels[f"{GPU}.family"] = family(gpu.capability)
         labels[f"{GPU}.compute.major"], labels[f"{GPU}.compute.minor"] = map(str, gpu.capability)
     return labels
 
 
 def mig_device_labels(
     resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing
-) -> label_values.Labels:
+) -> Labels:
     """Return the labels of `count` MIG devices like `device`, which are offered as `resource`."""
     if count == 0:
         return {}
@@ -123,25 +205,25 @@ def mig_device_labels(
     )
 
 
-def mig_capable(capable: Iterable[bool]) -> label_values.Labels:
+def mig_capable(capable: Iterable[bool]) -> Labels:
     """Return the label that says whether any GPU supports MIG; empty without GPUs."""
     known = tuple(capable)
-    return {f"{label_values.PREFIX}mig.capable": str(any(known)).lower()} if known else {}
+    return {f"{PREFIX}mig.capable": str(any(known)).lower()} if known else {}
 
 
-def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> label_values.Labels:
+def mps_capable(sharing: LabelledSharing, mig_enabled: Iterable[bool] = ()) -> Labels:
     """Return the label that says whether GPUs are shared by MPS, not whether they could be. Raises StrategyError."""
     capable = sharing.kind == "mps" and any(replication.replicas > 1 for replication in sharing.replications)
     if capable and any(mig_enabled):
         raise StrategyError(
             "MPS sharing is not supported on MIG devices: share them by timeSlicing, or disable MIG on the GPUs"
         )
-    return {f"{label_values.PREFIX}mps.capable": str(capable).lower()}
+    return {f"{PREFIX}mps.capable": str(capable).lower()}
 
 
 def mig_resource(profile: str) -> str:
     """Return the resource of a MIG profile under the strategy `mixed`: `nvidia.com/mig-1g.10gb.me` for `1g.10gb+me`."""
-    return f"{label_values.PREFIX}mig-{_in_label(profile)}"
+    return f"{PREFIX}mig-{_in_label(profile)}"
 
 
 def _in_label(profile: str) -> str:
@@ -156,7 +238,7 @@ def _strategy(text: str) -> MigStrategy:
         raise StrategyError(f"migStrategy is {text!r}: must be one of {', '.join(MigStrategy)}") from error
 
 
-def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
+def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
     counts = collections.Counter(gpu.model for gpu in gpus)
     model = counts.most_common(1)[0][0]
     alike = [gpu for gpu in gpus if gpu.model == model]
@@ -165,7 +247,7 @@ def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values
     return whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
 
 
-def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
+def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
     enabled = [gpu for gpu in gpus if gpu.mig_enabled]
     if not enabled:
         return {}
@@ -180,8 +262,8 @@ def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_valu
     return mig_device_labels(GPU, enabled[0].model, devices[0], len(devices), sharing)
 
 
-def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_values.Labels:
-    labels: label_values.Labels = {}
+def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
+    labels: Labels = {}
     devices = [(gpu.model, device) for gpu in gpus if gpu.mig_enabled for device in gpu.mig_devices]
     counts = collections.Counter(device.profile for _, device in devices)
     for model, device in reversed(devices):  # so that the first device of each profile wins
@@ -190,30 +272,30 @@ def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> label_value
     return labels
 
 
-def _invalid(model: str) -> label_values.Labels:
+def _invalid(model: str) -> Labels:
     return {
         f"{GPU}.count": "0",
         f"{GPU}.replicas": "0",
         f"{GPU}.sharing-strategy": "",
         f"{GPU}.memory": "0",
-        f"{GPU}.product": label_values.fitting(f"{label_values.sanitised(model)}-MIG-INVALID"),
+        f"{GPU}.product": fitting(f"{sanitised(model)}-MIG-INVALID"),
     }
 
 
-def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> label_values.Labels:
+def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> Labels:
     replication = sharing.replication(resource) if sharing is not None else Replication(resource, 0)
     is_shared = replication.replicas > 1
     is_renamed = replication.rename not in ("", resource)
-    product = [label_values.sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
+    product = [sanitised(part) for part in parts if part] + ["SHARED"] * (is_shared and not is_renamed)
     return {
         f"{resource}.count": str(count),
         f"{resource}.replicas": str(max(replication.replicas, 1) if sharing is not None else 0),
         f"{resource}.sharing-strategy": sharing.kind if sharing is not None and is_shared else "none",
-        f"{resource}.product": label_values.fitting("-".join(product)),
+        f"{resource}.product": fitting("-".join(product)),
     }
 
 
-def _memory(resource: str, memory_mib: int) -> label_values.Labels:
+def _memory(resource: str, memory_mib: int) -> Labels:
     return {f"{resource}.memory": str(memory_mib)} if memory_mib else {}
 
 
@@ -236,12 +318,8 @@ class NodeFacts:
 
 
 def all_labels(
-    facts: NodeFacts | None,
-    *,
-    strategy: str,
-    sharing: LabelledSharing,
-    started: int | None = None,
-) -> label_values.Labels:
+    facts: NodeFacts | None, *, strategy: str, sharing: LabelledSharing, started: int | None = None
+) -> Labels:
     """Return all labels of a node with these facts; None if there is no driver.
 
     started: the timestamp label in Unix seconds; None for no such label.
@@ -253,17 +331,17 @@ def all_labels(
         return time
     return {
         **time,
-        MACHINE: label_values.fitting(label_values.sanitised(facts.machine)) or label_values.UNKNOWN,
-        **label_values.versions(facts.driver_version, facts.cuda_version),
+        MACHINE: fitting(sanitised(facts.machine)) or UNKNOWN,
+        **versions(facts.driver_version, facts.cuda_version),
         **mig_capable(facts.mig_capable),
         **mps_capable(sharing),
         **resource_labels(facts.gpus, strategy, sharing),
-        **label_values.mode(facts.pci_classes),
+        **mode(facts.pci_classes),
         **_clique(facts.cliques),
         VGPU: str(any(facts.virtual)).lower(),
     }
 
 
-def _clique(cliques: Sequence[str]) -> label_values.Labels:
+def _clique(cliques: Sequence[str]) -> Labels:
     """Return the label of the fabric that all GPUs are in; empty if there is none or more than one."""
     return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}

@@ -1,0 +1,311 @@
+"""All parts of an agent, built in order: each group takes the groups built before it, so dependencies point one way.
+
+cluster → hardware → shares (all in `node_parts`) → kubelet → reports → modes
+
+Information in the other direction travels as observable values (`NodeState`) and as events that wake loops (`Wake`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from deviceplugin import node_parts
+from deviceplugin.cdi import specs
+from deviceplugin.denial import pod_denial
+from deviceplugin.disk import library, old_libraries
+from deviceplugin.hardware import nvml, partitioner
+from deviceplugin.injection import arrival, in_force, runtime_inspection
+from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
+from deviceplugin.link import arbiter_process
+from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
+from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
+from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
+from deviceplugin.state import advertisement, allocatable, kubelet_checkpoint, pod_resources
+from gpushare import contract
+from gpushare.cluster import informer, object_store
+from gpushare.daemon import probes
+from gpushare.gpunode import Condition, Gpu
+
+AUDITED_SECONDS: Final = 5.0  # the first status waits this long for the first complete audit
+
+
+class KubeletParts:
+    """The device plugins, and how containers get devices."""
+
+    def __init__(
+        self,
+        cluster: ClusterParts,
+        hardware: HardwareParts,
+        shares: ShareParts,
+        installed: library.Installed,
+        denied: pod_denial.PodDenial,
+    ) -> None:
+        settings, state, pods = cluster.settings, cluster.state, cluster.pods
+        self._cluster, self.denied = cluster, denied
+        self._injecting = in_force.NodeInjection(
+            state.in_force,
+            runtime_inspection.inspect(settings, os.environ),
+            runtime=cluster.configuration.runtime,
+            pods=pods.all,
+            pod_uid=settings.pod_uid,
+        )
+        self._specs = specs.Specs(
+            settings.cdi_directory, gpus=hardware.gpus, nodes=hardware.nodes, in_use=hardware.users.has_devices
+        )
+
+        def counters_allocated(resource: str, ids: Collection[str]) -> None:
+            hardware.users.record_allocation(resource, ids)
+            devices = state.advertised.value.get(resource, ())
+            # Wake the mode reconciler: it has to advertise the allocated counters as healthy.
+            if not {device.id for device in devices if device.healthy}.issuperset(ids):
+                cluster.wake.modes.set()
+
+        for_shares = share_answers.ShareAnswers(
+            share_answers.Mounts(installed.library, installed.preload_file, settings.run_directory),
+            settings=self._injecting.settings,
+            allocated=counters_allocated,
+            stale_devices=share_answers.StaleAllocations(settings.kubelet_directory, living=pods.running_uids).count,
+            start=share_start.ShareStart(
+                injection=self._injecting.injection,
+                settings=self._injecting.settings,
+                held=functools.partial(
+                    pod_resources.held_by_all,
+                    settings.pod_resources_socket,
+                    settings.kubelet_directory / kubelet_checkpoint.NAME,
+                    pods.all,
+                ),
+                find=shares.lookup.find_by_name,
+                descriptions=self._specs,
+                denied=denied,
+            ),
+        )
+        for_devices = device_answers.DeviceAnswers(
+            self._injecting,
+            nodes=hardware.nodes,
+            mps=hardware.mps_daemons.files,
+            memory_bytes=hardware.memory_bytes,
+            scores=hardware.scores,
+            described=self._specs.renew,
+            allocated=hardware.users.record_allocation,
+        )
+
+        def allocator(resource: str) -> plugin_service.ContainerAllocator:
+            return for_shares if resource in advertisement.COUNTERS else for_devices
+
+        self._arrivals = arrival.Arrivals(
+            pods=pods.all,
+            node=cluster.gpunode.now,
+            identify=cluster.identify,
+            warn=cluster.events.warn,
+            changed=cluster.wake.status.set,
+            proc=settings.proc_root,
+        )
+        self.plugins = plugins.Plugins(
+            state.advertised,
+            answers=allocator,
+            directory=settings.kubelet_directory,
+            registered=state.registered,
+            hung_up=state.hung_up,
+        )
+        old = old_libraries.OldLibraries(installed.library, settings.root, pods=pods.known, proc=settings.proc_root)
+        self.loops: Loops = {
+            "cdi": self._write_specs,
+            "arrivals": self._arrivals.run,
+            "plugins": self.plugins.run,
+            "old libraries": old.run,
+        }
+
+    async def deny(self) -> None:
+        """Deny the GPUs to unregistered processes, until cancelled."""
+        # While the pods are unknown, the pods that are exempt are too, and the condition would be wrong.
+        await self._cluster.pods.informer.synced.wait()
+        await self.denied.run()
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return the conditions about the injection of devices and about denial."""
+        missing = self._arrivals.missing
+        # Outside a pod, the agent cannot inspect its own container.
+        is_shown = self._cluster.settings.pod_uid or missing
+        shown = (self._injecting.injection().condition_with(missing),) if is_shown else ()
+        # Until the pods are known, keep the condition that the previous agent wrote.
+        last = self._cluster.gpunode.now() if self.denied.is_on else None
+        previous = last.condition(contract.CONDITION_UNREGISTERED_DENIED) if last is not None else None
+        return (*shown, *(self.denied.conditions or ((previous,) if previous is not None else ())))
+
+    async def _write_specs(self) -> None:
+        await self._cluster.state.published.wait()
+        await self._specs.run(self._cluster.state.advertised, self._injecting.settings)
+
+
+class ReportParts:
+    """The writers of the GPUNode's status and the Node's labels and capacity, the Events and the metrics."""
+
+    def __init__(
+        self, cluster: ClusterParts, hardware: HardwareParts, shares: ShareParts, kubelet: KubeletParts
+    ) -> None:
+        state, name, api, node = cluster.state, cluster.name, cluster.api, cluster.gpunode
+        self._state, self._audited, self._informed = state, shares.audited, hardware.observation.informed
+        self.status = gpunode_status.GpuNodeStatus(
+            api,
+            node,
+            state,
+            wake=cluster.wake.status,
+            resizes=shares.arbiter.apply,
+            audited=shares.conditions,
+            injected=kubelet.conditions,
+        )
+        labels = node_writers.LabelWriter(
+            api,
+            node_name=name,
+            wake=cluster.wake.labels,
+            in_force=state.in_force,
+            metadata=cluster.configuration.metadata,
+            wanted=node_writers.WantedLabels(hardware.driver, hardware.observation, state.in_force).now,
+        )
+        self.capacity = node_writers.NodeCapacity(
+            api, node_name=name, allocatable=state.allocatable, written=cluster.configuration.memory_capacity
+        )
+        holders = share_metrics.DeviceHolders(
+            hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
+        )
+        announcer = announcements.HealthAnnouncer(
+            cluster.events,
+            hardware.users,
+            gpus=state.gpus,
+            unread=state.unread,
+            node=node.now,
+            gpu_of=hardware.gpu_of,
+        )
+
+        def snapshot() -> agent_metrics.MetricsSnapshot:
+            return agent_metrics.MetricsSnapshot(
+                gpus=state.gpus.gpus,
+                unread=state.unread.value,
+                node=node.now(),
+                uses=tuple(shares.running.uses()),
+                leases=tuple(shares.running.lease_usage()),
+                by_driver=shares.auditor.used,
+                holders=holders.all(),
+                audit=shares.auditor.audit,
+                peaks=shares.peaks.all,
+                connections=shares.arbiter.connections(),
+                turned_away=shares.arbiter.turned_away(),
+                versions=shares.arbiter.versions(),
+            )
+
+        self.metrics = agent_metrics.AgentCollector(name, snapshot)
+        self.loops: Loops = {
+            "status": self._write_status,
+            "labels": labels.run,
+            "events": cluster.recorder.run,
+            "announcements": announcer.run,
+            "holders": holders.run,
+            "capacity": self.capacity.run,
+        }
+
+    async def _write_status(self) -> None:
+        # The first status must contain the GPUs' modes, and, if possible, the audit: a thousand agents that start
+        # should not write twice each.
+        await self._state.published.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AUDITED_SECONDS):
+                await self._audited.wait()
+        await self.status.run(self._informed)
+
+
+class ModeParts:
+    """The reconciler of the GPUs' modes."""
+
+    def __init__(self, cluster: ClusterParts, hardware: HardwareParts, reports: ReportParts) -> None:
+        self._cluster = cluster
+
+        def measure(gpus: Iterable[Gpu]) -> allocatable.Allocatable:
+            if not cluster.is_known:
+                return allocatable.while_unknown(gpus, hardware.users.allocated_ids)
+            return allocatable.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
+
+        self._allocatable = allocatable.DelayedDecrease(measure)
+        driver, changed = hardware.driver, hardware.observation.refresh
+        self.reconciler = mode_reconciler.ModeReconciler(
+            cluster.configuration,
+            cluster.gpunode,
+            reports.status,
+            cluster.events,
+            hardware.observation,
+            cluster.state,
+            wake=cluster.wake.modes,
+            gpu_users=hardware.users,
+            mode_setup=setup.ModeSetup(
+                setup.ComputeModePart(driver, hardware.mig, changed),
+                setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),
+                setup.TimeSlicePart(),
+                setup.MpsPart(hardware.mps_daemons, gpu_of=hardware.gpu),
+            ),
+            path=cluster.settings.root / mode_checkpoint.NAME,
+            options=cluster.settings.options,
+            allocatable=self._allocatable,
+            mps_problem=hardware.mps_daemons.problem,
+        )
+        self.loops: Loops = {"modes": self.reconciler.run}
+
+    def recount(self) -> None:
+        """Wake the reconciler if the allocatable amount has changed."""
+        state = self._cluster.state
+        if self._allocatable(state.gpus.gpus) != state.allocatable.value:
+            self._cluster.wake.modes.set()
+
+
+class AgentParts:
+    """All groups. Changes of watched objects wake the parts that depend on them; `agent` starts the loops.
+
+    loops: those that start once the GPUs have been observed.
+    """
+
+    def __init__(
+        self,
+        cluster: ClusterParts,
+        opened: nvml.Nvml,
+        process: arbiter_process.ArbiterProcess,
+        *,
+        installed: library.Installed,
+        denied: pod_denial.PodDenial,
+    ) -> None:
+        self.process, self.cluster = process, cluster
+        self.hardware = hardware = HardwareParts(cluster, opened)
+        self.shares = shares = ShareParts(cluster, hardware, process)
+        self.kubelet = kubelet = KubeletParts(cluster, hardware, shares, installed, denied)
+        self.reports = reports = ReportParts(cluster, hardware, shares, kubelet)
+        self.modes = modes = ModeParts(cluster, hardware, reports)
+        self.loops: Loops = {**hardware.loops, **modes.loops, **reports.loops, **kubelet.loops, **shares.loops}
+
+        def pods_changed(_: object_store.Delta) -> None:
+            cluster.wake.all()
+            modes.recount()
+
+        def gpunode_changed(_: object_store.Delta) -> None:
+            modes.recount()
+            shares.arbiter.refresh()
+
+        cluster.pods.informer.subscribe(pods_changed)
+        cluster.gpunode.informer.subscribe(gpunode_changed)
+        cluster.configuration.node.subscribe(lambda _: reports.capacity.check())
+
+    def checks(self) -> dict[str, probes.Check]:
+        """Return the readiness checks, by name."""
+        cluster, status, name = self.cluster, self.reports.status, self.cluster.name
+        configuration, pods = cluster.configuration, cluster.pods.informer
+        informers = (cluster.gpunode.informer, pods, *configuration.informers)
+        return {
+            "arbiter": lambda: self.shares.arbiter.problem,
+            "gpus": self.hardware.unreadable,
+            "kubelet": lambda: self.kubelet.plugins.problem or None,
+            "gpunode": lambda: None if status.written else f"the GPUNode {name} is not written yet",
+            "pods": lambda: None if pods.synced.is_set() else "the pods of this node are not known yet",
+            "configuration": lambda: None if configuration.is_known else "the node's configuration is not known yet",
+            "api": lambda: informer.stale_reason(informers, longest_seconds=node_parts.STALE_SECONDS),
+        }

@@ -1,0 +1,207 @@
+"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter's link and the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from deviceplugin.agent_settings import AgentSettings
+from deviceplugin.allocation import aligned, answer
+from deviceplugin.arbiter import socket_server
+from deviceplugin.audit import auditor, overhead, unclaimed_memory
+from deviceplugin.cluster_objects import Configuration, NodePods
+from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_mig, observation
+from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
+from deviceplugin.modes import gpu_users
+from deviceplugin.mps import daemons
+from deviceplugin.report import announcements, share_peaks
+from deviceplugin.state import kubelet_checkpoint, node_state
+from deviceplugin.state.gpunode_copy import GpuNodeCopy
+from deviceplugin.state.node_events import NodeEvents
+from deviceplugin.state.wake import Wake
+from gpushare import contract
+from gpushare.cluster import api_client, events
+from gpushare.gpunode import Condition, Gpu, GpuNode
+from gpushare.modes.hardware_gpu import HardwareGpu
+
+# How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
+STALE_SECONDS: Final = 60.0
+
+# The loops of a group, by the name of their task.
+Loops = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+
+
+class ClusterParts:
+    """The copies of the cluster's objects, and the values that all groups share."""
+
+    def __init__(self, settings: AgentSettings, api: api_client.ApiClient, *, pods: NodePods, wake: Wake) -> None:
+        self.settings, self.api, self.pods, self.wake = settings, api, pods, wake
+        self.name = name = settings.node_name
+        self.state = node_state.NodeState()
+        self.gpunode = GpuNodeCopy(api, node_name=name, wake=wake.status)
+        self.configuration = Configuration(api, node_name=name, config_map=settings.config_map, changed=wake.all)
+        self.recorder = events.Recorder(api, controller=f"{contract.PREFIX}agent", instance=name)
+        self.events = NodeEvents(self.recorder, self.gpunode, pods=pods.all)
+        self.identify = socket_server.by_cgroup(settings.proc_root)
+        self.watches: Loops = {
+            "gpunode": self.gpunode.informer.run,
+            "pods": pods.informer.run,
+            "configuration": self.configuration.run,
+        }
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the GPUNode, or its absence, and the pods of this node are known."""
+        return self.gpunode.informer.synced.is_set() and self.pods.informer.synced.is_set()
+
+    async def synced(self) -> None:
+        await self.gpunode.informer.synced.wait()
+        await self.pods.informer.synced.wait()
+
+    def known_node(self) -> GpuNode | None:
+        """Return the GPUNode, an empty one if there is none; None while it or the pods are unknown."""
+        return (self.gpunode.now() or GpuNode(self.name)) if self.is_known else None
+
+
+class HardwareParts:
+    """The GPUs and their users, and the MPS daemons."""
+
+    def __init__(self, cluster: ClusterParts, opened: nvml.Nvml) -> None:
+        settings = cluster.settings
+        self.state = state = cluster.state
+        self.driver = driver = nvml.Driver(opened)
+        self.driver_version = opened.version()
+        self.mig = mig = nvml_mig.MigDriver(opened)
+
+        async def set_exclusive(uuid: str, exclusive: bool) -> None:
+            await driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive)
+
+        self.mps_daemons = daemons.Daemons(
+            root=settings.mps_root, program=settings.mps_program, set_exclusive=set_exclusive, changed=cluster.wake.all
+        )
+        self.observation = observation.Observation(
+            driver,
+            seen=state.seen,
+            unread=state.unread,
+            node=cluster.gpunode.now,
+            known=cluster.gpunode.informer.synced,
+            fault_log=gpu_health.FaultLog(settings.state_directory, proc=settings.proc_root),
+            changed=cluster.wake.all,
+            ignored=nvml_events.filter_from(os.environ),
+            proc=settings.proc_root,
+            roots=(Path("/"), settings.container_driver_root),
+        )
+        self.users = gpu_users.GpuUsers(
+            driver,
+            pod_resources_socket=settings.pod_resources_socket,
+            pods=cluster.pods.all,
+            proc=settings.proc_root,
+            identify=cluster.identify,
+            own_pids=self.mps_daemons.pids,
+            checkpoint=settings.kubelet_directory / kubelet_checkpoint.NAME,
+        )
+        self.loops: Loops = {"gpus": self.observation.run}
+
+    def gpus(self) -> tuple[HardwareGpu, ...]:
+        return self.observation.hardware_gpus
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        return next((gpu for gpu in self.state.seen.gpus if gpu.uuid == uuid), None)
+
+    def memory_bytes(self, uuid: str) -> int:
+        """Return a GPU's memory; 0 if the GPU is gone."""
+        return gpu.memory_bytes if (gpu := self.gpu(uuid)) is not None else 0
+
+    def gpu_of(self) -> dict[str, str]:
+        """Return the GPU's UUID by the UUID of each GPU and MIG device."""
+        return {
+            uuid: gpu.uuid for gpu in self.gpus() for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
+        }
+
+    def nodes(self) -> answer.DevicePaths:
+        """Return the device nodes of each GPU."""
+        root = Path(self.state.in_force.value.settings.container_driver_root)
+        return inventory.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
+
+    def scores(self) -> Mapping[tuple[str, str], int]:
+        """Return how well each pair of GPUs is connected."""
+        return aligned.scores_by_uuid(self.state.gpus.gpus, self.observation.paths)
+
+    def unreadable(self) -> str | None:
+        """Return why no GPU of this node can be read; None if one can, or if there is none."""
+        unread = self.state.unread.value
+        return None if self.state.seen.gpus or not unread else "; ".join(map(str, unread))
+
+
+class ShareParts:
+    """The agent's end of the arbiter, the audit, and the peaks of shares.
+
+    audited: set once the first complete audit can be reported.
+    """
+
+    def __init__(self, cluster: ClusterParts, hardware: HardwareParts, process: arbiter_process.ArbiterProcess) -> None:
+        settings, state, pods, node = cluster.settings, cluster.state, cluster.pods, cluster.gpunode
+        self._cluster = cluster
+        self.audited = asyncio.Event()
+        self.running = running = running_shares.Shares()
+        sizes = overhead.ContextSizes(
+            overhead.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
+            state.gpus,
+            driver_version=hardware.driver_version,
+        )
+        self.lookup = lookup.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
+        self.arbiter = arbiter.Arbiter(
+            process.channel,
+            lookup=self.lookup,
+            node=node.now,
+            tell=cluster.wake.status.set,
+            context_bytes=sizes.bytes_on,
+            unclaimed_bytes=functools.partial(unclaimed_memory.unclaimed_on_gpu, hardware.driver, running),
+            refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
+            shares=running,
+        )
+        self.auditor = auditor.Auditor(
+            hardware.driver,
+            self.arbiter,
+            sizes,
+            gpus=state.gpus,
+            node=cluster.known_node,
+            pods=pods.all,
+            warn=cluster.events.warn,
+            changed=cluster.wake.status.set,
+            node_name=cluster.name,
+            identify=cluster.identify,
+            end_unlimited=settings.end_unlimited,
+            proc=settings.proc_root,
+        )
+        self.peaks = share_peaks.Peaks(
+            settings.state_directory, uses=running.uses, leases=running.lease_usage, pods=pods.uids
+        )
+        self.loops: Loops = {"audit": self._audit, "peaks": self.peaks.run}
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Return the audit's conditions; none before the first complete audit."""
+        return self.auditor.conditions if self.audited.is_set() else ()
+
+    async def _audit(self) -> None:
+        # The audit compares processes with the GPUs' modes, so these must be known first.
+        await self._cluster.state.published.wait()
+        # Until the pods are known, the node's endpoint reports the audit as incomplete, and the GPUNode keeps its last
+        # condition. Otherwise a slow API server would make the condition of every node unknown and lose findings. If
+        # the pods stay unknown, the condition says so, as nothing supports the previous agent's findings any more.
+        last = time.monotonic() + STALE_SECONDS
+        while not self._cluster.is_known and time.monotonic() < last:
+            await self.auditor.step()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(auditor.SECONDS):
+                    await self._cluster.synced()
+        await self.auditor.step()
+        self.audited.set()
+        self._cluster.wake.status.set()
+        await self.auditor.run()
