@@ -17,11 +17,11 @@ import prometheus_client
 from deviceplugin import graceful_stop
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.denial import pod_denial
-from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
+from deviceplugin.host import library
 from deviceplugin.link import arbiter_process
 from deviceplugin.node_pods import NodePods
-from deviceplugin.state.wake import Wake
+from deviceplugin.state.node_state import Wake
 from deviceplugin.wiring import agent_parts, node_parts
 from deviceplugin.wiring.agent_parts import AgentParts
 from gpushare import contract

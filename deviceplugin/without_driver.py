@@ -17,8 +17,8 @@ from typing import Final
 import prometheus_client
 
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.cdi import driver_root
 from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.injection import driver_root
 from gpushare.daemon import probes, shutdown
 
 logger = logging.getLogger(__name__)

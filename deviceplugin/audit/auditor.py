@@ -20,13 +20,13 @@ from typing import Any, Final
 from deviceplugin.arbiter.ledgers import timetable
 from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.socket_server import Identify
-from deviceplugin.audit import audit_document, excess, overhead, process_limits, process_listing
+from deviceplugin.audit import excess, node_audit, overhead, process_limits, process_listing
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from gpushare import contract
 from gpushare.gpunode import Condition, GpuNode
 from gpushare.pod import PodJson
@@ -154,7 +154,7 @@ class Auditor:
     def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
         self._checked_at = self._wall_clock()
-        conditions = (audit_document.condition(audit),)
+        conditions = (node_audit.condition(audit),)
         if conditions != self.conditions:
             self.conditions = conditions
             self._changed()
@@ -163,7 +163,7 @@ class Auditor:
         """Return the last audit as JSON; None before the first one."""
         if self._checked_at is None:
             return None
-        return audit_document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
+        return node_audit.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
     def _charge(self, snapshot: process_listing.ProcessSnapshot) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
@@ -215,7 +215,7 @@ class Auditor:
             if key in certain:
                 self._kill(audited)
             elif key not in self._reported:
-                self._event(audited, audit_document.process_sentence(self.audit, audited))
+                self._event(audited, node_audit.process_sentence(self.audit, audited))
         beyond = {
             (share.namespace, share.pod, share.containers, share.gpu): share
             for share in self.audit.shares
@@ -223,7 +223,7 @@ class Auditor:
         }
         for key, share in beyond.items():
             if key not in self._reported:
-                note = audit_document.overuse_sentence(self.audit, share)
+                note = node_audit.overuse_sentence(self.audit, share)
                 self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset((*troubles, *beyond))
 
@@ -231,7 +231,7 @@ class Auditor:
         problem = kill(audited.process, identify=self._identify, proc=self._proc)
         what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
         if not problem or audited.key not in self._reported:
-            self._event(audited, f"{audit_document.process_sentence(self.audit, audited)}; {what}")
+            self._event(audited, f"{node_audit.process_sentence(self.audit, audited)}; {what}")
 
     def _event(self, audited: AuditedProcess, note: str) -> None:
         extra = {"gpu": audited.process.gpu, "pid": audited.process.pid, "state": str(audited.state)}

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.audit.node_audit import ProcessIdentity
-from deviceplugin.disk import records, whole_file
-from deviceplugin.state.offer import Offer
+from deviceplugin.host import records
+from deviceplugin.state.node_state import Offer
 from gpushare.gpu import Gpu
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class ContextCheckpoint:
             if self.bytes_of(kind) != before:
                 logger.info("Learned the size of a context", extra={"kind": kind, "bytes": self.bytes_of(kind)})
         try:
-            whole_file.write(self._path, json.dumps(self._learned))
+            records.write_file(self._path, json.dumps(self._learned))
         except OSError as error:
             logger.warning("Could not write the context sizes", extra={"err": str(error)})
 
@@ -141,7 +141,7 @@ def _read(path: Path) -> dict[str, tuple[int, ...]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        extra = {"set_aside": str(records.set_aside(path)), "err": str(error)}
         logger.warning("Starting without the previous agent's context sizes", extra=extra)
         return {}
     return learned

@@ -24,7 +24,7 @@ from deviceplugin.audit.node_audit import Problem, ProcessIdentity, Seen, SeenMe
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from gpushare.gpu import Gpu, Mode
 from gpushare.refusal import Refusal

@@ -9,7 +9,7 @@ from typing import Final
 
 from deviceplugin.allocation import answer
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
-from deviceplugin.state import mig_instance
+from deviceplugin.state import node_state
 from gpushare.gpu import Gpu
 from gpushare.modes import mps_clients
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
@@ -23,7 +23,7 @@ class DiscoveredGpu:
     """A GPU and the driver's description of its MIG devices."""
 
     gpu: HardwareGpu
-    devices: tuple[mig_instance.MigDevice, ...] = ()
+    devices: tuple[node_state.MigDevice, ...] = ()
 
 
 DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from deviceplugin.hardware import gpu_health, nvml, nvml_call
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare import contract
 from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode, Resize

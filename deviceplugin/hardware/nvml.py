@@ -17,7 +17,7 @@ import pynvml
 
 from deviceplugin.hardware import nvml_call, nvml_events, xid
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare.gpu import Gpu
 from gpushare.mig import device_id
 

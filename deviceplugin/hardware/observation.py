@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import discovery, gpu_health, inventory, nvml, nvml_call, nvml_topology, xid
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.gpu_health import FaultLog
-from deviceplugin.state.offer import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, Offer, Unreadable
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.cdi import driver_root
+from deviceplugin.injection import driver_root
 from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 

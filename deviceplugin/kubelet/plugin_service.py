@@ -21,7 +21,7 @@ from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state import advertisement
 from deviceplugin.state.advertisement import AdvertisedDevice, Advertisement
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from deviceplugin.hardware.driver import Driver
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.labels import gpu_labels, label_values
 from deviceplugin.labels.label_values import Labels
-from deviceplugin.state.node_state import ModesInForce
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import ModesInForce, Observable
 from gpushare import contract
 from gpushare.cluster import api_client, repeating
 from gpushare.gpu import Gpu, Mode

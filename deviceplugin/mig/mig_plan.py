@@ -13,7 +13,7 @@ import enum
 import itertools
 from collections.abc import Iterator, Sequence
 
-from deviceplugin.state.mig_instance import GpuInstance, MigMode
+from deviceplugin.state.node_state import GpuInstance, MigMode
 from gpushare.mig import instance_layout
 from gpushare.mig.geometry import Geometry, ProfileGeometry
 from gpushare.mig.instance_layout import Wanted

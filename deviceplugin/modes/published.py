@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.state import advertisement
-from deviceplugin.state.allocatable import Allocatable
+from deviceplugin.state.advertisement import Allocatable
 from deviceplugin.state.node_state import ConfigStatus
 from gpushare import contract
 from gpushare.config import config_choice

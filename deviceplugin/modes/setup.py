@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.modes.gpu_users import GpuUsers
-from deviceplugin.state.node_events import NodeEvents
+from deviceplugin.state.gpunode_copy import NodeEvents
 from gpushare import contract
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.contradiction import contradiction

@@ -8,9 +8,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from deviceplugin.state import advertisement, gpu_usage, pod_resources
-from deviceplugin.state.node_state import ModesInForce
-from deviceplugin.state.offer import Observable, Offer
+from deviceplugin.state import advertisement, pod_resources
+from deviceplugin.state.node_state import ModesInForce, Observable, Offer
 from gpushare.mig import profile
 from gpushare.modes.hardware_gpu import HardwareGpu
 
@@ -62,7 +61,7 @@ class DeviceHolders:
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
         for container in self.kubelet.held:
             for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
-                if (device := gpu_usage.without_replica(identity)) in devices:
+                if (device := pod_resources.without_replica(identity)) in devices:
                     gpu, part = devices[device]
                     key = container.namespace, container.pod, container.container, container.resource, gpu
                     counts[key] += 1

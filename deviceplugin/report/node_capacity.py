@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin.state.allocatable import Allocatable
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.advertisement import Allocatable
+from deviceplugin.state.node_state import Observable
 from gpushare import contract, errors, quantity
 from gpushare.cluster import api_client, api_errors
 

@@ -1,22 +1,36 @@
 """Asks the kubelet which container has which devices. After a restart of the agent, only the kubelet knows that.
 
 The kubelet does not report when a device becomes free, so the agent queries it again whenever that matters.
+
+Reads the kubelet's device manager checkpoint: which container has which devices.
+
+While the kubelet is down, its pod-resources API does not answer, and just after its start it lists no devices. In that
+moment the kubelet admits its existing pods by this file (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes), and
+rejects pods with an unhealthy device. An unreadable file counts as empty, as the API is read in addition to it.
+
+The users of each GPU, from the ledger, the kubelet and the driver. Pure.
+
+Each source sees users that the others miss. The ledger has shares whose pods have not started, the kubelet has
+containers with a device that do not compute yet, and the driver sees processes that neither knows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import grpc
 
 from deviceplugin.kubelet_api import podresources_v1_pb2 as messages
 from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as services
-from deviceplugin.state import kubelet_checkpoint
+from deviceplugin.state.advertisement import COUNTERS
 from gpushare import pod
+from gpushare.allocation import Allocation
 from gpushare.pod import PodJson
 
 ASK_SECONDS: Final = 5.0
@@ -61,16 +75,14 @@ async def held(socket: Path) -> tuple[ContainerDevices, ...]:
             f"the kubelet does not report on {socket} which pod has which device ({error.details()}): it is stopped, "
             "or --pod-resources-socket is wrong"
         ) from error
-    return read(answer)
+    return from_answer(answer)
 
 
 async def held_by_all(
     socket: Path, checkpoint: Path, pods: Callable[[], Iterable[PodJson]]
 ) -> tuple[ContainerDevices, ...]:
     """Return the same with init containers, which only the kubelet's checkpoint lists, of running pods."""
-    listed, by_container = await asyncio.gather(
-        held(socket), asyncio.to_thread(kubelet_checkpoint.containers, checkpoint)
-    )
+    listed, by_container = await asyncio.gather(held(socket), asyncio.to_thread(checkpoint_containers, checkpoint))
     names = {pod.uid(manifest): pod.namespaced_name(manifest) for manifest in pods() if not pod.is_terminal(manifest)}
     return listed + tuple(
         ContainerDevices(*names[uid], container, resource, tuple(ids))
@@ -79,7 +91,7 @@ async def held_by_all(
     )
 
 
-def read(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
+def from_answer(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
     """Convert the kubelet's answer."""
     return tuple(
         ContainerDevices(entry.namespace, entry.name, container.name, devices.resource_name, tuple(devices.device_ids))
@@ -87,3 +99,110 @@ def read(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, .
         for container in entry.containers
         for devices in container.devices
     )
+
+
+CHECKPOINT_NAME: Final = "kubelet_internal_checkpoint"  # in the kubelet's device plugin directory
+
+
+def read_checkpoint(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """Return the device IDs of each pod's containers, running or ended, by pod UID and resource."""
+    try:
+        return _by_pod(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def of_pods(by_pod: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]) -> Mapping[str, frozenset[str]]:
+    """Return the device IDs of these pods, by resource. The kubelet drops a deleted pod late."""
+    device_ids: dict[str, frozenset[str]] = {}
+    for uid, held in by_pod.items():
+        if uid in uids:
+            for resource, ids in held.items():
+                device_ids[resource] = device_ids.get(resource, frozenset()) | ids
+    return device_ids
+
+
+def checkpoint_containers(path: Path) -> Mapping[tuple[str, str, str], frozenset[str]]:
+    """Return device IDs by pod UID, container name and resource, also of ended containers."""
+    try:
+        return _by_container(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+
+
+def _by_pod(document: Any) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    by_pod: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
+    for (uid, _, resource), ids in _by_container(document).items():
+        by_pod[uid][resource] = by_pod[uid].get(resource, frozenset()) | ids
+    return by_pod
+
+
+def _by_container(document: Any) -> Mapping[tuple[str, str, str], frozenset[str]]:
+    held: dict[tuple[str, str, str], frozenset[str]] = {}
+    for entry in document["Data"]["PodDeviceEntries"] or ():
+        ids = frozenset(str(device_id) for of_numa_node in entry["DeviceIDs"].values() for device_id in of_numa_node)
+        key = str(entry["PodUID"]), str(entry.get("ContainerName")), str(entry["ResourceName"])
+        held[key] = held.get(key, frozenset()) | ids
+    return held
+
+
+REPLICA: Final = "::"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that computes on a GPU. pod: `NAMESPACE/NAME`, or "" if it runs in no known pod."""
+
+    pid: int
+    name: str
+    pod: str = ""
+
+
+def users(
+    *,
+    allocations: Iterable[Allocation],
+    held: Iterable[ContainerDevices],
+    just_given: Iterable[str],
+    processes: Mapping[str, Iterable[GpuUser]],
+    gpu_of: Mapping[str, str],
+    ended: Collection[str] = (),
+) -> dict[str, tuple[str, ...]]:
+    """Return the users of each GPU in a few words each, by GPU UUID.
+
+    held: the containers' devices as the kubelet lists them; counters among them are ignored, as they belong to no GPU.
+    just_given: device IDs that were just allocated and that the kubelet may not list yet.
+    gpu_of: the GPU's UUID by the UUID of each GPU and MIG device.
+    ended: completed pods, as NAMESPACE/NAME, that the kubelet may still list.
+    """
+    users_of: dict[str, dict[str, None]] = collections.defaultdict(dict)
+    known: set[str] = set()
+    for entry in allocations:
+        if not entry.is_backfill_reservation:  # a backfill reservation has no pod yet, and gives way
+            for uuid in entry.gpu_uuids:
+                users_of[uuid][_pod_words(entry)] = None
+    for container in held:
+        if container.resource in COUNTERS:
+            continue
+        pod = f"{container.namespace}/{container.pod}"
+        for uuid in {gpu_of[gpu] for gpu in map(without_replica, container.device_ids) if gpu in gpu_of}:
+            known.update(container.device_ids)
+            if pod not in ended:
+                users_of[uuid][f"pod {pod}"] = None
+    for identity in just_given:
+        if identity not in known and without_replica(identity) in gpu_of:
+            users_of[gpu_of[without_replica(identity)]]["a pod that is being started"] = None
+    for uuid, running in processes.items():
+        for process in running:
+            users_of[uuid][f"pod {process.pod}" if process.pod else f"process {process.pid} ({process.name})"] = None
+    return {uuid: tuple(words) for uuid, words in users_of.items()}
+
+
+def without_replica(device_id: str) -> str:
+    """Return the UUID of the GPU or MIG device in a device ID."""
+    return device_id.partition(REPLICA)[0]
+
+
+def _pod_words(entry: Allocation) -> str:
+    if entry.pod.name:
+        return f"pod {entry.pod.namespace}/{entry.pod.name}"
+    return f"a pod of namespace {entry.pod.namespace} that is being created"

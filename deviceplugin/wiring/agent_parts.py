@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from deviceplugin.denial import pod_denial
-from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
+from deviceplugin.host import library
 from deviceplugin.labels import node_labels
 from deviceplugin.link import arbiter_process
 from deviceplugin.mig import partitioner
@@ -23,7 +23,7 @@ from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, setup_pa
 from deviceplugin.report import agent_metrics, announcements, device_holders
 from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.report.node_capacity import NodeCapacity
-from deviceplugin.state import allocatable
+from deviceplugin.state import advertisement
 from deviceplugin.wiring import kubelet_parts, node_parts, share_parts
 from deviceplugin.wiring.kubelet_parts import KubeletParts
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
@@ -138,7 +138,7 @@ class ModeParts:
 
     cluster: ClusterParts
     reconciler: mode_reconciler.ModeReconciler
-    allocatable: allocatable.DelayedDecrease
+    allocatable: advertisement.DelayedDecrease
 
     @property
     def loops(self) -> Loops:
@@ -154,12 +154,12 @@ class ModeParts:
 def build_modes(cluster: ClusterParts, hardware: HardwareParts, reports: ReportParts) -> ModeParts:
     """Build the reconciler of the GPUs' modes."""
 
-    def measure(gpus: Iterable[Gpu]) -> allocatable.Allocatable:
+    def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
         if not cluster.is_known:
-            return allocatable.while_unknown(gpus, hardware.users.allocated_ids)
-        return allocatable.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
+            return advertisement.while_unknown(gpus, hardware.users.allocated_ids)
+        return advertisement.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
 
-    delayed = allocatable.DelayedDecrease(measure)
+    delayed = advertisement.DelayedDecrease(measure)
     driver, changed = hardware.driver, hardware.observation.refresh
     mode_setup = setup.ModeSetup(
         setup_parts.ComputeModePart(driver, hardware.mig, changed),

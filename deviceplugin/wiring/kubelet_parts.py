@@ -7,12 +7,11 @@ import functools
 import os
 from collections.abc import Collection
 
-from deviceplugin.cdi import specs
 from deviceplugin.denial import pod_denial
-from deviceplugin.disk import library, old_libraries
-from deviceplugin.injection import arrival, in_force, runtime_inspection
-from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
-from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
+from deviceplugin.host import library
+from deviceplugin.injection import arrival, cdi_specs, decision, runtime_inspection
+from deviceplugin.kubelet import device_answers, plugin_registration, plugin_service, share_answers
+from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
 from deviceplugin.wiring.share_parts import ShareParts
 from gpushare import contract
@@ -25,11 +24,11 @@ class KubeletParts:
 
     cluster: ClusterParts
     denied: pod_denial.PodDenial
-    injecting: in_force.NodeInjection
+    injecting: decision.NodeInjection
     arrivals: arrival.Arrivals
-    specs: specs.Specs
-    plugins: plugins.Plugins
-    old_libraries: old_libraries.OldLibraries
+    specs: cdi_specs.Specs
+    plugins: plugin_registration.Plugins
+    old_libraries: library.OldLibraries
 
     @property
     def loops(self) -> Loops:
@@ -72,14 +71,14 @@ def build(
 ) -> KubeletParts:
     """Build the device plugins with the parts of their answers."""
     settings, state, pods = cluster.settings, cluster.state, cluster.pods
-    injecting = in_force.NodeInjection(
+    injecting = decision.NodeInjection(
         state.in_force,
         runtime_inspection.inspect(settings, os.environ),
         runtime=cluster.configuration.runtime,
         pods=pods.all,
         pod_uid=settings.pod_uid,
     )
-    written = specs.Specs(
+    written = cdi_specs.Specs(
         settings.cdi_directory, gpus=hardware.gpus, nodes=hardware.nodes, in_use=hardware.users.has_devices
     )
 
@@ -95,13 +94,13 @@ def build(
         settings=injecting.settings,
         allocated=counters_allocated,
         stale_devices=share_answers.StaleAllocations(settings.kubelet_directory, living=pods.running_uids).count,
-        start=share_start.ShareStart(
+        start=share_answers.ShareStart(
             injection=injecting.injection,
             settings=injecting.settings,
             held=functools.partial(
                 pod_resources.held_by_all,
                 settings.pod_resources_socket,
-                settings.kubelet_directory / kubelet_checkpoint.NAME,
+                settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
                 pods.all,
             ),
             find=shares.lookup.find_by_name,
@@ -135,14 +134,12 @@ def build(
             proc=settings.proc_root,
         ),
         specs=written,
-        plugins=plugins.Plugins(
+        plugins=plugin_registration.Plugins(
             state.advertised,
             answers=allocator,
             directory=settings.kubelet_directory,
             registered=state.registered,
             hung_up=state.hung_up,
         ),
-        old_libraries=old_libraries.OldLibraries(
-            installed.library, settings.root, pods=pods.known, proc=settings.proc_root
-        ),
+        old_libraries=library.OldLibraries(installed.library, settings.root, pods=pods.known, proc=settings.proc_root),
     )

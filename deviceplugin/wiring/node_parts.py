@@ -16,10 +16,9 @@ from deviceplugin.hardware.driver import Driver
 from deviceplugin.modes import cluster_config, gpu_users
 from deviceplugin.mps import daemons
 from deviceplugin.node_pods import NodePods
-from deviceplugin.state import kubelet_checkpoint, node_state
-from deviceplugin.state.gpunode_copy import GpuNodeCopy
-from deviceplugin.state.node_events import NodeEvents
-from deviceplugin.state.wake import Wake
+from deviceplugin.state import node_state, pod_resources
+from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
+from deviceplugin.state.node_state import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events
 from gpushare.gpu import Gpu
@@ -174,6 +173,6 @@ def build_hardware(cluster: ClusterParts, opened: nvml.Nvml) -> HardwareParts:
             proc=settings.proc_root,
             identify=cluster.identify,
             own_pids=mps_daemons.pids,
-            checkpoint=settings.kubelet_directory / kubelet_checkpoint.NAME,
+            checkpoint=settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
         ),
     )

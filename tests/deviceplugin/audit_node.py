@@ -24,10 +24,10 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from deviceplugin.audit import audit_document, auditor, overhead, unclaimed_memory
+from deviceplugin.audit import auditor, node_audit, overhead, unclaimed_memory
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from gpushare.allocation import GivenShare
 from gpushare.gpu import Mode
 from gpushare.gpunode import GpuNode
@@ -102,7 +102,7 @@ class Node:
 
         class Audited(Collector):
             def collect(self) -> Any:
-                return audit_document.figures(made.auditor.audit, node_name="node-a")
+                return node_audit.figures(made.auditor.audit, node_name="node-a")
 
         registry = prometheus_client.CollectorRegistry()
         registry.register(Audited())

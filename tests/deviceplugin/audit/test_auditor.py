@@ -13,7 +13,7 @@ from deviceplugin.audit.overhead import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal

@@ -17,7 +17,7 @@ from deviceplugin.audit import process_listing
 from deviceplugin.audit.overhead import Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare.gpu import Gpu, Mode
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"

@@ -8,7 +8,7 @@ import yaml
 
 from deviceplugin.hardware import gpu_health, inventory, nvml
 from deviceplugin.modes import published
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpu import Mode
 from gpushare.gpunode import Condition

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.mig import mig_plan
 from deviceplugin.mig.mig_plan import Create, CreatePart, Destroy, DestroyPart, MigPlan, MigVerdict, Present, SetMode
-from deviceplugin.state.mig_instance import ComputeInstance, GpuInstance, MigMode
+from deviceplugin.state.node_state import ComputeInstance, GpuInstance, MigMode
 from gpushare.mig import catalogue, feasibility, instance_layout, profile
 from gpushare.mig.instance_layout import Wanted
 from tests.gpushare.mig import sequences

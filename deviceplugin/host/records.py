@@ -3,30 +3,37 @@ arbiter.
 
 A missing field gets its default, so a newer agent can read an older record. An unknown field or a wrong type is an
 error, because its meaning is unknown.
+
+Atomic file writes: readers see the old or the new file, even if the writer dies.
+
+A file is written under a temporary name and renamed. Processes that have the old file open or mapped keep it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
+import errno
 import functools
 import json
+import os
 import types
 import typing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 Record = TypeVar("Record")
 
 
-def write(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Return the value as JSON-compatible objects."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: write(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
-        return [write(item) for item in value]
+        return [to_json(item) for item in value]
     return value
 
 
@@ -48,7 +55,7 @@ def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
 
     newer: ignore unknown fields at every level, because a newer agent may have written them.
     """
-    record: Record = _read(kind, document, newer)
+    record: Record = _read_as(kind, document, newer)
     return record
 
 
@@ -58,18 +65,18 @@ def check(is_right: bool, problem: str) -> None:
         raise ValueError(problem)
 
 
-def _read(kind: Any, document: Any, newer: bool) -> Any:
+def _read_as(kind: Any, document: Any, newer: bool) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if document is None and type(None) in arguments:
             return None
         (kind,) = [argument for argument in arguments if argument is not type(None)]
-        return _read(kind, document, newer)
+        return _read_as(kind, document, newer)
     if origin is tuple:
         return _tuple(arguments, document, newer)
     if origin is dict:
         check(isinstance(document, dict), f"{document!r} is not an object")
-        return {key: _read(arguments[1], value, newer) for key, value in document.items()}
+        return {key: _read_as(arguments[1], value, newer) for key, value in document.items()}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(kind, document, newer)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -84,8 +91,8 @@ def _read(kind: Any, document: Any, newer: bool) -> Any:
 def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any, ...]:
     check(isinstance(document, list), f"{document!r} is not a list")
     if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_read(arguments[0], item, newer) for item in document)
-    return tuple(_read(kind, item, newer) for kind, item in zip(arguments, document, strict=True))
+        return tuple(_read_as(arguments[0], item, newer) for item in document)
+    return tuple(_read_as(kind, item, newer) for kind, item in zip(arguments, document, strict=True))
 
 
 def _record(kind: type[Any], document: Any, newer: bool) -> Any:
@@ -95,7 +102,7 @@ def _record(kind: type[Any], document: Any, newer: bool) -> Any:
     if unknown and not newer:
         raise ValueError(f"a {kind.__name__} has no {', '.join(sorted(unknown))}")
     try:
-        return kind(**{name: _read(hints[name], value, newer) for name, value in document.items() if name in hints})
+        return kind(**{name: _read_as(hints[name], value, newer) for name, value in document.items() if name in hints})
     except TypeError as error:
         raise ValueError(str(error)) from error
 
@@ -103,3 +110,66 @@ def _record(kind: type[Any], document: Any, newer: bool) -> Any:
 @functools.cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
     return typing.get_type_hints(kind)
+
+
+MODE: Final = 0o644
+DIRECTORY_MODE: Final = 0o755
+UNREADABLE: Final = ".unreadable"
+
+
+def write_file(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> None:
+    """Write a file, and create its parent directories. Raises OSError.
+
+    lasting: sync to disk, so that the complete file survives a power failure.
+    """
+    path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+    # a dotfile, because other programs read all files of some directories
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("wb") as file:
+        file.write(_bytes(content))
+        os.fchmod(file.fileno(), mode)
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
+    fresh.replace(path)
+    if lasting:
+        _sync_directory(path.parent)
+
+
+def write_if_changed(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
+    """Write a file unless it already has this content; return whether it was written. Raises OSError."""
+    try:
+        if path.read_bytes() == _bytes(content):
+            return False
+    except FileNotFoundError:
+        pass
+    write_file(path, content, mode=mode, lasting=lasting)
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an invalid file so that it can be inspected; return the new path.
+
+    A newer agent that wrote the file may come back. An earlier file that was set aside is replaced.
+    """
+    aside = path.with_name(f"{path.name}{UNREADABLE}")
+    with contextlib.suppress(OSError):
+        path.replace(aside)
+    return aside
+
+
+def _sync_directory(directory: Path) -> None:
+    """Sync a directory, so that a power failure does not restore the replaced file."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot sync directories; the file itself is written.
+        if error.errno not in (errno.EINVAL, errno.EBADF):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
