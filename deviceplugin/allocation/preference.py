@@ -38,7 +38,6 @@ class Load:
 
     @property
     def allocated(self) -> int:
-        """The number of allocated ids."""
         return self.total - self.available
 
 

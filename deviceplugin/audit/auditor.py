@@ -99,7 +99,6 @@ class Auditor:
         self.conditions: tuple[Condition, ...] = ()
 
     async def run(self) -> None:
-        """Audit every two seconds until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(SECONDS)
@@ -160,7 +159,6 @@ class Auditor:
             self._changed()
 
     def document(self) -> dict[str, Any] | None:
-        """Return the last audit as JSON; None before the first one."""
         if self._checked_at is None:
             return None
         return node_audit.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)

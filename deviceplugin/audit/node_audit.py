@@ -118,7 +118,6 @@ class AuditedProcess:
 
     @property
     def key(self) -> Hashable:
-        """A key that identifies the process on its GPU."""
         return self.process.gpu, self.process.identity
 
 
@@ -146,7 +145,6 @@ class AuditedShare:
 
     @property
     def overhead_bytes(self) -> int:
-        """The memory that its processes use beyond their charges."""
         return self.enforced.overhead_bytes if self.enforced is not None else 0
 
     @property
@@ -167,11 +165,9 @@ class NodeAudit:
     suspects: frozenset[Hashable] = frozenset()
 
     def in_state(self, state: LimitState) -> tuple[AuditedProcess, ...]:
-        """Return the processes with this state."""
         return tuple(process for process in self.processes if process.state is state)
 
     def label(self, uuid: str) -> str:
-        """Return a GPU's name for sentences."""
         index = next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
         return f"GPU {uuid}" if index is None else f"GPU {index} ({uuid})"
 
@@ -226,7 +222,6 @@ def condition(audit: NodeAudit) -> Condition:
 
 
 def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
-    """Return the message for a process that is not limited."""
     of = f" of the pod {audited.namespace}/{audited.pod}" if audited.pod else ""
     process = audited.process
     where = audit.label(process.gpu)
@@ -234,7 +229,6 @@ def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
 
 
 def overuse_sentence(audit: NodeAudit, share: AuditedShare) -> str:
-    """Return the message for a share that exceeds its compute limit."""
     return _share_sentence(audit, share, share.overuse.sentence if share.overuse is not None else "")
 
 
@@ -281,7 +275,6 @@ def _share_json(share: AuditedShare) -> dict[str, Any]:
 
 
 def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
-    """Yield the audit's metrics."""
     labels = ["node", "gpu", "index", "model"]
     unlimited = GaugeMetricFamily(
         "gpushare_gpu_unlimited_processes",

@@ -96,11 +96,9 @@ class ContextCheckpoint:
         self._learned = _read(self._path)
 
     def bytes_of(self, kind: str) -> int:
-        """Return the assumed size of a context on this kind of GPU."""
         return min(self._learned.get(kind, ()), default=self._until_learned_bytes)
 
     def learn(self, measured: Mapping[str, tuple[int, ...]]) -> None:
-        """Add measured context sizes, by kind of GPU."""
         if not measured:
             return
         for kind, sizes in measured.items():
@@ -124,7 +122,6 @@ class ContextSizes:
         self.learn = checkpoint.learn
 
     def kind(self, gpu: Gpu) -> str:
-        """Return the key of a GPU's context sizes."""
         return f"{gpu.model}, driver {self._driver_version}"
 
     def bytes_on(self, uuid: str) -> int:

@@ -64,7 +64,6 @@ class Map:
         self._value_bytes = value_bytes
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
         value = ctypes.create_string_buffer(self._value_bytes)
         try:
             self._element(_LOOKUP, key, value)
@@ -73,7 +72,6 @@ class Map:
         return value.raw
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
         self._element(_UPDATE, key, ctypes.create_string_buffer(value, self._value_bytes))
 
     def drop(self, key: bytes) -> None:
@@ -84,7 +82,6 @@ class Map:
             return
 
     def every_key(self) -> frozenset[bytes]:
-        """Return all keys."""
         keys: set[bytes] = set()
         following = ctypes.create_string_buffer(self._key_bytes)
         key: bytes | None = None
@@ -105,7 +102,6 @@ class Map:
 
 
 def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:
-    """Create a map, and return its descriptor."""
     sizes = (key_bytes, value_bytes, most)
     return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, name.encode()))
 
@@ -159,14 +155,12 @@ def identity(program: int) -> tuple[int, bytes]:
 
 
 def is_bpf_fs(directory: Path) -> bool:
-    """Whether the directory is in a bpf file system."""
     status = ctypes.create_string_buffer(_STATFS_BYTES)
     done: int = _libc.statfs(os.fsencode(directory), status)
     return done == 0 and bool(struct.unpack_from("<q", status)[0] == _BPF_FS_MAGIC)
 
 
 def pin(descriptor: int, path: Path) -> None:
-    """Pin a descriptor at a path of a bpf file system."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     _bpf(_PIN, struct.pack("<QII", ctypes.addressof(name), descriptor, 0))
 

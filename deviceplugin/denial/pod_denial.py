@@ -141,12 +141,10 @@ def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: p
 
 
 def is_cgroup_v2(root: Path) -> bool:
-    """Whether the directory belongs to cgroup v2."""
     return (root / "cgroup.controllers").exists()
 
 
 def pod_cgroups(root: Path) -> dict[str, Path]:
-    """Return the cgroup directories of pods by UID."""
     return dict(_below(root, MAX_LEVELS))
 
 
@@ -181,7 +179,6 @@ class Chosen:
 
 
 def choose(pods: Iterable[PodJson]) -> Chosen:
-    """Choose the pods to cover among the pods of this node."""
     uids, left_out = set(), []
     for manifest in pods:
         if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
@@ -240,12 +237,10 @@ class PodDenial:
 
     @property
     def is_on(self) -> bool:
-        """Whether the kernel denies the devices to pods."""
         return self._denial is not None
 
     @property
     def map_descriptor(self) -> int | None:
-        """The descriptor of the map for the arbiter, or None."""
         return self._denial.map_descriptor if self._denial is not None else None
 
     def cover(self, pod_uid: str = "") -> None:

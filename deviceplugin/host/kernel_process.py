@@ -127,7 +127,6 @@ def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
 
 
 def parent(pid: int, *, proc: Path = PROC) -> int | None:
-    """Return the pid of its parent, or None if it is gone."""
     try:
         return int(_stat(pid, proc)[1])
     except (OSError, IndexError, ValueError):
@@ -226,7 +225,6 @@ def missing_capabilities(wanted: dict[str, int] = TO_TAKE_OVER, *, proc: Path = 
 
 
 def boot_id(*, proc: Path = PROC) -> str:
-    """Return the kernel's id of the current boot."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()
 
 

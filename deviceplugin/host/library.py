@@ -112,7 +112,6 @@ class OldLibraries:
         self._has_run = False
 
     async def run(self) -> None:
-        """Remove unused libraries periodically until cancelled."""
         while True:
             there = self._pods()
             if there is not None:

@@ -46,7 +46,6 @@ def loads(text: str | bytes) -> Any:
 
 
 def load(path: Path) -> Any:
-    """Parse a JSON file. Raises OSError, ValueError."""
     return loads(path.read_bytes())
 
 
@@ -60,7 +59,6 @@ def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
 
 
 def check(is_right: bool, problem: str) -> None:
-    """Raise ValueError with `problem` unless `is_right`."""
     if not is_right:
         raise ValueError(problem)
 

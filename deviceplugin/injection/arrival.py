@@ -68,7 +68,6 @@ class Arrivals:
         self.missing: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(POLL_SECONDS)

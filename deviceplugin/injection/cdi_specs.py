@@ -178,7 +178,6 @@ class Specs:
         return ""
 
     def has_share(self, name: str) -> bool:
-        """Whether this share container's device is described."""
         return self._share_path(name).exists()
 
     def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
@@ -194,11 +193,9 @@ class Specs:
         )
 
     def remove_share(self, name: str) -> None:
-        """Remove the description of a share container's device."""
         self._share_path(name).unlink(missing_ok=True)
 
     def keep_only_shares(self, kept: Collection[str]) -> None:
-        """Remove the descriptions of all other share containers."""
         for path in self.directory.glob(f"{_SHARE_PREFIX}*.json"):
             if path.stem.removeprefix(_SHARE_PREFIX) not in kept:
                 path.unlink(missing_ok=True)

@@ -91,7 +91,6 @@ class Injection:
 
     @property
     def uses_cdi(self) -> bool:
-        """Whether containers get CDI device names."""
         return any(map(answer.uses_cdi, self.strategies))
 
     def allows(self, runtime_class: str) -> bool:
@@ -240,12 +239,10 @@ class NodeInjection:
 
     @property
     def offered(self) -> offering.Offer:
-        """The devices that the node offers."""
         return self.in_force.value.offered
 
     @property
     def closed(self) -> frozenset[str]:
-        """The GPUs that accept no new pods."""
         return self.in_force.value.closed
 
     @property

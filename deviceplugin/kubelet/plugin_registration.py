@@ -296,7 +296,6 @@ class Plugins:
         )
 
     async def run(self) -> None:
-        """Serve the advertised resources until cancelled."""
         following = asyncio.create_task(self._follow())
         try:
             await asyncio.wait({following, self._failed}, return_when=asyncio.FIRST_COMPLETED)

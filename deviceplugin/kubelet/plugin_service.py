@@ -117,7 +117,6 @@ class DevicePlugin(services.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802
         self, _: messages.Empty, __: Context
     ) -> messages.DevicePluginOptions:
-        """Return whether we have a preference and need PreStartContainer."""
         return options(self._answers)
 
     async def ListAndWatch(  # noqa: N802
@@ -169,7 +168,6 @@ class DevicePlugin(services.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: messages.PreferredAllocationRequest, context: Context
     ) -> messages.PreferredAllocationResponse:
-        """Return the devices that fit best together; the kubelet may choose others."""
         answers = []
         for container in request.container_requests:
             try:

@@ -18,6 +18,7 @@ from deviceplugin.state import pod_resources
 from deviceplugin.state.advertisement import COUNTERS
 from gpushare import pod
 from gpushare.allocation import Allocation
+from gpushare.modes import sharing
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.pod import PodJson
 
@@ -88,10 +89,7 @@ class GpuUsers:
         """Return the UUIDs of the GPUs and MIG devices that containers are known to have."""
         allocated = self.allocated_ids.items()
         return frozenset(
-            pod_resources.without_replica(device_id)
-            for name, ids in allocated
-            if name not in COUNTERS
-            for device_id in ids
+            sharing.device_of(device_id) for name, ids in allocated if name not in COUNTERS for device_id in ids
         )
 
     async def refresh(self) -> str:

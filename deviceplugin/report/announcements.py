@@ -17,6 +17,7 @@ from deviceplugin.state.node_state import Observable, Offer, Unreadable
 from gpushare import contract, pod
 from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
+from gpushare.modes import sharing
 from gpushare.pod import PodJson
 
 
@@ -104,7 +105,7 @@ def affected(
         (container.namespace, container.pod)
         for container in held
         if container.resource not in advertisement.COUNTERS
-        and any(gpu_of.get(pod_resources.without_replica(identity)) == gpu for identity in container.device_ids)
+        and any(gpu_of.get(sharing.device_of(identity)) == gpu for identity in container.device_ids)
     ]
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))
 

@@ -11,6 +11,7 @@ from typing import Final
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import ModesInForce, Observable, Offer
 from gpushare.mig import profile
+from gpushare.modes import sharing
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 SECONDS: Final = 15.0  # between two polls
@@ -61,7 +62,7 @@ class DeviceHolders:
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
         for container in self.kubelet.held:
             for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
-                if (device := pod_resources.without_replica(identity)) in devices:
+                if (device := sharing.device_of(identity)) in devices:
                     gpu, part = devices[device]
                     key = container.namespace, container.pod, container.container, container.resource, gpu
                     counts[key] += 1

@@ -1,28 +1,14 @@
-"""The node's allocatable amount of gpushare's resources, as the scheduler and the kubelet count it.
+"""How much the node can give, as the devices that the kubelet counts. Pure.
 
-The ledger decides which pod gets which GPU. The scheduler and the kubelet only count, and their counts must never
-block a placement that the ledger has made. The resource requests of a running pod cannot change, and the pod counts
-until it is deleted. So the allocatable amount is the capacity of the GPUs that take shares now, plus
+The ledger decides which pod gets which GPU. Scheduler and kubelet only count, and must never block what the ledger has
+placed. A pod's requests count until it is deleted, so the amount of a resource is the capacity of the GPUs that take
+shares, plus what pods have on GPUs that are unhealthy, gone or changing their mode, plus what shrunk pods still count
+for. Too large an amount is harmless; too small an amount fails a correctly placed pod.
 
-* the amounts of pods on GPUs that are unhealthy, gone, or changing their mode: these pods still count, and would
-  otherwise reduce what other pods can get;
-* the amounts that shrunk pods no longer have but still count for.
-
-Grown pods need no correction: for them the ledger is stricter than the count.
-
-The amount rises at once and falls with a delay (`DelayedDecrease`), because the agent learns of changes to ledger,
-pods and kubelet at different times. Too large an amount is harmless; too small an amount fails a correctly placed pod.
-
-Converts GPUs to the devices that the kubelet counts. Pure.
-
-The kubelet only counts whole devices. For shares by annotation, the node advertises one device per unit of the
-resource: 100 of `gpushare.io/gpu-percent` per GPU, and some more for shares without guaranteed compute. **The IDs of
-these devices are counters** and belong to no GPU: the webhook has chosen the pod's GPU long before the kubelet picks
-IDs, and has written it into the ledger and the pod's environment. So counters have no NUMA topology, Allocate accepts
-any of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because
-the kubelet would otherwise reject the pod at a restart. The others are healthy up to what the node can still give.
-
-In all other modes an ID stands for a GPU, a MIG device or a replica, with its NUMA node and health.
+For shares the node advertises one device per unit of the resource. **The IDs of these devices are counters** and belong
+to no GPU, because the webhook has chosen the GPU long before. So counters have no NUMA topology, Allocate accepts any
+of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because the
+kubelet would otherwise reject the pod at a restart. In all other modes an ID stands for a GPU, MIG device or replica.
 """
 
 from __future__ import annotations
@@ -44,11 +30,11 @@ from gpushare.modes import offering, sharing
 from gpushare.nodefilters import pod_requests
 from gpushare.pod import PodJson
 
-# The amount of each resource, by its name.
-Allocatable = Mapping[str, int]
+Allocatable = Mapping[str, int]  # the amount of each resource, by its name
 
 DECREASE_SECONDS: Final = 5.0
-
+# The resources of shares that the kubelet counts as devices.
+COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 # The amount of each resource on a GPU that takes shares. Shares without guaranteed compute need a counted resource
 # only so that the kubelet calls Allocate for them; its units are no part of a GPU.
 PER_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
@@ -56,13 +42,10 @@ PER_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
     contract.RESOURCE_IDLE: lambda _: contract.IDLE_SHARES_PER_GPU,
     contract.RESOURCE_MEMORY: lambda gpu: gpu.memory_bytes,
 }
-
-
 _PER_SHARE: Final[Mapping[str, Callable[[GivenShare], int]]] = {
     contract.RESOURCE_PERCENT: lambda share: share.request_percent,
-    contract.RESOURCE_IDLE: lambda share: (
-        len(share.containers) - bool(share.request_percent)
-    ),  # except the container that gets the per cent
+    # all containers but the one that gets the per cent
+    contract.RESOURCE_IDLE: lambda share: len(share.containers) - bool(share.request_percent),
     contract.RESOURCE_MEMORY: lambda share: share.memory_bytes,
 }
 
@@ -77,10 +60,17 @@ def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJso
     counted = _counted(entries, pods)
     units = {}
     for name, amount in PER_GPU.items():
-        usable = {gpu.uuid: amount(gpu) for gpu in fractional if _is_open(gpu) or name == contract.RESOURCE_IDLE}
+        usable = {  # on GPUs where the ledger can place pods
+            gpu.uuid: amount(gpu)
+            for gpu in fractional
+            if (gpu.healthy and gpu.pending_mode is None) or name == contract.RESOURCE_IDLE
+        }
         claimed = beyond = 0
         for entry in entries:
-            granted = _granted(entry, name)
+            granted = {
+                uuid: peak((share for share in entry.shares if uuid in share.gpu_uuids), _PER_SHARE[name])
+                for uuid in entry.gpu_uuids
+            }
             most = max(sum(granted.values()), counted.get(entry.id, {}).get(name, 0))
             claimed += most
             beyond += most - sum(granted[uuid] for uuid in granted.keys() & usable.keys())
@@ -99,7 +89,10 @@ def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) ->
 
 
 class DelayedDecrease:
-    """The maximum of each resource over the last `DECREASE_SECONDS` of `measure`."""
+    """The maximum of each resource over the last `DECREASE_SECONDS` of `measure`.
+
+    The agent learns of changes to ledger, pods and kubelet at different times.
+    """
 
     def __init__(
         self, measure: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
@@ -109,7 +102,6 @@ class DelayedDecrease:
         self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # with the time it began
 
     def __call__(self, gpus: Iterable[Gpu]) -> Allocatable:
-        """Return the amounts of a node with these GPUs."""
         now, latest = self._clock(), self._measure(gpus)
         if not self._recent or self._recent[-1][1] != latest:
             self._recent.append((now, latest))
@@ -150,11 +142,6 @@ def _without_foreign(amounts: Mapping[str, str]) -> Mapping[str, str]:
     return {name: text for name, text in amounts.items() if name.startswith((contract.PREFIX, names.PREFIX))}
 
 
-def _is_open(gpu: Gpu) -> bool:
-    """Whether the ledger can place pods on it."""
-    return gpu.healthy and gpu.pending_mode is None
-
-
 def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:
     """Return the resource requests of the allocations' pods, by allocation ID."""
     uids = {entry.id: entry.pod.uid for entry in entries}
@@ -164,18 +151,6 @@ def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str
         if identity in uids and uids[identity] == pod.uid(manifest) and not pod.is_terminal(manifest):
             counted[identity] = pod_requests.requests(manifest)
     return counted
-
-
-def _granted(entry: Allocation, resource: str) -> Mapping[str, int]:
-    """Return the amount of a resource in the allocation, by GPU."""
-    amount = _PER_SHARE[resource]
-    return {
-        uuid: peak((share for share in entry.shares if uuid in share.gpu_uuids), amount) for uuid in entry.gpu_uuids
-    }
-
-
-# The resources of shares that the kubelet counts as devices.
-COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""A live copy of this node's GPUNode, from the watch and from the responses to the agent's own writes.
-
-Events about this node's GPUNode and about the node's pods.
-"""
+"""A live copy of this node's GPUNode, from the watch and from the agent's own writes; Events about it and its pods."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ class GpuNodeCopy:
         self.informer.subscribe(self._changed)
 
     def now(self) -> GpuNode | None:
-        """Return the newest known GPUNode; None if there is none."""
         return codec.read(self.document) if self.document is not None else None
 
     @property
@@ -62,10 +58,9 @@ class GpuNodeCopy:
 
 def _is_older(document: dict[str, Any], other: dict[str, Any] | None) -> bool:
     """Whether it is an earlier version of the same object; resource versions are growing numbers."""
-    if other is None or document["metadata"].get("uid") != other["metadata"].get("uid"):
-        return False
     try:
-        return int(document["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])
+        old, new = document["metadata"], (other or {})["metadata"]
+        return old.get("uid") == new.get("uid") and int(old["resourceVersion"]) < int(new["resourceVersion"])
     except (KeyError, ValueError):
         return False
 
@@ -80,11 +75,9 @@ class NodeEvents:
     pods: Callable[[], Iterable[PodJson]]
 
     def record(self, reason: str, note: str, *, warning: bool = False) -> None:
-        """Record an Event about the GPUNode."""
         self._record(self.gpunode.reference, reason, note, warning=warning)
 
     def record_for_pod(self, namespace: str, name: str, reason: str, note: str, *, warning: bool = False) -> None:
-        """Record an Event about a pod."""
         reference = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name}
         uids = (pod.uid(manifest) for manifest in self.pods() if pod.namespaced_name(manifest) == (namespace, name))
         uid = next(uids, "")

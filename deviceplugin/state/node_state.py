@@ -1,15 +1,7 @@
-"""Observable values, such as the GPUs of the node.
+"""The node's GPUs and MIG devices, as observable values that the agent's components publish and follow.
 
 Followers see the newest value, not every value: a slow reader of ListAndWatch must not build up a backlog of outdated
 lists.
-
-Events that wake the agent's reconcile loops.
-
-They exist before all other parts of the agent, so a part that notices a change need not know which loops it concerns.
-
-The facts about the node's GPUs, as observable values that the agent's components publish and follow.
-
-The state of a GPU's MIG mode, instances and devices, as the driver reports it.
 """
 
 from __future__ import annotations
@@ -93,14 +85,13 @@ class Offer(Observable[tuple[Gpu, ...]]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wake:
-    """The events that wake the reconcile loops, one for each loop."""
+    """The events that wake the reconcile loops. A part that notices a change need not know which loops it concerns."""
 
     modes: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     labels: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
     status: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     def all(self) -> None:
-        """Wake all loops, after a change that may concern modes, labels and status."""
         for event in (self.modes, self.labels, self.status):
             event.set()
 
@@ -179,7 +170,6 @@ class GpuInstance:
 
     @property
     def placed(self) -> PlacedInstance:
-        """The profile and its position on the GPU."""
         return PlacedInstance(self.kind, self.start)
 
 

@@ -1,14 +1,8 @@
-"""Asks the kubelet which container has which devices. After a restart of the agent, only the kubelet knows that.
+"""Which container has which devices, from the kubelet's pod-resources API and its checkpoint, and who uses each GPU.
 
-The kubelet does not report when a device becomes free, so the agent queries it again whenever that matters.
-
-Reads the kubelet's device manager checkpoint: which container has which devices.
-
-While the kubelet is down, its pod-resources API does not answer, and just after its start it lists no devices. In that
-moment the kubelet admits its existing pods by this file (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes), and
-rejects pods with an unhealthy device. An unreadable file counts as empty, as the API is read in addition to it.
-
-The users of each GPU, from the ledger, the kubelet and the driver. Pure.
+The kubelet does not report when a device becomes free, so the agent queries it again whenever that matters. While the
+kubelet is down its API does not answer, and just after its start it lists no devices. In that moment the kubelet admits
+its existing pods by its checkpoint (`pkg/kubelet/cm/devicemanager/checkpoint` of Kubernetes).
 
 Each source sees users that the others miss. The ledger has shares whose pods have not started, the kubelet has
 containers with a device that do not compute yet, and the driver sees processes that neither knows.
@@ -22,7 +16,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import grpc
 
@@ -31,6 +25,7 @@ from deviceplugin.kubelet_api import podresources_v1_pb2_grpc as services
 from deviceplugin.state.advertisement import COUNTERS
 from gpushare import pod
 from gpushare.allocation import Allocation
+from gpushare.modes import sharing
 from gpushare.pod import PodJson
 
 ASK_SECONDS: Final = 5.0
@@ -92,7 +87,6 @@ async def held_by_all(
 
 
 def from_answer(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
-    """Convert the kubelet's answer."""
     return tuple(
         ContainerDevices(entry.namespace, entry.name, container.name, devices.resource_name, tuple(devices.device_ids))
         for entry in answer.pod_resources
@@ -104,12 +98,25 @@ def from_answer(answer: messages.ListPodResourcesResponse) -> tuple[ContainerDev
 CHECKPOINT_NAME: Final = "kubelet_internal_checkpoint"  # in the kubelet's device plugin directory
 
 
-def read_checkpoint(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
-    """Return the device IDs of each pod's containers, running or ended, by pod UID and resource."""
+def checkpoint_containers(path: Path) -> Mapping[tuple[str, str, str], frozenset[str]]:
+    """Return device IDs by pod UID, container name and resource, also of ended containers; none if it is unreadable."""
+    held: dict[tuple[str, str, str], frozenset[str]] = {}
     try:
-        return _by_pod(json.loads(path.read_bytes()))
+        for entry in json.loads(path.read_bytes())["Data"]["PodDeviceEntries"] or ():
+            ids = frozenset(str(device_id) for of_node in entry["DeviceIDs"].values() for device_id in of_node)
+            key = str(entry["PodUID"]), str(entry.get("ContainerName")), str(entry["ResourceName"])
+            held[key] = held.get(key, frozenset()) | ids
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
+    return held
+
+
+def read_checkpoint(path: Path) -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """Return the device IDs of each pod's containers, running or ended, by pod UID and resource."""
+    by_pod: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
+    for (uid, _, resource), ids in checkpoint_containers(path).items():
+        by_pod[uid][resource] = by_pod[uid].get(resource, frozenset()) | ids
+    return by_pod
 
 
 def of_pods(by_pod: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[str]) -> Mapping[str, frozenset[str]]:
@@ -120,33 +127,6 @@ def of_pods(by_pod: Mapping[str, Mapping[str, frozenset[str]]], uids: Container[
             for resource, ids in held.items():
                 device_ids[resource] = device_ids.get(resource, frozenset()) | ids
     return device_ids
-
-
-def checkpoint_containers(path: Path) -> Mapping[tuple[str, str, str], frozenset[str]]:
-    """Return device IDs by pod UID, container name and resource, also of ended containers."""
-    try:
-        return _by_container(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {}
-
-
-def _by_pod(document: Any) -> Mapping[str, Mapping[str, frozenset[str]]]:
-    by_pod: dict[str, dict[str, frozenset[str]]] = collections.defaultdict(dict)
-    for (uid, _, resource), ids in _by_container(document).items():
-        by_pod[uid][resource] = by_pod[uid].get(resource, frozenset()) | ids
-    return by_pod
-
-
-def _by_container(document: Any) -> Mapping[tuple[str, str, str], frozenset[str]]:
-    held: dict[tuple[str, str, str], frozenset[str]] = {}
-    for entry in document["Data"]["PodDeviceEntries"] or ():
-        ids = frozenset(str(device_id) for of_numa_node in entry["DeviceIDs"].values() for device_id in of_numa_node)
-        key = str(entry["PodUID"]), str(entry.get("ContainerName")), str(entry["ResourceName"])
-        held[key] = held.get(key, frozenset()) | ids
-    return held
-
-
-REPLICA: Final = "::"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,23 +163,18 @@ def users(
     for container in held:
         if container.resource in COUNTERS:
             continue
-        pod = f"{container.namespace}/{container.pod}"
-        for uuid in {gpu_of[gpu] for gpu in map(without_replica, container.device_ids) if gpu in gpu_of}:
+        name = f"{container.namespace}/{container.pod}"
+        for uuid in {gpu_of[gpu] for gpu in map(sharing.device_of, container.device_ids) if gpu in gpu_of}:
             known.update(container.device_ids)
-            if pod not in ended:
-                users_of[uuid][f"pod {pod}"] = None
+            if name not in ended:
+                users_of[uuid][f"pod {name}"] = None
     for identity in just_given:
-        if identity not in known and without_replica(identity) in gpu_of:
-            users_of[gpu_of[without_replica(identity)]]["a pod that is being started"] = None
+        if identity not in known and sharing.device_of(identity) in gpu_of:
+            users_of[gpu_of[sharing.device_of(identity)]]["a pod that is being started"] = None
     for uuid, running in processes.items():
         for process in running:
             users_of[uuid][f"pod {process.pod}" if process.pod else f"process {process.pid} ({process.name})"] = None
     return {uuid: tuple(words) for uuid, words in users_of.items()}
-
-
-def without_replica(device_id: str) -> str:
-    """Return the UUID of the GPU or MIG device in a device ID."""
-    return device_id.partition(REPLICA)[0]
 
 
 def _pod_words(entry: Allocation) -> str:
