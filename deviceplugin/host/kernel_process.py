@@ -1,27 +1,8 @@
-"""Reads the kernel's view of a process: the peer of a socket, whether it lives, and its mappings.
+"""Reads the kernel's view of a process: the peer of a socket, whether it lives, its container, and its mappings.
 
 A pid alone is ambiguous, because the kernel reuses it. A process here is a pid with its start time, and a pidfd, which
-becomes readable once all threads of the process are dead.
-
-Process names and mapped paths are bytes that the process chooses, and need not be valid text.
-
-Finds the pod and container of a process in the text of its /proc/PID/cgroup. Pure.
-
-Kubelet and container runtime name cgroups in a few ways (v1 and v2, cgroupfs and systemd drivers), always with the
-pod's UID and then the container's id:
-
-    /kubepods/burstable/podUID/ID
-    /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
-    /kubepods-burstable-podUID.slice:cri-containerd:ID
-    /kubepods.slice/kubepods-podUID.slice/crio-ID.scope/container
-
-Outer cgroups come in front: the container that a kind node is, or the slices of --cgroup-root. An agent in its own
-cgroup namespace, as containers of cgroup v2 have one, sees `..` in front. A container can create cgroups with any name
-below its own, so only the outermost pod counts. All hierarchies of cgroup v1 must agree; those without a pod do not
-matter.
-
-Cgroup names may contain every character except `/` and line feed. A process below `kubepods` that matches none of these
-forms is refused with `NOT_UNDERSTOOD`, so that it is never mistaken for a process of the host.
+becomes readable once all threads of the process are dead. Process names and mapped paths are bytes that the process
+chooses, and need not be valid text.
 """
 
 from __future__ import annotations
@@ -91,30 +72,22 @@ def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | No
 def with_start(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
     """Return the pid and the start of its process, or None if it is gone."""
     try:
-        return pid, _start_ticks(pid, proc)
+        return pid, int(_stat(pid, proc)[19])
     except (OSError, IndexError, ValueError):
         return None
 
 
-def _start_ticks(pid: int, proc: Path) -> int:
-    return int(_stat(pid, proc)[19])
-
-
 def _stat(pid: int, proc: Path) -> list[bytes]:
-    """Return the fields of its stat file from the third on. The name in parentheses before them may contain
-    anything.
-    """
+    """Return the fields of its stat file after the name, which is in parentheses and may contain anything."""
     return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _open(pid: int, pidfd: int, proc: Path) -> KernelProcess:
-    try:
-        held = KernelProcess(pid, _start_ticks(pid, proc), pidfd)
-        if held.is_dead():
-            raise ProcessLookupError(f"the process {pid} has ended")
-    except (OSError, IndexError, ValueError) as error:
+    started = with_start(pid, proc=proc)
+    held = KernelProcess(*started, pidfd) if started is not None else None
+    if held is None or held.is_dead():
         os.close(pidfd)
-        raise ProcessLookupError(f"the process {pid} has ended") from error
+        raise ProcessLookupError(f"the process {pid} has ended")
     return held
 
 
@@ -254,7 +227,21 @@ class Container:
 
 
 def container_of(text: str) -> Container | Refusal:
-    """Return the container of a process with these cgroups, or a refusal."""
+    """Return the container of a process with this text of /proc/PID/cgroup, or a refusal.
+
+    Kubelet and container runtime name cgroups in a few ways (v1 and v2, cgroupfs and systemd drivers), always with the
+    pod's UID and then the container's id:
+
+        /kubepods/burstable/podUID/ID
+        /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+        /kubepods-burstable-podUID.slice:cri-containerd:ID
+        /kubepods.slice/kubepods-podUID.slice/crio-ID.scope/container
+
+    Outer cgroups come in front: the container that a kind node is, or `..` in a cgroup namespace. A container can
+    create cgroups with any name below its own, so only the outermost pod counts. All hierarchies of cgroup v1 must
+    agree; those without a pod do not matter. A process below `kubepods` that matches none of these forms is refused, so
+    that it is never mistaken for a process of the host.
+    """
     # `splitlines` would also split at vertical tabs and eight other characters that cgroup names may contain.
     paths = [line.split(":", 2)[-1] for line in text.split("\n")]
     containers = {container for path in paths if (container := _from_path(path)) is not None}

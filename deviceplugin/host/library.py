@@ -1,15 +1,9 @@
-"""Installs the files that share containers mount: the library, and the preload file that makes the loader load it.
+"""Installs the files that share containers mount, and removes libraries of earlier agents.
 
 A library must never change while a process has it mapped. So each version has its own file, named by a hash of its
-content and moved into place when complete. `old_libraries` removes files that are no longer used.
-
-Removes libraries that earlier agents gave to containers, once no pod and no process needs them.
-
-The kubelet remembers a container's mounts and uses the same path when it restarts the container, maybe days later. So a
-library stays while a pod lives that was on the node when a newer library replaced it, and while a process has it
-mapped. Those pods are recorded on disk; otherwise each restart of the agent would add all newer pods. Pods that arrived
-while no agent ran count too, because an older agent may have run. If pods or processes are unknown, no library is
-removed.
+content. The kubelet uses the same path when it restarts a container, maybe days later. So a library stays while a pod
+lives that was on the node when a newer library replaced it, and while a process has it mapped. Those pods are recorded
+on disk; pods that arrived while no agent ran count too. If pods or processes are unknown, no library is removed.
 """
 
 from __future__ import annotations
@@ -115,8 +109,13 @@ class OldLibraries:
         while True:
             there = self._pods()
             if there is not None:
+                may_restart = frozenset(
+                    pod.uid(manifest)
+                    for manifest in there
+                    if contract.ALLOCATION in pod.annotations_of(manifest) and not pod.is_terminal(manifest)
+                )
                 # Reading /proc/PID/maps of an exiting process can block.
-                await asyncio.to_thread(self.remove_unused, frozenset(_may_restart(there)))
+                await asyncio.to_thread(self.remove_unused, may_restart)
             await asyncio.sleep(POLL_SECONDS)
 
     def remove_unused(self, pods: frozenset[str]) -> None:
@@ -130,7 +129,11 @@ class OldLibraries:
             logger.info("Keeping a library that pods may still use", extra=extra)
         self._record, self._has_run = LibraryRecord(pods, holders), True
         if self._record != before:
-            self._write_record()
+            document = {"seen": sorted(pods), "holders": {name: sorted(held) for name, held in holders.items()}}
+            try:
+                records.write_file(self._path, json.dumps(document))
+            except OSError as error:
+                logger.warning("Could not write which pods use which library", extra={"err": str(error)})
         unheld = [old[name] for name, held in holders.items() if not held]
         mapped = _mapped(self._proc) if unheld else frozenset()
         if mapped is None:
@@ -145,13 +148,6 @@ class OldLibraries:
             else:
                 logger.info("Removed an unused library", extra={"library": path.name})
 
-    def _write_record(self) -> None:
-        holders = {name: sorted(held) for name, held in self._record.holders.items()}
-        try:
-            records.write_file(self._path, json.dumps({"seen": sorted(self._record.seen), "holders": holders}))
-        except OSError as error:
-            logger.warning("Could not write which pods use which library", extra={"err": str(error)})
-
 
 def read_record(path: Path) -> LibraryRecord:
     """Read the record; empty if the file is missing or invalid. An invalid file is set aside."""
@@ -165,13 +161,6 @@ def read_record(path: Path) -> LibraryRecord:
         extra = {"set_aside": str(records.set_aside(path)), "err": str(error)}
         logger.warning("Starting without the record of pods and libraries: all current pods count", extra=extra)
         return LibraryRecord()
-
-
-def _may_restart(pods: Iterable[PodJson]) -> Iterator[str]:
-    """Yield the UIDs of pods with a share whose containers may start again."""
-    for manifest in pods:
-        if contract.ALLOCATION in pod.annotations_of(manifest) and not pod.is_terminal(manifest):
-            yield pod.uid(manifest)
 
 
 def _mapped(proc: Path) -> frozenset[int] | None:

@@ -1,12 +1,8 @@
-"""Converts frozen dataclasses to JSON and back by their annotations, for files on disk and the protocol with the
-arbiter.
+"""Converts frozen dataclasses to JSON and back by their annotations, and writes files atomically.
 
 A missing field gets its default, so a newer agent can read an older record. An unknown field or a wrong type is an
-error, because its meaning is unknown.
-
-Atomic file writes: readers see the old or the new file, even if the writer dies.
-
-A file is written under a temporary name and renamed. Processes that have the old file open or mapped keep it.
+error, because its meaning is unknown. A file is written under a temporary name and renamed: readers see the old or the
+new file, even if the writer dies, and processes that have the old file open or mapped keep it.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 Record = TypeVar("Record")
+_hints: Final = functools.cache(typing.get_type_hints)
 
 
 def to_json(value: Any) -> Any:
@@ -37,6 +34,10 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def load(path: Path) -> Any:
+    return loads(path.read_bytes())
+
+
 def loads(text: str | bytes) -> Any:
     """Parse JSON. Raises ValueError, also if it is nested too deeply."""
     try:
@@ -45,17 +46,12 @@ def loads(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def load(path: Path) -> Any:
-    return loads(path.read_bytes())
-
-
 def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
     """Build a `kind` from JSON. Raises ValueError.
 
     newer: ignore unknown fields at every level, because a newer agent may have written them.
     """
-    record: Record = _read_as(kind, document, newer)
-    return record
+    return typing.cast(Record, _read_as(kind, document, newer))
 
 
 def check(is_right: bool, problem: str) -> None:
@@ -71,7 +67,10 @@ def _read_as(kind: Any, document: Any, newer: bool) -> Any:
         (kind,) = [argument for argument in arguments if argument is not type(None)]
         return _read_as(kind, document, newer)
     if origin is tuple:
-        return _tuple(arguments, document, newer)
+        check(isinstance(document, list), f"{document!r} is not a list")
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(_read_as(arguments[0], item, newer) for item in document)
+        return tuple(_read_as(kind, item, newer) for kind, item in zip(arguments, document, strict=True))
     if origin is dict:
         check(isinstance(document, dict), f"{document!r} is not an object")
         return {key: _read_as(arguments[1], value, newer) for key, value in document.items()}
@@ -86,13 +85,6 @@ def _read_as(kind: Any, document: Any, newer: bool) -> Any:
     raise ValueError(f"{document!r} is not a {getattr(kind, '__name__', kind)}")
 
 
-def _tuple(arguments: tuple[Any, ...], document: Any, newer: bool) -> tuple[Any, ...]:
-    check(isinstance(document, list), f"{document!r} is not a list")
-    if len(arguments) == 2 and arguments[1] is Ellipsis:
-        return tuple(_read_as(arguments[0], item, newer) for item in document)
-    return tuple(_read_as(kind, item, newer) for kind, item in zip(arguments, document, strict=True))
-
-
 def _record(kind: type[Any], document: Any, newer: bool) -> Any:
     check(isinstance(document, dict), f"{document!r} is not a {kind.__name__}")
     hints = _hints(kind)  # type: ignore[arg-type] # a class is hashable
@@ -103,11 +95,6 @@ def _record(kind: type[Any], document: Any, newer: bool) -> Any:
         return kind(**{name: _read_as(hints[name], value, newer) for name, value in document.items() if name in hints})
     except TypeError as error:
         raise ValueError(str(error)) from error
-
-
-@functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
 
 
 MODE: Final = 0o644
@@ -130,8 +117,16 @@ def write_file(path: Path, content: str | bytes, *, mode: int = MODE, lasting: b
             file.flush()
             os.fsync(file.fileno())
     fresh.replace(path)
-    if lasting:
-        _sync_directory(path.parent)
+    if lasting:  # a power failure must not restore the replaced file
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        except OSError as error:
+            # Some file systems cannot sync directories; the file itself is written.
+            if error.errno not in (errno.EINVAL, errno.EBADF):
+                raise
+        finally:
+            os.close(directory)
 
 
 def write_if_changed(path: Path, content: str | bytes, *, mode: int = MODE, lasting: bool = False) -> bool:
@@ -154,19 +149,6 @@ def set_aside(path: Path) -> Path:
     with contextlib.suppress(OSError):
         path.replace(aside)
     return aside
-
-
-def _sync_directory(directory: Path) -> None:
-    """Sync a directory, so that a power failure does not restore the replaced file."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some file systems cannot sync directories; the file itself is written.
-        if error.errno not in (errno.EINVAL, errno.EBADF):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _bytes(content: str | bytes) -> bytes:
