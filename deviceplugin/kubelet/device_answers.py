@@ -57,7 +57,12 @@ class DeviceAnswers:
             self.described(self.in_force.settings())
         except cdi_specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        limits_env = {} if shared is None else self._mps_limits(devices)
+        limits_env = {}
+        if shared is not None:
+            first = devices[0]
+            limits_env = limits.container_environment(
+                self.memory_bytes(first.gpu), replicas=first.replicas, held=len(devices)
+            )
         self.allocated(resource, device_ids)
         return messages.ContainerAllocateResponse(
             envs={**response.envs, **limits_env},
@@ -130,7 +135,3 @@ class DeviceAnswers:
                 f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
         return self.mps(gpus[0])
-
-    def _mps_limits(self, devices: Sequence[Offered]) -> dict[str, str]:
-        device = devices[0]
-        return limits.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

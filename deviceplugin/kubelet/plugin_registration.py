@@ -1,19 +1,12 @@
-"""Registers a plugin with the kubelet, and again whenever the kubelet forgets it.
+"""Runs one plugin per advertised resource: registers it with the kubelet, and again whenever the kubelet forgets it.
 
 The kubelet calls back on our socket inside Register, so the plugin serves before it registers. When the kubelet starts,
 it removes every socket in its directory and recreates `kubelet.sock`. It decides about its pods 0.3 to 0.9 s later, and
-permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s, while the rest of
-the registration is checked every second. If the kubelet drops our stream without a restart, the plugin registers again
-as well.
+permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s then.
 
 Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
 replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each
 registration.
-
-Runs one plugin per advertised resource. Plugins start and stop independently.
-
-A resource that is no longer advertised keeps its plugin for a while, with an empty list: the kubelet would otherwise
-report the last devices as capacity for another five minutes.
 """
 
 from __future__ import annotations
@@ -122,12 +115,26 @@ class Registration:
             return CHECK_SECONDS
         intact = self._server is not None and _identity(self._socket) == self._served_at
         known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
-        if intact and known and self._is_listened_to():
+        if self._servicer.streams:
+            self._listened_to = self._clock()
+        # whether the kubelet has called ListAndWatch since the last registration
+        was_called = self._servicer.calls > self._calls
+        silent = self._clock() - self._listened_to >= (DROPPED_SECONDS if was_called else SILENT_SECONDS)
+        if intact and known and not silent:
             if self.hung_up and self._clock() - self._registered_at >= STEADY_SECONDS:
                 self._hangups, self.hung_up, self.problem = 0, "", ""
                 self._changed()
             return CHECK_SECONDS
-        self._count_hangups(is_dropped=intact and known)
+        if not (intact and known):
+            self._hangups, self.hung_up = 0, ""
+        elif was_called:
+            self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
+        if self._hangups >= MAX_HANGUPS:
+            count = len(self._advertised.value.get(self._served.name, ()))
+            self.hung_up = (
+                f"the kubelet closes the stream when it gets the {count} devices of {self._served.name}: it accepts "
+                "lists up to 4 MiB, so reduce replicas; if there are few devices, see the kubelet's log"
+            )
         try:
             if not intact:
                 await self._serve()
@@ -195,29 +202,6 @@ class Registration:
             with contextlib.suppress(FileNotFoundError):
                 self._socket.unlink()
 
-    def _is_listened_to(self) -> bool:
-        if self._servicer.streams:
-            self._listened_to = self._clock()
-        most_seconds = DROPPED_SECONDS if self._was_called else SILENT_SECONDS
-        return self._clock() - self._listened_to < most_seconds
-
-    @property
-    def _was_called(self) -> bool:
-        """Whether the kubelet has called ListAndWatch since the last registration."""
-        return self._servicer.calls > self._calls
-
-    def _count_hangups(self, *, is_dropped: bool) -> None:
-        if not is_dropped:
-            self._hangups, self.hung_up = 0, ""
-        elif self._was_called:
-            self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
-        if self._hangups >= MAX_HANGUPS:
-            count = len(self._advertised.value.get(self._served.name, ()))
-            self.hung_up = (
-                f"the kubelet closes the stream when it gets the {count} devices of {self._served.name}: it accepts "
-                "lists up to 4 MiB, so reduce replicas; if there are few devices, see the kubelet's log"
-            )
-
     async def _another_agent_listens(self) -> bool:
         """Whether another process listens on our socket's path. At our start, an existing socket is replaced."""
         there = _identity(self._socket)
@@ -254,11 +238,13 @@ def _sentence(error: Exception) -> str:
     return str(error)
 
 
+# A resource that is no longer advertised keeps its plugin with an empty list for this time: the kubelet would otherwise
+# report the last devices as capacity for another five minutes.
 EMPTY_SECONDS: Final = 10.0
 
 
 class Plugins:
-    """Keeps a registration for each resource of `advertised`.
+    """Keeps a registration for each resource of `advertised`. Plugins start and stop independently.
 
     answers: returns the allocator of a resource. registered: receives the resources whose plugins the kubelet knows.
     hung_up: receives the reason if the kubelet keeps closing the stream of a resource, else an empty string.

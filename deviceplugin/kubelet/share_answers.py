@@ -2,23 +2,7 @@
 
 Allocate cannot know the pod that it is called for, and does not have to. The arbiter applies the limits: it asks the
 kernel which container a process is in. NVIDIA's runtime reads the GPU from the environment, where the webhook wrote it.
-A CDI name is derived from the device ids; `share_start` describes the device once the pod is known.
-
-A kubelet that has just started still counts devices of pods that ended while it was down. It admits its first pods by
-its checkpoint alone, so devices that are free in the ledger are not free for the kubelet, and a pod that it rejects
-stays rejected. It forgets ended pods only with a later pod: `UpdateAllocatedDevices`
-(`pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36) does nothing until all sources are ready, and a source is
-ready once its first pods were admitted (`syncLoopIteration` in `pkg/kubelet/kubelet.go`). So for its first minute the
-kubelet gets that many additional devices.
-
-Prepares a share container before it starts, on nodes where the environment alone does not select the GPU.
-
-PreStartContainer has the ids of the container, the kubelet's pod-resources API has the pod of these ids, and the pod's
-allocation has the GPUs. The GPUs are described under the CDI name from Allocate, before the runtime creates the
-container. If the pod cannot be found, the start is refused: the kubelet reports the reason in the pod's status and
-retries.
-
-Denial of the devices to unregistered processes starts here too, because the pod's cgroup exists by now.
+A CDI name is derived from the device ids; `ShareStart` describes the device once the pod is known.
 """
 
 from __future__ import annotations
@@ -133,6 +117,11 @@ def _read_only(container_path: str, host_path: Path) -> messages.Mount:
 class StaleAllocations:
     """Devices that a starting kubelet counts for pods that have ended.
 
+    It admits its first pods by its checkpoint alone, so devices that are free in the ledger are not free for the
+    kubelet, and a pod that it rejects stays rejected. It forgets ended pods only with a later pod:
+    `UpdateAllocatedDevices` (`pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36) does nothing until its first
+    pods were admitted. So for its first minute the kubelet gets that many additional devices.
+
     directory: the kubelet's device plugin directory. living: the UIDs of the pods that have not ended. clock: Unix
     seconds, to compare with file times.
     """
@@ -151,17 +140,14 @@ class StaleAllocations:
         A pod that is not known yet counts as ended. Too high a count does no harm, because the ledger decides which
         pods run.
         """
-        if not self._is_starting():
+        try:
+            if abs(self._clock() - self._socket.stat().st_ctime) >= KUBELET_START_SECONDS:
+                return None
+        except OSError:
             return None
         living = self._living()
         held = pod_resources.read_checkpoint(self._checkpoint).items()
         return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
-
-    def _is_starting(self) -> bool:
-        try:
-            return abs(self._clock() - self._socket.stat().st_ctime) < KUBELET_START_SECONDS
-        except OSError:
-            return False
 
 
 _INIT: Final = (
@@ -173,7 +159,12 @@ _APART: Final = "their shares are on different GPUs: request a different amount 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
-    """The work before a share container starts.
+    """The work before a share container starts, where the environment alone does not select the GPU.
+
+    PreStartContainer has the ids of the container, the kubelet's pod-resources API has the pod of these ids, and the
+    pod's allocation has the GPUs. If the pod cannot be found, the start is refused: the kubelet reports the reason in
+    the pod's status and retries. Denial of the devices to unregistered processes starts here too, because the pod's
+    cgroup exists by now.
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
     by namespace, pod and container name. denied: covers a pod's cgroup.
