@@ -3,9 +3,7 @@
 `envvar`          the devices in NVIDIA_VISIBLE_DEVICES; any pod can set it, so it does not protect the devices
 `volume-mounts`   a mount of /dev/null per device, which only the kubelet can add
 `cdi-annotations`, `cdi-cri`   CDI device names, in an annotation or in their own field
-
-CDI device names, and their place in the answer to Allocate:
-https://github.com/cncf-tags/container-device-interface
+                  (https://github.com/cncf-tags/container-device-interface)
 """
 
 from __future__ import annotations
@@ -159,16 +157,12 @@ def container_response(
         mounts += [Mount(f"{VOLUME_MOUNTS_ROOT}/{name}", "/dev/null") for name in names]
     wanted: tuple[DeviceNode, ...] = ()
     if settings.pass_device_specs and not all(map(uses_cdi, strategies)):
-        wanted = _device_nodes(list(unique), nodes, settings.dev_root)
+        paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
+        paths += [path for uuid in unique for path in nodes.of_device.get(uuid, ())]
+        root = settings.dev_root.rstrip("/")
+        wanted = tuple(DeviceNode(path, f"{root}{path}") for path in dict.fromkeys(paths))
     return ContainerResponse(envs, tuple(mounts), wanted, by_cdi.annotations, by_cdi.devices)
 
 
 def _extras(settings: NodeSettings) -> dict[str, bool]:
     return {"gdrcopy": settings.gdrcopy, "gds": settings.gds, "mofed": settings.mofed}
-
-
-def _device_nodes(uuids: Sequence[str], nodes: DevicePaths, root: str) -> tuple[DeviceNode, ...]:
-    paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
-    for uuid in uuids:
-        paths += [path for path in nodes.of_device.get(uuid, ()) if path not in paths]
-    return tuple(DeviceNode(path, f"{root.rstrip('/')}{path}") for path in paths)

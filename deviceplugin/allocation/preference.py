@@ -1,10 +1,9 @@
-"""Chooses shared devices one by one, each from the device with the fewest or the most allocated ids.
+"""Answers GetPreferredAllocation with the best devices of a resource, and checks the ids of an Allocate request.
 
-Slices of a MIG device share its time and memory, so the MIG device's own ids are compared first and its GPU's ids
-second. Absolute counts are compared, not fractions. Ties go to the device that was picked least in this answer, then to
-the first in order, so equal requests get equal answers.
-
-Answers GetPreferredAllocation with the best devices of a resource, and checks the ids of an Allocate request.
+Shared devices are chosen one by one, each from the device with the fewest or the most allocated ids. Slices of a MIG
+device share its time and memory, so the MIG device's own ids are compared first and its GPU's ids second, as absolute
+counts. Ties go to the device that was picked least in this answer, then to the first in order, so equal requests get
+equal answers.
 """
 
 from __future__ import annotations
