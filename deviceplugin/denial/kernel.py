@@ -1,10 +1,7 @@
-"""The system call bpf(2): maps, programs for the devices of a cgroup, and their pins in the bpf file system.
+"""The system call bpf(2): programs for the devices of a cgroup, their map of registered processes, and their pins.
 
 libc has no function for it, so it is called by number, with the layouts of `union bpf_attr` in linux/bpf.h. All
 functions raise OSError with the kernel's error.
-
-The map of processes that are registered with the arbiter, which the kernel program reads. Used in the arbiter's
-process.
 """
 
 from __future__ import annotations
@@ -39,15 +36,12 @@ _BPF_FS_MAGIC: Final = 0xCAFE4A11
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def _bpf(command: int, attributes: bytes) -> int:
-    buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_BYTES)
-    return _call(command, buffer)
-
-
-def _call(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+def _bpf(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
+    """Call the kernel. attributes: a buffer if the kernel answers in it."""
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(f"the number of bpf(2) is unknown for {platform.machine()}")
+    buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_BYTES) if isinstance(attributes, bytes) else attributes
     answer: int = _libc.syscall(number, command, buffer, _ATTRIBUTES_BYTES)
     if answer < 0:
         code = ctypes.get_errno()
@@ -101,11 +95,6 @@ class Map:
         _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, 0))  # 0: BPF_ANY
 
 
-def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:
-    sizes = (key_bytes, value_bytes, most)
-    return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, name.encode()))
-
-
 def load(name: str, instructions: bytes) -> int:
     """Load a program for the devices of a cgroup, which the kernel verifies. Return its descriptor."""
     code, terms = ctypes.create_string_buffer(instructions), ctypes.create_string_buffer(b"GPL")
@@ -141,7 +130,7 @@ def attached(cgroup: int) -> frozenset[int]:
     ids = (ctypes.c_uint32 * MAX_PROGRAMS)()
     fields = struct.pack("<4IQI", cgroup, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MAX_PROGRAMS)
     buffer = ctypes.create_string_buffer(fields, _ATTRIBUTES_BYTES)
-    _call(_QUERY, buffer)
+    _bpf(_QUERY, buffer)
     (count,) = struct.unpack_from("<I", buffer.raw, 24)
     return frozenset(ids[:count])
 
@@ -217,4 +206,5 @@ class RegisteredMap:
 
 def make_registered_map() -> int:
     """Create an empty map, and return its descriptor."""
-    return make_map("gpushare", key_bytes=program.KEY.size, value_bytes=program.VALUE.size, most=MAX_REGISTERED)
+    sizes = (program.KEY.size, program.VALUE.size, MAX_REGISTERED)
+    return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, b"gpushare"))

@@ -1,16 +1,11 @@
-"""Loads the program and its map into the kernel, keeps them for the next agent, and attaches the program to pods'
-cgroups.
+"""Denies the devices to unregistered processes of pods with shares, before their containers are created.
 
-It is attached to the pod's cgroup rather than the container's, which does not exist yet, and where container runtimes
-attach and replace programs of their own. Program and map are pinned in the bpf file system. So the next agent finds the
-registered processes, and replaces the program atomically wherever it is attached. It stays attached as long as the
-cgroup exists, with or without an agent.
+The program is attached to the pod's cgroup rather than the container's, which does not exist yet, and where container
+runtimes attach and replace programs of their own. If another container of the pod may have whole GPUs, whose programs
+do not register, that would take these away: such a pod is left out, and named in the condition.
 
-Denies the devices to unregistered processes of pods with shares, before their containers are created.
-
-The cgroup of a pod exists before its containers do, so the program is attached there. If another container of the pod
-may have whole GPUs, whose programs do not register, that would take these away. Such a pod is left out, and named in
-the condition.
+Program and map are pinned in the bpf file system. So the next agent finds the registered processes, and replaces the
+program atomically wherever it is attached. It stays attached as long as the cgroup exists, with or without an agent.
 """
 
 from __future__ import annotations
@@ -30,6 +25,12 @@ from gpushare import contract, pod
 from gpushare.gpunode import Condition
 from gpushare.pod import PodJson
 
+logger = logging.getLogger(__name__)
+
+SECONDS: Final = 2.0  # between two rounds, for pods whose start the kubelet did not announce
+DENIED: Final = "a process in a container with a share gets no GPU unless it is registered with the arbiter"
+_NVIDIA: Final = "nvidia.com/"
+_MAX_NAMED: Final = 10
 PIN_DIRECTORY: Final = "gpushare"  # in the bpf file system
 PINNED_MAP: Final = "registered-1"  # with the version of its keys and values
 PINNED_PROGRAM: Final = "program"
@@ -62,7 +63,14 @@ class DenialProgram:
         there = frozenset(uid for uid in pod_uids if uid in cgroups)
         for uid in there:
             try:
-                self._attach(cgroups[uid])
+                directory = os.open(cgroups[uid], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    attached = kernel.attached(directory)
+                    if self._id not in attached:
+                        replaces = self._before if self._before_id in attached else None
+                        kernel.attach(directory, self._program, instead_of=replaces)
+                finally:
+                    os.close(directory)
             except FileNotFoundError:
                 continue  # the pod has just ended
             except OSError as error:
@@ -76,16 +84,6 @@ class DenialProgram:
         for descriptor in (self.map_descriptor, self._program, self._before):
             if descriptor is not None:
                 os.close(descriptor)
-
-    def _attach(self, path: Path) -> None:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            there = kernel.attached(directory)
-            if self._id not in there:
-                replaces = self._before if self._before_id in there else None
-                kernel.attach(directory, self._program, instead_of=replaces)
-        finally:
-            os.close(directory)
 
 
 def load_program(
@@ -144,30 +142,17 @@ def is_cgroup_v2(root: Path) -> bool:
     return (root / "cgroup.controllers").exists()
 
 
-def pod_cgroups(root: Path) -> dict[str, Path]:
-    return dict(_below(root, MAX_LEVELS))
-
-
-def _below(directory: Path, levels: int) -> Iterator[tuple[str, Path]]:
-    try:
-        with os.scandir(directory) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return  # it has just been removed
-    for name in names:
-        uid = kernel_process.pod_of(name)
-        if uid is not None:
-            yield uid, directory / name
-        elif levels > 1:
-            yield from _below(directory / name, levels - 1)
-
-
-logger = logging.getLogger(__name__)
-
-SECONDS: Final = 2.0  # between two rounds, for pods whose start the kubelet did not announce
-DENIED: Final = "a process in a container with a share gets no GPU unless it is registered with the arbiter"
-_NVIDIA: Final = "nvidia.com/"
-_MAX_NAMED: Final = 10
+def pod_cgroups(directory: Path, levels: int = MAX_LEVELS) -> dict[str, Path]:
+    """Return the cgroup directories of pods by UID."""
+    found: dict[str, Path] = {}
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # it may just have been removed
+        for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
+            uid = kernel_process.pod_of(entry.name)
+            if uid is not None:
+                found[uid] = directory / entry.name
+            elif levels > 1:
+                found |= pod_cgroups(directory / entry.name, levels - 1)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
