@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.state.node_state import Offer
 from gpushare import contract
+from gpushare.gpu import Gpu
 from gpushare.gpunode import Condition, GpuNode
 from gpushare.pod import PodJson
 
@@ -129,26 +130,25 @@ class Auditor:
         await self._arbiter.report()
         groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
         measured = await self._driver.ask(self._scanner.measure, gpus, groups)
-        snapshot = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
-        self._charge(snapshot)
-        self._arbiter.publish_activity(snapshot.works)
+        seen = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
+        self._charge(measured, gpus)
+        self._arbiter.publish_activity(measured.works)
         now = self._clock()  # the time of the arbiter's accounts, even if reading them takes long
         await self._arbiter.report(turns=True)  # by then the limits pages contain the new charges
-        shares = tuple(self._current(snapshot.seen.shares))
-        self._compare(now, snapshot, shares)
-        seen = dataclasses.replace(snapshot.seen, shares=shares, overuse=self._excess.overuse)
+        # the shares with their present limits pages, without those that have ended
+        there = {share.tenant.key: share.limits for share in self._arbiter.shares.all()}
+        shares = tuple(
+            dataclasses.replace(share, enforced=there[share.tenant.key].read())
+            for share in seen.shares
+            if share.tenant.key in there
+        )
+        self._compare(now, measured.used, shares)
+        seen = dataclasses.replace(seen, shares=shares, overuse=self._excess.overuse)
         node, pods = self._node(), tuple(self._pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))
         await self._arbiter.report()
         self._report_troubles()
-
-    def _current(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
-        """Yield the shares with their present limits pages; shares that have ended are left out."""
-        there = {share.tenant.key: share for share in self._arbiter.shares.all()}
-        for share in shares:
-            if share.tenant.key in there:
-                yield dataclasses.replace(share, enforced=there[share.tenant.key].limits.read())
 
     def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
@@ -163,10 +163,10 @@ class Auditor:
             return None
         return node_audit.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
-    def _charge(self, snapshot: process_listing.ProcessSnapshot) -> None:
+    def _charge(self, measured: process_listing.DriverListing, gpus: Iterable[Gpu]) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
-        self._overheads.update(snapshot.readings, snapshot.silent)
-        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in snapshot.seen.gpus}
+        self._overheads.update(measured.readings, measured.silent)
+        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
             if uuid in kinds:  # not a MIG device, whose contexts are smaller
@@ -183,9 +183,9 @@ class Auditor:
             )
             self._arbiter.publish_context_bytes(uuids)
 
-    def _compare(self, now: float, snapshot: process_listing.ProcessSnapshot, shares: Iterable[SeenShare]) -> None:
+    def _compare(self, now: float, used: Mapping[excess.Place, float], shares: Iterable[SeenShare]) -> None:
         """Compare the GPU time that shares used, according to the driver, with the time that they were allowed."""
-        self._usage.update(now, snapshot.used)
+        self._usage.update(now, used)
         held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.lease_usage()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
@@ -193,7 +193,7 @@ class Auditor:
             for share in (shares if now < self._compared_from + WITHOUT_ARBITER_SECONDS else ())
             for grant, record in zip(share.tenant.grants, share.enforced, strict=True)
         }
-        self._excess.update(now, used=snapshot.used, held=held, turns=turns)
+        self._excess.update(now, used=used, held=held, turns=turns)
 
     def _report_troubles(self) -> None:
         """Send one Event per process and share, and kill processes if that is configured."""

@@ -3,9 +3,6 @@
 A single observation is never reported. Between a process's registration and its first memory, between its death and the
 driver's notice, and between a change of the GPUNode and of the limits page, everything is in order but looks wrong. Two
 seconds later it does not.
-
-Checks whether each share's limits are in force: compares the GPUNode with the limits pages, and finds processes that
-bypass them. Pure.
 """
 
 from __future__ import annotations
@@ -193,20 +190,9 @@ def _compared(
             by_place[entry.id, seen_share.tenant.share] = seen_share
             continue
         for gpu, grant in enumerate(seen_share.tenant.grants):
-            share = AuditedShare(
-                seen_share.tenant.namespace,
-                seen_share.tenant.pod,
-                seen_share.tenant.containers,
-                grant.uuid,
-                0,
-                0,
-                0,
-                reason=GONE,
-            )
-            yield (
-                (seen_share.tenant.key, seen_share.tenant.share, grant.uuid),
-                _measured(share, seen_share, gpu, beyond),
-            )
+            of = seen_share.tenant
+            share = AuditedShare(of.namespace, of.pod, of.containers, grant.uuid, 0, 0, 0, reason=GONE)
+            yield (of.key, of.share, grant.uuid), _measured(share, seen_share, gpu, beyond)
     for entry in node.allocations:
         for position, ledger_share in enumerate(() if entry.is_backfill_reservation else entry.shares):
             amounts = (ledger_share.request_percent, ledger_share.limit_percent, ledger_share.memory_bytes)
@@ -217,8 +203,10 @@ def _compared(
                     share = _measured(share, running, gpu, beyond)
                     without = sum(member.with_library is False for member in running.members)
                     may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
-                    reason = _difference(share, may_bytes) or _without_library(without, share.processes)
-                    share = dataclasses.replace(share, reason=reason)
+                    reason = f"the library is not loaded in {without} of its {share.processes} processes"
+                    share = dataclasses.replace(
+                        share, reason=_difference(share, may_bytes) or (reason if without else "")
+                    )
                 yield (entry.id, position, uuid), share
 
 
@@ -244,10 +232,6 @@ def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
     amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
     granted = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
     return f"its processes run with {amounts}, but the GPUNode grants {granted}"
-
-
-def _without_library(count: int, processes: int) -> str:
-    return f"the library is not loaded in {count} of its {processes} processes" if count else ""
 
 
 def _got_around(processes: Sequence[AuditedProcess]) -> str:

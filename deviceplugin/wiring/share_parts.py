@@ -9,7 +9,7 @@ import functools
 import time
 from typing import Final
 
-from deviceplugin.audit import auditor, overhead, unclaimed_memory
+from deviceplugin.audit import auditor, overhead
 from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
 from deviceplugin.report import announcements, share_peaks
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
@@ -75,7 +75,7 @@ def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_proce
         node=cluster.gpunode.now,
         tell=cluster.wake.status.set,
         context_bytes=sizes.bytes_on,
-        unclaimed_bytes=functools.partial(unclaimed_memory.unclaimed_on_gpu, hardware.driver, running),
+        unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
         refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
         shares=running,
     )

@@ -24,7 +24,7 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from deviceplugin.audit import auditor, node_audit, overhead, unclaimed_memory
+from deviceplugin.audit import auditor, node_audit, overhead
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.state.node_state import Offer
@@ -121,7 +121,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     await made.start()
     with linked.to(made, context_bytes=sizes.bytes_on) as link:
         node = Node(opened, gpus, sizes, made, link, "end" in more)
-        link.unclaimed_bytes = functools.partial(unclaimed_memory.unclaimed_on_gpu, node.driver, link.arbiter.shares)
+        link.unclaimed_bytes = functools.partial(overhead.unclaimed_on_gpu, node.driver, link.arbiter.shares)
         sys.stdout.write("null\n")
         sys.stdout.flush()
         while line := await asyncio.to_thread(sys.stdin.readline):
